@@ -1,0 +1,94 @@
+"""Checks of static facts: each error names the argument, its value and its bound."""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+
+def is_traced(*values: Any) -> bool:
+    """Whether any leaf of `values` is a tracer, so that its value cannot be looked at."""
+    return any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(values))
+
+
+def check_finite(name: str, value: Any) -> None:
+    """Raises ValueError unless every entry of a public constant is finite (skips tracers)."""
+    if is_traced(value):
+        return
+    array = np.asarray(value, dtype=np.float64)
+    if not np.all(np.isfinite(array)):
+        bad = array[~np.isfinite(array)].flat[0]
+        raise ValueError(f"{name} must be finite, got {bad}")
+
+
+def check_positive(name: str, value: Any) -> None:
+    """Raises ValueError unless every entry is finite and > 0 (skips tracers)."""
+    _check_bound(name, value, strict=True)
+
+
+def check_nonnegative(name: str, value: Any) -> None:
+    """Raises ValueError unless every entry is finite and >= 0 (skips tracers)."""
+    _check_bound(name, value, strict=False)
+
+
+def _check_bound(name: str, value: Any, *, strict: bool) -> None:
+    if is_traced(value):
+        return
+    check_finite(name, value)
+    array = np.asarray(value, dtype=np.float64)
+    bad = array <= 0 if strict else array < 0
+    if np.any(bad):
+        sign = ">" if strict else ">="
+        raise ValueError(f"{name} must be {sign} 0, got {float(array[bad].flat[0])!r}")
+
+
+def check_int(name: str, value: Any, *, minimum: int) -> None:
+    """Raises unless `value` is an integer (no bool) with value >= minimum."""
+    if isinstance(value, bool) or not isinstance(value, int | np.integer):
+        raise TypeError(f"{name} must be an integer, got {value!r} of type {type(value).__name__}")
+    if value < minimum:
+        raise ValueError(f"{name} must be >= {minimum}, got {value}")
+
+
+def check_rate(name: str, value: float) -> None:
+    """Raises ValueError unless 0 < value <= 1."""
+    if not (math.isfinite(value) and 0 < value <= 1):
+        raise ValueError(f"{name} must lie in (0, 1], got {value!r}")
+
+
+def check_probability(name: str, value: float) -> None:
+    """Raises ValueError unless 0 < value < 1."""
+    if not (math.isfinite(value) and 0 < value < 1):
+        raise ValueError(f"{name} must lie in (0, 1), got {value!r}")
+
+
+def check_choice(name: str, value: Any, choices: Sequence[Any]) -> None:
+    """Raises ValueError unless `value` is one of `choices`."""
+    if value not in choices:
+        raise ValueError(f"{name} must be one of {list(choices)}, got {value!r}")
+
+
+def check_shape(name: str, array: Any, shape: Sequence[int | None]) -> None:
+    """Raises ValueError unless `array` has this shape; None stands for any size."""
+    got = np.shape(array)
+    if len(got) != len(shape) or any(
+        want is not None and want != have for want, have in zip(shape, got, strict=True)
+    ):
+        want = "[" + ", ".join("?" if s is None else str(s) for s in shape) + "]"
+        raise ValueError(f"{name} must have shape {want}, got {list(got)}")
+
+
+def check_key(name: str, key: Any) -> None:
+    """Raises TypeError unless `key` is a typed PRNG key, as `jax.random.key` makes."""
+    if key is None:
+        raise TypeError(f"{name} is required: pass {name}=jax.random.key(seed)")
+    if not (hasattr(key, "dtype") and jax.dtypes.issubdtype(key.dtype, jax.dtypes.prng_key)):
+        raise TypeError(
+            f"{name} must be a typed key from jax.random.key(seed), got {type(key).__name__}"
+        )
+    if np.shape(key) != ():
+        raise ValueError(
+            f"{name} must be one key, got shape {list(np.shape(key))}: use jax.vmap over keys"
+        )
