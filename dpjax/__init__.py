@@ -1,3 +1,17 @@
-"""dpjax: private optimisation in JAX."""
+"""dpjax: private optimisation in JAX, as pure gradient transformations and jitted solvers."""
+
+from dpjax import datasets as datasets
+from dpjax import privacy as privacy
+from dpjax import problems as problems
+from dpjax import sampling as sampling
+from dpjax import solvers as solvers
+from dpjax import transforms as transforms
+from dpjax.core import Aggregator as Aggregator
+from dpjax.core import Solution as Solution
+from dpjax.core import chain as chain
+from dpjax.core import seeded as seeded
+from dpjax.core import solve as solve
+from dpjax.privacy import Budget as Budget
+from dpjax.privacy import Guarantee as Guarantee
 
 __version__ = "0.1.0"

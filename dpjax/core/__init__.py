@@ -1,1 +1,25 @@
-"""The vocabulary: transform, aggregator, solver and solution types, the chain and the solve loop."""
+"""The vocabulary: transform, aggregator, solver and solution types, the chain, the solve loop."""
+
+from dpjax.core._chain import SeededState as SeededState
+from dpjax.core._chain import chain as chain
+from dpjax.core._chain import seeded as seeded
+from dpjax.core._checks import check_between as check_between
+from dpjax.core._checks import check_choice as check_choice
+from dpjax.core._checks import check_finite as check_finite
+from dpjax.core._checks import check_int as check_int
+from dpjax.core._checks import check_key as check_key
+from dpjax.core._checks import check_nonnegative as check_nonnegative
+from dpjax.core._checks import check_positive as check_positive
+from dpjax.core._checks import check_probability as check_probability
+from dpjax.core._checks import check_rate as check_rate
+from dpjax.core._checks import check_shape as check_shape
+from dpjax.core._checks import is_traced as is_traced
+from dpjax.core._solve import UnknownGuarantee as UnknownGuarantee
+from dpjax.core._solve import solve as solve
+from dpjax.core._types import Aggregator as Aggregator
+from dpjax.core._types import GuaranteeLike as GuaranteeLike
+from dpjax.core._types import PyTree as PyTree
+from dpjax.core._types import Sampler as Sampler
+from dpjax.core._types import Solution as Solution
+from dpjax.core._types import Solver as Solver
+from dpjax.core._types import Transform as Transform

@@ -1,7 +1,7 @@
 """Checks of static facts: each error names the argument, its value and its bound."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -14,34 +14,48 @@ def is_traced(*values: Any) -> bool:
 
 
 def check_finite(name: str, value: Any) -> None:
-    """Raises ValueError unless every entry of a public constant is finite (skips tracers)."""
-    if is_traced(value):
-        return
-    array = np.asarray(value, dtype=np.float64)
-    if not np.all(np.isfinite(array)):
+    """Raises ValueError unless every entry of a public constant is finite."""
+    array = _known(value)
+    if array is not None and not np.all(np.isfinite(array)):
         bad = array[~np.isfinite(array)].flat[0]
         raise ValueError(f"{name} must be finite, got {bad}")
 
 
 def check_positive(name: str, value: Any) -> None:
-    """Raises ValueError unless every entry is finite and > 0 (skips tracers)."""
-    _check_bound(name, value, strict=True)
+    """Raises ValueError unless every entry is finite and > 0."""
+    check_finite(name, value)
+    _check_all(name, value, "> 0", lambda array: array > 0)
 
 
 def check_nonnegative(name: str, value: Any) -> None:
-    """Raises ValueError unless every entry is finite and >= 0 (skips tracers)."""
-    _check_bound(name, value, strict=False)
-
-
-def _check_bound(name: str, value: Any, *, strict: bool) -> None:
-    if is_traced(value):
-        return
+    """Raises ValueError unless every entry is finite and >= 0."""
     check_finite(name, value)
-    array = np.asarray(value, dtype=np.float64)
-    bad = array <= 0 if strict else array < 0
-    if np.any(bad):
-        sign = ">" if strict else ">="
-        raise ValueError(f"{name} must be {sign} 0, got {float(array[bad].flat[0])!r}")
+    _check_all(name, value, ">= 0", lambda array: array >= 0)
+
+
+def check_between(name: str, value: Any, low: float, high: float) -> None:
+    """Raises ValueError unless every entry lies in [low, high]."""
+    check_finite(name, value)
+    _check_all(name, value, f"in [{low}, {high}]", lambda array: (array >= low) & (array <= high))
+
+
+def _check_all(name: str, value: Any, bound: str, good: Callable[[np.ndarray], Any]) -> None:
+    array = _known(value)
+    if array is not None and not np.all(good(array)):
+        raise ValueError(f"{name} must be {bound}, got {float(array[~good(array)].flat[0])!r}")
+
+
+def _known(value: Any) -> np.ndarray | None:
+    """The numbers behind a public constant, or None for tracers and pytree placeholders.
+
+    Dataclasses registered as pytrees are rebuilt with tracers, None or flags as leaves; a check
+    that ran when the user built the object need not run again then.
+    """
+    if isinstance(value, bool) or is_traced(value):
+        return None
+    if isinstance(value, int | float | np.number | np.ndarray | jax.Array | list | tuple):
+        return np.asarray(value, dtype=np.float64)
+    return None
 
 
 def check_int(name: str, value: Any, *, minimum: int) -> None:

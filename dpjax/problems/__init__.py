@@ -1,1 +1,11 @@
-"""To be filled."""
+"""What is solved: losses, constraints and their public constants."""
+
+from dpjax.problems._constraint_kinds import cross_rate as cross_rate
+from dpjax.problems._constraint_kinds import demographic_parity as demographic_parity
+from dpjax.problems._constraint_kinds import equality_of_odds as equality_of_odds
+from dpjax.problems._constraint_kinds import false_negative_rate as false_negative_rate
+from dpjax.problems._constraint_kinds import from_masks as from_masks
+from dpjax.problems._constraints import RateConstraints as RateConstraints
+from dpjax.problems._linear import LinearLogits as LinearLogits
+from dpjax.problems._rate_constrained import RateConstrained as RateConstrained
+from dpjax.problems._risk import Risk as Risk

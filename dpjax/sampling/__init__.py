@@ -1,1 +1,8 @@
-"""To be filled."""
+"""Who takes part in each step: Poisson batches, the full batch, disjoint partitions."""
+
+from dpjax.sampling._capacity import default_capacity as default_capacity
+from dpjax.sampling._capacity import overflow_probability as overflow_probability
+from dpjax.sampling._capacity import poisson_capacity as poisson_capacity
+from dpjax.sampling._full import FullBatch as FullBatch
+from dpjax.sampling._partition import DisjointPartition as DisjointPartition
+from dpjax.sampling._poisson import PoissonSampler as PoissonSampler

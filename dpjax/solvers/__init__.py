@@ -1,1 +1,8 @@
-"""To be filled."""
+"""How: one method a file; each wires problem, sampler, transforms and event together."""
+
+from dpjax.solvers._dpsgd import DPSGD as DPSGD
+from dpjax.solvers._dpsgd import DPSGDInfo as DPSGDInfo
+from dpjax.solvers._dpsgd import DPSGDState as DPSGDState
+from dpjax.solvers._rate_constrained_sgda import RateConstrainedSGDA as RateConstrainedSGDA
+from dpjax.solvers._rate_constrained_sgda import SGDAInfo as SGDAInfo
+from dpjax.solvers._rate_constrained_sgda import SGDAState as SGDAState

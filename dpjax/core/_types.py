@@ -1,0 +1,103 @@
+"""The types every other package speaks: aggregators, samplers, solvers, solutions."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple, Protocol, runtime_checkable
+
+import jax
+import optax
+
+PyTree = Any
+"""A nest of tuples, lists and dicts with arrays as leaves."""
+
+Transform = optax.GradientTransformationExtraArgs
+"""A gradient transformation whose `update` takes `key` as a keyword argument."""
+
+
+class Aggregator(NamedTuple):
+    """Reduces per-example values to a bounded-sensitivity sum.
+
+    `update(per_example, state, params=None, *, key, mask, **extra) -> (sum, state)` takes a tree
+    with leaves `[B, *p]` and `mask: bool[B]` and gives a tree with leaves `[*p]`. It is always a
+    **sum**: the normaliser is a public constant and belongs to the caller.
+
+    `sensitivity(relation)` is the largest change of that sum, in the aggregator's own norm, over
+    neighbours under `relation`. Noise is scaled by asking it, never by remembering a number.
+    """
+
+    init: Callable[..., Any]
+    update: Callable[..., tuple[PyTree, Any]]
+    sensitivity: Callable[[Any], float]
+
+
+@runtime_checkable
+class Sampler(Protocol):
+    """Who takes part in each step; the object that runs is the object that is accounted."""
+
+    @property
+    def steps(self) -> int:
+        """Static number of steps."""
+
+    def plan(self, key: jax.Array, num_records: int) -> PyTree:
+        """What the loop iterates over: a tree with leading axis `[steps]`."""
+
+    def batch(self, x: PyTree, num_records: int) -> tuple[jax.Array | None, jax.Array]:
+        """`(indices, mask)` of one step; `indices=None` stands for all records in order."""
+
+    def failure_probability(self) -> float:
+        """Probability, over all steps, that the run deviates from the declared event."""
+
+
+class GuaranteeLike(Protocol):
+    """What a solution says of its privacy; `dpjax.Guarantee` is the one to use."""
+
+    def epsilon(self, delta: float) -> float:
+        """The epsilon held at `delta`."""
+
+    def delta(self, epsilon: float) -> float:
+        """The delta held at `epsilon`."""
+
+
+class Solver(Protocol):
+    """A private method: a frozen dataclass registered as a pytree.
+
+    What one would sweep (step sizes, noise scales) is data; what shapes the program (steps,
+    capacities) is static, so that a sweep compiles once. Two more methods are optional:
+    `prologue(problem, data, state) -> state` runs once on the whole data set before the loop and
+    must be covered by the guarantee; `diagnose(problem, batch, mask, state) -> tree` computes raw,
+    non-private values and runs only under `solve(..., sensitive=True)`.
+    """
+
+    @property
+    def sampler(self) -> Sampler:
+        """Who takes part in each step."""
+
+    def init(self, problem: Any, *, key: jax.Array) -> Any:
+        """The state before the first step."""
+
+    def step(self, problem: Any, batch: PyTree, mask: jax.Array, state: Any) -> tuple[Any, Any]:
+        """One step: `(state, info)`, where `info` holds functions of released values alone."""
+
+    def finalize(self, problem: Any, state: Any) -> PyTree:
+        """The parameters to return: post-processing of the state only."""
+
+    def guarantee(self) -> GuaranteeLike:
+        """The guarantee, from the same fields that set noise and sampling (host only)."""
+
+
+class Solution(NamedTuple):
+    """What `dpjax.solve` returns.
+
+    Attributes:
+      params: The released parameters.
+      guarantee: `guarantee.epsilon(delta)` and `guarantee.delta(epsilon)` of the whole run.
+      info: Released values of every step, leaves `[steps, ...]`.
+      state: The solver's last state. All of it is covered by the guarantee but its PRNG key,
+        which must stay *secret*: with it the noise can be subtracted.
+      sensitive: Raw values of every step, *not private*; None unless asked for.
+    """
+
+    params: PyTree
+    guarantee: Any
+    info: Any
+    state: Any
+    sensitive: Any = None

@@ -1,0 +1,166 @@
+"""UCI Adult as documented: columns, vocabularies and bounds. Public constants, no records.
+
+The vocabularies are the attribute list that UCI publishes with the data ("adult.names"), plus
+`?`, its mark for a missing value, as a category of its own.
+"""
+
+NUMERIC: tuple[str, ...] = (
+    "age",
+    "fnlwgt",
+    "education-num",
+    "capital-gain",
+    "capital-loss",
+    "hours-per-week",
+)
+
+COLUMNS: tuple[str, ...] = (
+    "age",
+    "workclass",
+    "fnlwgt",
+    "education",
+    "education-num",
+    "marital-status",
+    "occupation",
+    "relationship",
+    "race",
+    "sex",
+    "capital-gain",
+    "capital-loss",
+    "hours-per-week",
+    "native-country",
+    ">50K",
+)
+
+MISSING = "?"
+
+VOCABULARY: dict[str, tuple[str, ...]] = {
+    "workclass": (
+        "Private",
+        "Self-emp-not-inc",
+        "Self-emp-inc",
+        "Federal-gov",
+        "Local-gov",
+        "State-gov",
+        "Without-pay",
+        "Never-worked",
+        MISSING,
+    ),
+    "education": (
+        "Preschool",
+        "1st-4th",
+        "5th-6th",
+        "7th-8th",
+        "9th",
+        "10th",
+        "11th",
+        "12th",
+        "HS-grad",
+        "Some-college",
+        "Assoc-voc",
+        "Assoc-acdm",
+        "Bachelors",
+        "Masters",
+        "Prof-school",
+        "Doctorate",
+    ),
+    "marital-status": (
+        "Married-civ-spouse",
+        "Divorced",
+        "Never-married",
+        "Separated",
+        "Widowed",
+        "Married-spouse-absent",
+        "Married-AF-spouse",
+    ),
+    "occupation": (
+        "Tech-support",
+        "Craft-repair",
+        "Other-service",
+        "Sales",
+        "Exec-managerial",
+        "Prof-specialty",
+        "Handlers-cleaners",
+        "Machine-op-inspct",
+        "Adm-clerical",
+        "Farming-fishing",
+        "Transport-moving",
+        "Priv-house-serv",
+        "Protective-serv",
+        "Armed-Forces",
+        MISSING,
+    ),
+    "relationship": (
+        "Wife",
+        "Own-child",
+        "Husband",
+        "Not-in-family",
+        "Other-relative",
+        "Unmarried",
+    ),
+    "race": ("White", "Asian-Pac-Islander", "Amer-Indian-Eskimo", "Other", "Black"),
+    "sex": ("Female", "Male"),
+    "native-country": (
+        "United-States",
+        "Cambodia",
+        "England",
+        "Puerto-Rico",
+        "Canada",
+        "Germany",
+        "Outlying-US(Guam-USVI-etc)",
+        "India",
+        "Japan",
+        "Greece",
+        "South",
+        "China",
+        "Cuba",
+        "Iran",
+        "Honduras",
+        "Philippines",
+        "Italy",
+        "Poland",
+        "Jamaica",
+        "Vietnam",
+        "Mexico",
+        "Portugal",
+        "Ireland",
+        "France",
+        "Dominican-Republic",
+        "Laos",
+        "Ecuador",
+        "Taiwan",
+        "Haiti",
+        "Columbia",
+        "Hungary",
+        "Guatemala",
+        "Nicaragua",
+        "Scotland",
+        "Thailand",
+        "Yugoslavia",
+        "El-Salvador",
+        "Trinadad&Tobago",
+        "Peru",
+        "Hong",
+        "Holand-Netherlands",
+        MISSING,
+    ),
+    ">50K": ("No", "Yes"),
+}
+
+_EUROPE_CANADA = (
+    "England Canada Germany Greece Italy Poland Portugal Ireland France Hungary Scotland "
+    "Yugoslavia Holand-Netherlands"
+)
+_LATIN_AMERICA = (
+    "Puerto-Rico Outlying-US(Guam-USVI-etc) Cuba Honduras Jamaica Mexico Dominican-Republic "
+    "Ecuador Haiti Columbia Guatemala Nicaragua El-Salvador Trinadad&Tobago Peru"
+)
+_ASIA = "Cambodia India Japan South China Iran Philippines Vietnam Laos Taiwan Thailand Hong"
+
+REGIONS: tuple[str, ...] = ("United-States", "Latin-America", "Europe-Canada", "Asia", MISSING)
+"""Regions of birth, by geography ("South" is listed by UCI among the countries; taken as Korea)."""
+
+REGION_OF: dict[str, str] = {
+    **dict.fromkeys(_EUROPE_CANADA.split(), "Europe-Canada"),
+    **dict.fromkeys(_LATIN_AMERICA.split(), "Latin-America"),
+    **dict.fromkeys(_ASIA.split(), "Asia"),
+}

@@ -1,0 +1,138 @@
+"""What every loader returns: features, labels and groups of the same records."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from dpjax.core._checks import check_choice, check_int, check_probability, check_shape
+
+
+@dataclass(frozen=True, eq=False)
+class Dataset:
+    """Records with a label and a group each, and what is publicly known about them.
+
+    Attributes:
+        x: `[n, p]` float32, *secret*. Features; the group is not among them.
+        y: `[n]` int32, *secret*. Labels `0 .. len(label_names) - 1`.
+        group: `[n]` int32, *secret*. Groups `0 .. len(group_names) - 1`.
+        feature_names: *public*. Names of the `p` columns of `x`.
+        label_names: *public*. Meaning of the labels.
+        group_names: *public*. Meaning of the groups.
+        norm_bound: *public*. No row that the loader can make has a larger l2 norm.
+        name: short name of the data set.
+        source: where it comes from.
+        licence: under which terms.
+        private_preprocessing: whether features and labels are computed from each record alone,
+            with public constants, so that using them costs no privacy.
+        note: what else a user must know, first of all about privacy.
+        subject: `[n]` int32 or None. Which person a record belongs to, where a person has many:
+            a guarantee for records is then not one for persons.
+
+    Example:
+        >>> import dpjax
+        >>> d = dpjax.datasets.adult()
+        >>> train, test = d.split(test=0.25, seed=0)
+        >>> len(d), len(train), len(test)
+        (48842, 36632, 12210)
+    """
+
+    x: np.ndarray
+    y: np.ndarray
+    group: np.ndarray
+    feature_names: tuple[str, ...]
+    label_names: tuple[str, ...]
+    group_names: tuple[str, ...]
+    norm_bound: float
+    name: str
+    source: str
+    licence: str
+    private_preprocessing: bool = True
+    note: str = ""
+    subject: np.ndarray | None = None
+
+    def __post_init__(self) -> None:
+        n = np.shape(self.y)[0] if np.ndim(self.y) else None
+        check_shape("y", self.y, (n,))
+        check_shape("x", self.x, (n, len(self.feature_names)))
+        check_shape("group", self.group, (n,))
+        if self.subject is not None:
+            check_shape("subject", self.subject, (n,))
+
+    def __len__(self) -> int:
+        """The number of records `n`: public under replace-one only."""
+        return len(self.y)
+
+    def __repr__(self) -> str:
+        """One line of public facts and sizes; never the records."""
+        n, p = self.x.shape
+        return f"Dataset({self.name!r}, n={n}, p={p}, groups={list(self.group_names)})"
+
+    @property
+    def num_features(self) -> int:
+        """The number of features `p`."""
+        return self.x.shape[1]
+
+    def as_dict(self) -> dict[str, np.ndarray]:
+        """The data as `dpjax.solve` takes it: `{"x": [n, p], "y": [n], "group": [n]}`."""
+        return {"x": self.x, "y": self.y, "group": self.group}
+
+    def select(self, rows: np.ndarray) -> Dataset:
+        """The data set of some records only.
+
+        Args:
+            rows: indices `[m]` int, or a mask `[n]` bool. Public, or chosen without looking at the
+                records: a choice by content is an operation on the data, which this does not track.
+
+        Returns:
+            A data set of copies of these records, in this order.
+
+        Raises:
+            TypeError: `rows` is neither integer nor boolean.
+            IndexError: an index is outside the data set.
+        """
+        rows = np.asarray(rows)
+        if rows.size == 0 and rows.dtype.kind == "f":
+            rows = rows.astype(np.int64)
+        if rows.dtype.kind not in "iub":
+            raise TypeError(f"rows must hold integers or booleans, got dtype {rows.dtype}")
+        subject = None if self.subject is None else self.subject[rows]
+        return replace(
+            self, x=self.x[rows], y=self.y[rows], group=self.group[rows], subject=subject
+        )
+
+    def split(self, test: float = 0.25, seed: int = 0) -> tuple[Dataset, Dataset]:
+        """Splits at random into train and test; the split looks at no record.
+
+        A pure function of `len(self)`, `test` and `seed`: records are permuted by
+        `numpy.random.default_rng(seed)` and the first `round(test * n)` are the test set.
+
+        Args:
+            test: *public*. The test set's share of the records, in (0, 1).
+            seed: *public*. Seed of the permutation, >= 0.
+
+        Returns:
+            `(train, test)`, disjoint, together all records.
+
+        Raises:
+            ValueError: `test` is outside (0, 1) or leaves one side empty, or `seed` is negative.
+        """
+        check_probability("test", test)
+        check_int("seed", seed, minimum=0)
+        n = len(self)
+        size = round(test * n)
+        if not 0 < size < n:
+            raise ValueError(
+                f"test must leave at least one record on each side, got test={test!r}, which puts "
+                f"{size} of {n} records into the test set"
+            )
+        order = np.random.default_rng(seed).permutation(n)
+        return self.select(order[size:]), self.select(order[:size])
+
+
+def check_codes(name: str, column: np.ndarray, allowed: tuple[int, ...]) -> None:
+    """Raises ValueError, naming the first bad value, unless every code is a documented one."""
+    bad = ~np.isin(column, allowed)
+    if np.any(bad):
+        check_choice(name, column[bad].flat[0].item(), allowed)

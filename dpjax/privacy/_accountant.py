@@ -1,0 +1,182 @@
+"""From an event to its privacy curve: the one place that chooses and runs an accountant."""
+
+import functools
+import math
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import attr
+import numpy as np
+from dp_accounting import NeighboringRelation
+from dp_accounting import dp_event as dpe
+from dp_accounting.pld import privacy_loss_distribution as pld_lib
+from dp_accounting.rdp import RdpAccountant
+
+from dpjax.privacy import _joint
+from dpjax.privacy._structure import event_key, flatten, unflatten
+from dpjax.privacy._support import joint_releases, route
+
+_INTERVAL = 1e-4
+_CELLS_PER_SPREAD = 60  # one step's loss; the relative error of epsilon is about 1e-4 / 2
+_MAX_GRID = 2.0**21
+# a draw of bounded range needs large orders, a small zCDP budget small ones
+_ORDERS = np.union1d(1 + np.logspace(-2, 5, 600), np.arange(2, 65))
+
+
+class Curve(NamedTuple):
+    """Upper bounds on the privacy curve of an event, and the accountant they come from."""
+
+    epsilon: Callable[[float], float]
+    delta: Callable[[float], float]
+    accountant: str
+
+
+class EventId:
+    """An event under a relation, hashable and comparable whatever its fields hold."""
+
+    def __init__(self, event: dpe.DpEvent, relation: NeighboringRelation):
+        self.event = event
+        self.relation = relation
+        self._key = (event_key(event), relation)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, EventId) and self._key == other._key
+
+    def __hash__(self) -> int:
+        return hash(self._key)
+
+
+def check_supported(event: dpe.DpEvent, relation: NeighboringRelation) -> None:
+    """Raises UnsupportedEventError unless an accountant can compose the event (cheap)."""
+    route(flatten(event), relation)
+
+
+@functools.lru_cache(maxsize=8)
+def compose(which: EventId) -> Curve:
+    r"""The privacy curve of an event, from the accountant that fits it.
+
+    Privacy loss distributions where every part has one, else Rényi divergences on a dense grid of
+    orders. A noise multiplier is always noise / *add-or-remove* sensitivity. Under replace_one the
+    sensitivity is twice that: the library's PLDs double it, its RDP does not, so the RDP route
+    halves the multipliers here. A ZCDpEvent states its rho for the relation at hand.
+    """
+    parts = flatten(which.event)
+    chosen = route(parts, which.relation)
+    if any(isinstance(part, dpe.NonPrivateDpEvent) for part, _ in parts):
+        return Curve(lambda _: math.inf, lambda _: 1.0, chosen)
+    if not parts:
+        return Curve(lambda _: 0.0, lambda _: 0.0, chosen)
+    if chosen == "pld":
+        total = _compose_pld(parts, which.relation)
+        return Curve(total.get_epsilon_for_delta, total.get_delta_for_epsilon, chosen)
+    if which.relation == NeighboringRelation.REPLACE_ONE:
+        parts = [(_with_halved_noise(part), count) for part, count in parts]
+    # sampled Gaussians cost a sum of as many terms as the order: the library's shorter list
+    orders = None if any(_is_sampled(part) for part, _ in parts) else _ORDERS
+    accountant = RdpAccountant(orders, which.relation).compose(unflatten(parts))
+    return Curve(
+        lambda delta: float(accountant.get_epsilon(delta)),
+        lambda epsilon: float(accountant.get_delta(epsilon)),
+        chosen,
+    )
+
+
+def _compose_pld(
+    parts: Sequence[tuple[dpe.DpEvent, int]], relation: NeighboringRelation
+) -> pld_lib.PrivacyLossDistribution:
+    steps = [_joint_step(part) for part, _ in parts]
+    interval = _interval(steps, [count for _, count in parts])
+    total = None
+    for (part, count), step in zip(parts, steps, strict=True):
+        one = step.distribution(interval) if step else _library_pld(part, interval, relation)
+        many = one if count == 1 else one.self_compose(count)
+        total = many if total is None else total.compose(many)
+    return total
+
+
+def _joint_step(part: dpe.DpEvent) -> _joint.SampledStep | None:
+    releases = joint_releases(part)
+    return _joint.sampled_step(part.sampling_probability, *releases) if releases else None
+
+
+def _interval(steps: Sequence[_joint.SampledStep | None], counts: Sequence[int]) -> float:
+    """The grid: fine against one joint step's loss, coarse enough for the composed one."""
+    joint = [(step, count) for step, count in zip(steps, counts, strict=True) if step]
+    if not joint:
+        return _INTERVAL
+    variance = sum(count * step.spread**2 for step, count in joint)
+    typical = math.sqrt(variance / sum(count for _, count in joint))
+    # with other parts present the range is theirs too: take 1 for their spread
+    reach = max(16 * math.sqrt(variance + len(steps) - len(joint)), *(s.width for s, _ in joint))
+    return max(min(_INTERVAL, typical / _CELLS_PER_SPREAD), reach / _MAX_GRID)
+
+
+def _library_pld(
+    event: dpe.DpEvent, interval: float, relation: NeighboringRelation
+) -> pld_lib.PrivacyLossDistribution:
+    """The library's pessimistic PLD of one part, which the PLD accountant supports."""
+    match event:
+        case dpe.GaussianDpEvent(noise_multiplier=noise):
+            return pld_lib.from_gaussian_mechanism(
+                noise, value_discretization_interval=interval, neighboring_relation=relation
+            )
+        case dpe.PoissonSampledDpEvent(
+            sampling_probability=rate, event=dpe.GaussianDpEvent(noise_multiplier=noise)
+        ):
+            return pld_lib.from_gaussian_mechanism(
+                noise,
+                sampling_prob=rate,
+                value_discretization_interval=interval,
+                neighboring_relation=relation,
+            )
+        case dpe.LaplaceDpEvent(noise_multiplier=noise):
+            return pld_lib.from_laplace_mechanism(noise, value_discretization_interval=interval)
+        case dpe.PoissonSampledDpEvent(
+            sampling_probability=rate, event=dpe.LaplaceDpEvent(noise_multiplier=noise)
+        ):
+            return pld_lib.from_laplace_mechanism(
+                noise, sampling_prob=rate, value_discretization_interval=interval
+            )
+        case dpe.DiscreteLaplaceDpEvent(noise_parameter=noise, sensitivity=sensitivity):
+            return pld_lib.from_discrete_laplace_mechanism(
+                noise, sensitivity, value_discretization_interval=interval
+            )
+        case dpe.MixtureOfGaussiansDpEvent():
+            return pld_lib.from_mixture_gaussian_mechanism(
+                **_fields(event), value_discretization_interval=interval
+            )
+        case dpe.RandomizedResponseDpEvent():
+            return pld_lib.from_randomized_response(
+                **_fields(event),
+                value_discretization_interval=interval,
+                neighboring_relation=relation,
+            )
+        case dpe.TruncatedSubsampledGaussianDpEvent():
+            return pld_lib.from_truncated_subsampled_gaussian_mechanism(
+                **_fields(event),
+                value_discretization_interval=interval,
+                neighboring_relation=relation,
+            )
+    raise NotImplementedError(f"no privacy loss distribution for {event}")
+
+
+def _fields(event: dpe.DpEvent) -> dict[str, object]:
+    return attr.asdict(event, recurse=False)
+
+
+def _is_sampled(event: dpe.DpEvent) -> bool:
+    sampled = dpe.PoissonSampledDpEvent | dpe.SampledWithoutReplacementDpEvent
+    if isinstance(event, dpe.ComposedDpEvent):
+        return any(_is_sampled(inner) for inner in event.events)
+    inner = getattr(event, "event", None)
+    return isinstance(event, sampled) or (inner is not None and _is_sampled(inner))
+
+
+def _with_halved_noise(event: dpe.DpEvent) -> dpe.DpEvent:
+    if isinstance(event, dpe.GaussianDpEvent):
+        return dpe.GaussianDpEvent(event.noise_multiplier / 2)
+    if isinstance(event, dpe.ComposedDpEvent):
+        return dpe.ComposedDpEvent([_with_halved_noise(inner) for inner in event.events])
+    if getattr(event, "event", None) is not None:
+        return attr.evolve(event, event=_with_halved_noise(event.event))
+    return event

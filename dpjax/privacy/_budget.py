@@ -1,0 +1,54 @@
+"""What a user asks for."""
+
+import dataclasses
+
+from dp_accounting import NeighboringRelation
+
+from dpjax.core._checks import check_positive, check_probability
+from dpjax.privacy._relations import RelationLike, resolve_relation
+
+
+@dataclasses.dataclass(frozen=True)
+class Budget:
+    """A target (epsilon, delta) under a neighbouring relation.
+
+    P(M(D) in E) <= e^epsilon P(M(D') in E) + delta for all events E and neighbours D, D'.
+
+    Args:
+        epsilon: Finite and > 0. *Public*.
+        delta: In (0, 1); choose it well below 1 / number of records. *Public*.
+        relation: A `dp_accounting.NeighboringRelation` or its lower-case name. None leaves the
+            choice to the solver: add_or_remove_one where it samples.
+
+    Raises:
+        ValueError: If a value is outside its bound.
+
+    Example:
+        >>> Budget(1.0, 1e-5, "replace_one").relation.name
+        'REPLACE_ONE'
+    """
+
+    epsilon: float
+    delta: float
+    relation: RelationLike | None = None
+
+    def __post_init__(self) -> None:
+        check_positive("epsilon", self.epsilon)
+        check_probability("delta", self.delta)
+        if self.relation is not None:
+            object.__setattr__(self, "relation", resolve_relation(self.relation))
+
+    def relation_or(self, natural: RelationLike = "add_or_remove_one") -> NeighboringRelation:
+        """The relation asked for, or `natural` where none was.
+
+        Args:
+            natural: The relation under which the solver's guarantee comes out best.
+
+        Returns:
+            The enum member.
+
+        Example:
+            >>> Budget(1.0, 1e-5).relation_or("replace_one").name
+            'REPLACE_ONE'
+        """
+        return resolve_relation(natural if self.relation is None else self.relation)

@@ -1,0 +1,145 @@
+"""What a solver gives: an event and the privacy curve that follows from it."""
+
+import dataclasses
+import functools
+import math
+
+import jax
+from dp_accounting import dp_event as dpe
+
+from dpjax.core._checks import check_nonnegative, check_probability
+from dpjax.privacy._accountant import EventId, check_supported, compose
+from dpjax.privacy._relations import RelationLike, resolve_relation
+
+_MAX_ITERATIONS = 1000
+
+
+@jax.tree_util.register_static
+@dataclasses.dataclass(frozen=True, eq=False)
+class Guarantee:
+    r"""The privacy guarantee of a run: its event, its relation and what they imply.
+
+    $\delta(\epsilon) = \delta_{event}(\epsilon) + (1 + e^\epsilon) p$
+
+    **Guarantee**: every epsilon and delta is an upper bound. A noise multiplier in the event is
+    relative to the add-or-remove sensitivity under every relation; under replace_one the doubled
+    sensitivity is put in here, whichever accountant is used. The rho of a `ZCDpEvent` is for the
+    relation at hand.
+
+    Equal and hashable by value, and a static pytree node without leaves, so a solution holding one
+    can be returned from `jax.jit` and `jax.vmap`. Construction checks support and composes nothing.
+
+    Args:
+        event: The `dp_accounting.DpEvent` of the whole run. Several releases from one Poisson batch
+            are `PoissonSampledDpEvent(rate, ComposedDpEvent([...]))` of Gaussian and Laplace.
+        relation: A `dp_accounting.NeighboringRelation` or its lower-case name.
+        failure_probability: p in [0, 1): over all steps together, the probability (under any data)
+            that the run deviates from the event, e.g. that a batch was too large and was cut.
+
+    Raises:
+        UnsupportedEventError: If no accountant composes the event under this relation.
+        TypeError: If the event is none, or holds a traced value.
+        ValueError: If a value is outside its bound.
+
+    Example:
+        >>> from dp_accounting import dp_event as dpe
+        >>> guarantee = Guarantee(dpe.GaussianDpEvent(2.0))
+        >>> round(guarantee.epsilon(1e-5), 3)
+        1.993
+        >>> guarantee.delta(1.994) <= 1e-5
+        True
+
+    Source: Doroshenko, Ghazi, Kamath, Kumar and Manurangsi (2022), "Connect the dots"; Mironov
+    (2017), Rényi differential privacy.
+    """
+
+    event: dpe.DpEvent
+    relation: RelationLike = "add_or_remove_one"
+    failure_probability: float = 0.0
+    _id: EventId = dataclasses.field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        relation = resolve_relation(self.relation)
+        check_nonnegative("failure_probability", self.failure_probability)
+        if self.failure_probability >= 1:
+            raise ValueError(f"failure_probability must be < 1, got {self.failure_probability!r}")
+        object.__setattr__(self, "relation", relation)
+        object.__setattr__(self, "_id", EventId(self.event, relation))
+        check_supported(self.event, relation)
+
+    def __eq__(self, other: object) -> bool:
+        return (
+            isinstance(other, Guarantee)
+            and self._id == other._id
+            and self.failure_probability == other.failure_probability
+        )
+
+    def __hash__(self) -> int:
+        return hash((self._id, self.failure_probability))
+
+    def epsilon(self, delta: float) -> float:
+        """The least epsilon >= 0 with delta(epsilon) <= delta, or infinity.
+
+        Args:
+            delta: In (0, 1). *Public*.
+
+        Returns:
+            An upper bound on the true epsilon.
+
+        Raises:
+            ValueError: If delta is outside (0, 1).
+
+        Example:
+            >>> Guarantee(dpe.NoOpDpEvent()).epsilon(1e-5)
+            0.0
+        """
+        check_probability("delta", delta)
+        return _total_epsilon(self._id, float(self.failure_probability), float(delta))
+
+    def delta(self, epsilon: float) -> float:
+        """delta(epsilon), failure included, at most 1.
+
+        Args:
+            epsilon: Finite and >= 0. *Public*.
+
+        Returns:
+            An upper bound on the true delta.
+
+        Raises:
+            ValueError: If epsilon is negative or not finite.
+
+        Example:
+            >>> Guarantee(dpe.NonPrivateDpEvent()).delta(1.0)
+            1.0
+        """
+        check_nonnegative("epsilon", epsilon)
+        event = float(compose(self._id).delta(epsilon))
+        return min(1.0, event + _failure(self, epsilon))
+
+
+def _failure(guarantee: Guarantee, epsilon: float) -> float:
+    probability = guarantee.failure_probability
+    # in logs: e^epsilon alone may overflow
+    return math.exp(min(math.log(probability) + _log1pexp(epsilon), 0.0)) if probability else 0.0
+
+
+def _log1pexp(x: float) -> float:
+    return x + math.log1p(math.exp(-x))
+
+
+@functools.lru_cache(maxsize=4096)
+def _total_epsilon(which: EventId, failure: float, delta: float) -> float:
+    """Least fixed point of eps -> epsilon_event(delta - (1 + e^eps) failure), from below."""
+    curve = compose(which)
+    if failure == 0:
+        return float(curve.epsilon(delta))
+    epsilon = 0.0
+    for _ in range(_MAX_ITERATIONS):
+        rest = delta - failure * (1 + math.exp(min(epsilon, 700.0)))
+        if rest <= 0:
+            return math.inf
+        needed = float(curve.epsilon(rest))
+        if needed <= epsilon:
+            return epsilon
+        epsilon = needed * (1 + 1e-9) + 1e-12  # above the fixed point in the end, never below
+    return math.inf

@@ -1,0 +1,33 @@
+"""The neighbouring relation of a guarantee, by enum or by name."""
+
+from typing import TypeAlias
+
+from dp_accounting import NeighboringRelation
+
+RelationLike: TypeAlias = NeighboringRelation | str
+
+
+def resolve_relation(relation: RelationLike) -> NeighboringRelation:
+    """The neighbouring relation that an enum member or its lower-case name stands for.
+
+    Args:
+        relation: A `dp_accounting.NeighboringRelation`, or one of "add_or_remove_one",
+            "replace_one" (one record becomes any other) and "replace_special" (one record becomes
+            the zero record). *Public*.
+
+    Returns:
+        The enum member.
+
+    Raises:
+        ValueError: If the name is none of these.
+
+    Example:
+        >>> resolve_relation("replace_one").name
+        'REPLACE_ONE'
+    """
+    if isinstance(relation, NeighboringRelation):
+        return relation
+    names = {member.name.lower(): member for member in NeighboringRelation}
+    if not isinstance(relation, str) or relation not in names:
+        raise ValueError(f"relation must be one of {sorted(names)}, got {relation!r}")
+    return names[relation]

@@ -1,0 +1,157 @@
+"""Rate constraints: linear inequalities in a model's prediction rates over subsets of the data."""
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.typing import ArrayLike
+
+from dpjax.core import check_finite, check_shape, is_traced
+from dpjax.problems._parts import PartRule
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class RateConstraints:
+    r"""The constraints $\Gamma_j = \sum_{s,k} A_{jsk} P_k(D_s) \le \gamma_j$, in one table.
+
+    $P_k(D_s)$ is the rate at which class `k` is predicted on subset `s`, a union of parts of one
+    partition of the records. All arrays are *public*; which record is in which part is *secret*.
+
+    Attributes:
+      membership: `M`, `[S, Q]` of 0 and 1: subset `s` contains part `q`.
+      weights: `A`, `[J, S, K]`.
+      slack: `gamma`, `[J]`; data of the pytree, so that a sweep over slacks compiles once.
+      part: The public rule that gives each record's part (static).
+
+    Raises:
+      ValueError: If shapes disagree, an entry is NaN or infinite, or K = 1.
+    """
+
+    membership: jax.Array
+    weights: jax.Array
+    slack: jax.Array
+    part: PartRule = dataclasses.field(metadata={"static": True})
+
+    def __post_init__(self) -> None:
+        if not all(hasattr(a, "shape") for a in (self.membership, self.weights, self.slack)):
+            return  # a pytree placeholder
+        if is_traced(self.membership, self.weights) or np.ndim(self.weights) != 3:
+            return  # under a transformation, or stacked for a sweep
+        check_finite("membership", self.membership)
+        check_finite("weights", self.weights)
+        check_finite("slack", self.slack)
+        subsets, parts = np.shape(self.membership)
+        check_shape("weights", self.weights, (None, subsets, None))
+        if parts != self.part.num_parts:
+            raise ValueError(
+                f"membership must have {self.part.num_parts} columns, one a part, got {parts}"
+            )
+        if not np.all(np.isin(np.asarray(self.membership), (0, 1))):
+            raise ValueError("membership must hold 0 and 1 only")
+        if np.shape(self.weights)[2] < 2:
+            raise ValueError(f"num_classes must be >= 2, got {np.shape(self.weights)[2]}")
+        if np.ndim(self.slack) == 1:
+            check_shape("slack", self.slack, (np.shape(self.weights)[0],))
+
+    @property
+    def num_constraints(self) -> int:
+        """J."""
+        return self.weights.shape[-3]
+
+    @property
+    def num_classes(self) -> int:
+        """K."""
+        return self.weights.shape[-1]
+
+    def counts(self, cells: jax.Array) -> jax.Array:
+        """Subset sizes `[S]` of a table `[Q, K]` of predictions by part."""
+        return self.membership @ cells.sum(axis=1)
+
+    def values(self, cells: jax.Array, sizes: jax.Array) -> jax.Array:
+        r"""$\Gamma$, `[J]`, from predictions by part `[Q, K]` and subset sizes `[S] > 0`.
+
+        Rates are clipped to [0, 1], which changes nothing where there is no noise.
+        """
+        rates = jnp.clip(self.membership @ cells / sizes[:, None], 0, 1)
+        return jnp.tensordot(self.weights, rates, axes=2)
+
+    def cell_weights(self, multipliers: jax.Array, sizes: jax.Array) -> jax.Array:
+        r"""$U = M^\top V$, $V_{sk} = \sum_j \lambda_j A_{jsk} / d_s$: the whole set at once.
+
+        Args:
+          multipliers: `lambda`, `[J]`.
+          sizes: `d`, `[S] > 0`.
+
+        Returns:
+          `U`, `[Q, K]`: what one record of part `q` pays for a unit of class `k`.
+        """
+        by_subset = jnp.tensordot(multipliers, self.weights, axes=1) / sizes[:, None]
+        return self.membership.T @ by_subset
+
+    def tabulate(self, predictions: jax.Array, part: jax.Array) -> jax.Array:
+        """Sums predictions `[B, K]` by part, `[Q, K]`; an id outside 0..Q-1 adds nothing."""
+        return self.one_hot_parts(part, predictions.dtype).T @ predictions
+
+    def one_hot_parts(self, part: jax.Array, dtype: Any) -> jax.Array:
+        """Indicator `[B, Q]`; an id outside 0..Q-1 gives a row of zeros."""
+        return jax.nn.one_hot(part, self.part.num_parts, dtype=dtype)
+
+    def dedupe(self) -> "RateConstraints":
+        r"""The same feasible set with equal subsets merged and equal rows dropped (host).
+
+        Rows are made canonical first: rates of a subset sum to 1, so $A_{js,K-1}$ can be taken
+        from the row and from $\gamma_j$. Multipliers of dropped copies add up: halve nothing,
+        but expect the effective dual step of two copies to be that of one twice as large.
+
+        Raises:
+          TypeError: If the arrays are traced.
+        """
+        if is_traced(self.membership, self.weights, self.slack):
+            raise TypeError("dedupe looks at the values: call it outside jit and vmap")
+        membership, place = np.unique(np.asarray(self.membership), axis=0, return_inverse=True)
+        weights = np.asarray(self.weights, np.float64)
+        merged = np.zeros((weights.shape[0], membership.shape[0], weights.shape[2]))
+        np.add.at(merged, (slice(None), place.reshape(-1)), weights)
+        slack = np.broadcast_to(np.asarray(self.slack, np.float64), weights.shape[:1])
+        slack = slack - merged[:, :, -1].sum(axis=1)
+        merged = merged - merged[:, :, -1:]
+        rows = np.concatenate([merged.reshape(len(slack), -1), slack[:, None]], axis=1)
+        _, kept = np.unique(rows.round(12), axis=0, return_index=True)
+        kept = np.sort(kept)
+        return _constraints(membership, merged[kept], slack[kept], self.part)
+
+
+def _constraints(
+    membership: ArrayLike, weights: ArrayLike, slack: ArrayLike, part: PartRule
+) -> RateConstraints:
+    """Arrays to the default float type, one slack for each row."""
+    weights = jnp.asarray(weights, float)
+    check_finite("slack", slack)
+    rows = weights.shape[0]
+    if np.ndim(slack) > 1 or (np.ndim(slack) == 1 and np.shape(slack)[0] != rows):
+        raise ValueError(f"slack must be a number or have shape [{rows}], got {np.shape(slack)}")
+    slack = jnp.broadcast_to(jnp.asarray(slack, float), (rows,))
+    return RateConstraints(jnp.asarray(membership, float), weights, slack, part)
+
+
+def violation(values: ArrayLike, slack: ArrayLike) -> jax.Array:
+    r"""$\max_j (\Gamma_j - \gamma_j)_+$, a scalar."""
+    gap = jnp.asarray(values) - jnp.asarray(slack)
+    return jnp.max(jnp.maximum(gap, 0), initial=0)
+
+
+def no_constraints(num_classes: int, part: PartRule) -> RateConstraints:
+    """The empty table, J = 0."""
+    return _constraints(np.zeros((0, part.num_parts)), np.zeros((0, 0, num_classes)), 0.0, part)
+
+
+def build(membership: Any, weights: Any, slack: Any, part: PartRule, dedupe: bool) -> Any:
+    """What every constructor ends with."""
+    made = _constraints(membership, weights, slack, part)
+    return made.dedupe() if dedupe else made
+
+

@@ -1,0 +1,109 @@
+"""Public rules that assign each record to one part of a global partition."""
+
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from dpjax.core import PyTree, check_int
+
+
+class PartRule(Protocol):
+    """Maps records to part ids; a value outside its public range gives -1."""
+
+    @property
+    def num_parts(self) -> int:
+        """Number of parts Q, static."""
+
+    def __call__(self, batch: PyTree) -> jax.Array:
+        """Part ids, int32 `[B]`."""
+
+    def check(self, data: PyTree) -> None:
+        """Raises unless the records' fields exist and lie in their public ranges (host)."""
+
+
+@dataclass(frozen=True)
+class ByField:
+    """Part = value of one integer field, in `0..num_parts-1`."""
+
+    field: str
+    num_parts: int
+
+    def __post_init__(self) -> None:
+        check_int("num_parts", self.num_parts, minimum=1)
+
+    def __call__(self, batch: PyTree) -> jax.Array:
+        """Part ids, int32 `[B]`."""
+        return _in_range(batch[self.field], self.num_parts)
+
+    def check(self, data: PyTree) -> None:
+        """Raises unless the field exists and lies in range."""
+        check_codes(self.field, data, self.num_parts)
+
+
+@dataclass(frozen=True)
+class ByLabelAndGroup:
+    """Part = label * num_groups + group."""
+
+    num_classes: int
+    num_groups: int
+
+    @property
+    def num_parts(self) -> int:
+        """Number of parts, classes times groups."""
+        return self.num_classes * self.num_groups
+
+    def __call__(self, batch: PyTree) -> jax.Array:
+        """Part ids, int32 `[B]`."""
+        label = _in_range(batch["y"], self.num_classes)
+        group = _in_range(batch["group"], self.num_groups)
+        return jnp.where((label < 0) | (group < 0), -1, label * self.num_groups + group)
+
+    def check(self, data: PyTree) -> None:
+        """Raises unless labels and groups exist and lie in range."""
+        check_codes("y", data, self.num_classes)
+        check_codes("group", data, self.num_groups)
+
+
+@dataclass(frozen=True)
+class ByTable:
+    """Part = table[value of one integer field]; the table is public."""
+
+    field: str
+    table: tuple[int, ...]
+
+    @property
+    def num_parts(self) -> int:
+        """Number of distinct parts in the table."""
+        return max(self.table) + 1
+
+    def __call__(self, batch: PyTree) -> jax.Array:
+        """Part ids, int32 `[B]`."""
+        code = _in_range(batch[self.field], len(self.table))
+        return jnp.where(code < 0, -1, jnp.asarray(self.table, jnp.int32)[code])
+
+    def check(self, data: PyTree) -> None:
+        """Raises unless the field exists and lies in the table's range."""
+        check_codes(self.field, data, len(self.table))
+
+
+def check_codes(field: str, data: PyTree, size: int) -> None:
+    """Raises unless `data[field]` holds integers `[n]` in `0..size-1` (host)."""
+    if not isinstance(data, dict) or field not in data:
+        raise ValueError(f'data must be a dict with the integer field "{field}"')
+    codes: Any = np.asarray(data[field])
+    if codes.ndim != 1 or not np.issubdtype(codes.dtype, np.integer):
+        raise ValueError(
+            f'data["{field}"] must be integers of shape [n], got {codes.dtype} of shape '
+            f"{list(codes.shape)}"
+        )
+    outside = (codes < 0) | (codes >= size)
+    if np.any(outside):
+        raise ValueError(f'data["{field}"] must lie in 0..{size - 1}, got {codes[outside][0]}')
+
+
+def _in_range(codes: jax.Array, size: int) -> jax.Array:
+    codes = jnp.asarray(codes)
+    return jnp.where((codes >= 0) & (codes < size), codes, -1).astype(jnp.int32)

@@ -1,0 +1,199 @@
+"""Minimise a loss subject to bounds on prediction rates over subsets of the data."""
+
+import dataclasses
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from dpjax.core import PyTree
+from dpjax.problems._constraints import RateConstraints, no_constraints, violation
+from dpjax.problems._linear import LinearLogits
+from dpjax.problems._parts import ByField, check_codes
+
+cross_entropy = optax.losses.softmax_cross_entropy_with_integer_labels
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class RateConstrained:
+    r"""$\min_\theta \frac1n \sum_i \ell(h(\theta; x_i), y_i)$ s.t. $\Gamma_j(\theta) \le \gamma_j$.
+
+    Records are dicts with `x` (any tree of arrays `[n, ...]`), `y: int[n]` and what the constraints'
+    part rule reads (`group: int[n]`, ...).
+
+    Attributes:
+      logits: `h(params, x) -> [B, K]` (static). A model with a `pullback` method, as
+        `LinearLogits` has, gives per-example gradients its own way; any other callable is
+        differentiated example by example.
+      loss: `loss(logits [B, K], y [B]) -> [B]` (static).
+      constraints: The table of constraints; None for no constraints.
+      init: Parameters to start from (*public*).
+
+    Raises:
+      ValueError: If there are no parameters to start from, or class counts disagree.
+
+    Example:
+      >>> import dpjax, jax.numpy as jnp
+      >>> problem = dpjax.problems.RateConstrained.linear(
+      ...     num_features=3, num_classes=2,
+      ...     constraints=dpjax.problems.demographic_parity(2, 2, slack=0.05))
+      >>> problem.logits(problem.init, jnp.ones((5, 3))).shape
+      (5, 2)
+    """
+
+    logits: Callable[..., jax.Array] = dataclasses.field(metadata={"static": True})
+    loss: Callable[..., jax.Array] = dataclasses.field(
+        default=cross_entropy, metadata={"static": True}
+    )
+    constraints: Any = None
+    init: PyTree = None
+
+    def __post_init__(self) -> None:
+        if self.init is None and isinstance(self.logits, LinearLogits):
+            object.__setattr__(self, "init", self.logits.init())
+        if self.init is None:
+            raise ValueError("init is required: the parameters to start from")
+        if self.constraints is None and isinstance(self.logits, LinearLogits):
+            empty = no_constraints(self.logits.num_classes, ByField("y", self.logits.num_classes))
+            object.__setattr__(self, "constraints", empty)
+        if isinstance(self.logits, LinearLogits) and isinstance(self.constraints, RateConstraints):
+            weights = self.constraints.weights
+            have, want = self.logits.num_classes, np.shape(weights)[-1:]
+            if hasattr(weights, "shape") and want != (have,):
+                raise ValueError(
+                    f"num_classes must agree: model has {have}, constraints {want[0]}"
+                )
+
+    @classmethod
+    def linear(
+        cls,
+        num_features: int,
+        num_classes: int,
+        constraints: RateConstraints | None = None,
+        loss: Callable[..., jax.Array] = cross_entropy,
+    ) -> "RateConstrained":
+        """Multinomial logistic regression from zero, parameters `{"w": [p, K], "b": [K]}`."""
+        return cls(LinearLogits(num_features, num_classes), loss, constraints)
+
+    @property
+    def num_constraints(self) -> int:
+        """J; 0 makes this plain empirical risk minimisation."""
+        return 0 if self.constraints is None else self.constraints.num_constraints
+
+    @property
+    def num_params(self) -> int:
+        """Number of real parameters d."""
+        return sum(int(np.size(leaf)) for leaf in jax.tree.leaves(self.init))
+
+    def check(self, data: PyTree) -> None:
+        """Raises ValueError unless the records lie in the problem's public domain (host).
+
+        NaN and inf in `x` are let through: such a record contributes nothing.
+        """
+        for field in ("x", "y"):
+            if not isinstance(data, dict) or field not in data:
+                raise ValueError(f'data must be a dict with the field "{field}"')
+        if isinstance(self.logits, LinearLogits):
+            want, got = self.logits.num_features, np.shape(data["x"])
+            if len(got) != 2 or got[1] != want:
+                raise ValueError(f'data["x"] must have shape [n, {want}], got {list(got)}')
+            check_codes("y", data, self.logits.num_classes)
+        if self.num_constraints:
+            self.constraints.part.check(data)
+
+    def valid(self, logits: jax.Array, batch: PyTree) -> jax.Array:
+        """Which records count, bool `[B]`: finite logits and a label in range."""
+        label = batch["y"]
+        valid = jnp.all(jnp.isfinite(logits), axis=-1)
+        if jnp.issubdtype(label.dtype, jnp.integer):
+            valid &= (label >= 0) & (label < logits.shape[-1])
+        return valid
+
+    def rates(self, logits: jax.Array, *, temperature: Any, hard: bool) -> jax.Array:
+        r"""What each record adds to the rates, `[B, K]`: one-hot argmax or $\sigma_\tau(h)$."""
+        if hard:
+            return jax.nn.one_hot(jnp.argmax(logits, axis=-1), logits.shape[-1], dtype=logits.dtype)
+        return jax.nn.softmax(temperature * logits, axis=-1)
+
+    def cotangent(
+        self, logits: jax.Array, batch: PyTree, cell_weights: Any = None, temperature: Any = 1.0
+    ) -> jax.Array:
+        r"""Gradient in logit space of $\ell + \langle u_{part}, \sigma_\tau(h) \rangle$, `[B, K]`.
+
+        The constraints of a record enter only through the row $u$ of its part, so that all of them
+        together cost one softmax, however many there are.
+
+        Args:
+          logits: `[B, K]`.
+          batch: The records.
+          cell_weights: `u`, `[Q, K]`, or None for the loss alone. Held fixed.
+          temperature: tau.
+        """
+
+        def loss(h: jax.Array) -> jax.Array:
+            return jnp.sum(self.loss(h, batch["y"]))
+
+        cotangent = jax.grad(loss)(logits)
+        if cell_weights is None:
+            return cotangent
+        parts = self.constraints.one_hot_parts(self.constraints.part(batch), logits.dtype)
+        u = parts @ jax.lax.stop_gradient(cell_weights)
+        p = jax.nn.softmax(temperature * logits, axis=-1)
+        return cotangent + temperature * p * (u - jnp.sum(u * p, axis=-1, keepdims=True))
+
+    def pullback(self, params: PyTree, batch: PyTree, cotangent: jax.Array) -> PyTree:
+        """Per-example gradients `[B, *p]` of `cotangent[b] @ h(x[b])`, one vjp a record."""
+        if hasattr(self.logits, "pullback"):
+            return self.logits.pullback(params, batch["x"], cotangent)
+
+        def one(x: PyTree, c: jax.Array) -> PyTree:
+            def forward(p: PyTree) -> jax.Array:
+                return self.logits(p, jax.tree.map(lambda a: a[None], x))[0]
+
+            return jax.vjp(forward, params)[1](c)[0]
+
+        return jax.vmap(one)(batch["x"], cotangent)
+
+    def per_example_gradients(self, params: PyTree, batch: PyTree) -> PyTree:
+        """Gradients `[B, *p]` of the loss of each record; 0 for a label out of range."""
+        logits = self.logits(params, batch["x"])
+        cotangent = self.cotangent(logits, batch)
+        cotangent = jnp.where(self.valid(logits, batch)[:, None], cotangent, 0)
+        return self.pullback(params, batch, cotangent)
+
+    def project(self, params: PyTree) -> PyTree:
+        """Identity: the parameters are unconstrained."""
+        return params
+
+    def mean_loss(self, params: PyTree, data: PyTree) -> jax.Array:
+        """Mean loss over `data`, a scalar. **Not private**."""
+        return jnp.mean(self.loss(self.logits(params, data["x"]), data["y"]))
+
+    def error(self, params: PyTree, data: PyTree) -> jax.Array:
+        """Share of records whose largest logit is not their label. **Not private**."""
+        return jnp.mean(jnp.argmax(self.logits(params, data["x"]), axis=-1) != data["y"])
+
+    def constraint_values(
+        self, params: PyTree, data: PyTree, *, hard: bool = True, temperature: Any = 1.0
+    ) -> jax.Array:
+        r"""$\Gamma$, `[J]`, exactly, on all of `data`. **Not private**.
+
+        A subset without records has rate 0 in every class.
+        """
+        logits = self.logits(params, data["x"])
+        rates = self.rates(logits, temperature=temperature, hard=hard)
+        cells = self.constraints.tabulate(rates, self.constraints.part(data))
+        return self.constraints.values(cells, jnp.maximum(self.constraints.counts(cells), 1e-9))
+
+    def disparity(self, params: PyTree, data: PyTree) -> jax.Array:
+        r"""$\max_j \Gamma_j$ with hard predictions, a scalar. **Not private**."""
+        return jnp.max(self.constraint_values(params, data))
+
+    def violation(self, params: PyTree, data: PyTree) -> jax.Array:
+        r"""$\max_j (\Gamma_j - \gamma_j)_+$ with hard predictions, a scalar. **Not private**."""
+        return violation(self.constraint_values(params, data), self.constraints.slack)

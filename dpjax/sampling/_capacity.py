@@ -1,0 +1,128 @@
+"""How many slots a Poisson batch needs, and how likely it is to need more."""
+
+import functools
+import math
+
+from scipy import stats
+
+from dpjax.core._checks import check_int, check_positive, check_probability, check_rate
+
+# The default capacity is made for these: overflow costs at most this share of delta.
+DELTA_SHARE = 0.01
+DEFAULT_DELTA = 1e-5
+DEFAULT_EPSILON = 10.0
+MULTIPLE = 32
+
+
+def overflow_probability(num_records: int, rate: float, capacity: int) -> float:
+    """Probability that one Poisson batch has more members than slots.
+
+        P[Binomial(num_records, rate) > capacity]
+
+    Args:
+      num_records: number of records (public).
+      rate: probability with which each takes part, in (0, 1] (public).
+      capacity: number of slots (public).
+
+    Returns:
+      The probability, accurate in relative terms far into the tail.
+
+    Example:
+      >>> overflow_probability(2, 0.5, 1)
+      0.25
+    """
+    check_int("num_records", num_records, minimum=1)
+    check_rate("rate", rate)
+    check_int("capacity", capacity, minimum=1)
+    return float(stats.binom.sf(capacity, num_records, rate))
+
+
+@functools.lru_cache(maxsize=256)
+def poisson_capacity(
+    num_records: int, rate: float, steps: int, *, delta: float, epsilon: float
+) -> int:
+    """Smallest capacity at which overflow costs at most one hundredth of delta.
+
+    A run that deviates with total probability `steps * p` from one that is
+    `(epsilon, delta)`-private is `(epsilon, delta + (1 + e^epsilon) * steps * p)`-private,
+    whatever it does where it deviates. So the capacity is the smallest integer `B` with
+
+        steps * P[Binomial(num_records, rate) > B] * (1 + e^epsilon) <= 0.01 * delta
+
+    Args:
+      num_records: number of records of the larger of two neighbours (public).
+      rate: probability with which each record takes part, in (0, 1] (public).
+      steps: number of batches (public).
+      delta: the delta of the target, in (0, 1).
+      epsilon: the epsilon of the target, > 0.
+
+    Returns:
+      The capacity, between 1 and `num_records`.
+
+    Raises:
+      ValueError: an argument is outside its range.
+
+    Example:
+      >>> poisson_capacity(36_000, 512 / 36_000, 5000, delta=1e-5, epsilon=3.0)
+      678
+    """
+    check_int("num_records", num_records, minimum=1)
+    check_rate("rate", rate)
+    check_int("steps", steps, minimum=1)
+    check_probability("delta", delta)
+    check_positive("epsilon", epsilon)
+    # in the log domain, as e^epsilon may overflow
+    log_one_plus_exp = float(epsilon) + math.log1p(math.exp(-epsilon))
+    log_probability = math.log(DELTA_SHARE * delta) - math.log(steps) - log_one_plus_exp
+    return smallest_capacity(num_records, rate, log_probability)
+
+
+def smallest_capacity(num_records: int, rate: float, log_probability: float) -> int:
+    """Smallest `B >= 1` with `log P[Binomial(num_records, rate) > B] <= log_probability`.
+
+    A search, since the inverse survival function of SciPy loses the far tail.
+    """
+    low, high = 1, num_records  # more than num_records is impossible
+    while low < high:
+        middle = (low + high) // 2
+        if stats.binom.logsf(middle, num_records, rate) <= log_probability:
+            high = middle
+        else:
+            low = middle + 1
+    return low
+
+
+def default_capacity(
+    num_records: int,
+    rate: float,
+    steps: int,
+    delta: float = DEFAULT_DELTA,
+    epsilon: float = DEFAULT_EPSILON,
+) -> int:
+    """Capacity of a Poisson batch when none is asked for.
+
+    `poisson_capacity` for `num_records + 1` records (a neighbour may have one more), rounded
+    up to a multiple of 32, and at most `num_records`.
+
+    Args:
+      num_records: public upper bound on the number of records.
+      rate: probability with which each record takes part, in (0, 1] (public).
+      steps: number of batches (public).
+      delta: the delta of the target; overflow costs at most a hundredth of it.
+      epsilon: the largest epsilon for which that holds.
+
+    Returns:
+      The capacity.
+
+    Raises:
+      ValueError: an argument is outside its range.
+
+    Example:
+      >>> default_capacity(36_000, 512 / 36_000, 3000)
+      704
+      >>> default_capacity(100, 1.0, 10)
+      100
+    """
+    check_int("num_records", num_records, minimum=1)
+    exact = poisson_capacity(num_records + 1, rate, steps, delta=delta, epsilon=epsilon)
+    return min(math.ceil(exact / MULTIPLE) * MULTIPLE, num_records)

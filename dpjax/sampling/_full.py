@@ -1,0 +1,55 @@
+"""Everybody takes part in every step."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+
+from dpjax.core._checks import check_int
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class FullBatch:
+    """All records, in order, in every step.
+
+        batch_t = {0, ..., n - 1}
+
+    Guarantee: no randomness and no amplification: the event of a step is the event of its
+    mechanism, composed `steps` times.
+
+    Args:
+      steps: number of batches (public, static).
+
+    Raises:
+      ValueError: `steps` < 1.
+
+    Example:
+      >>> import jax
+      >>> sampler = FullBatch(steps=3)
+      >>> xs = sampler.plan(jax.random.key(0), 4)
+      >>> indices, mask = sampler.batch(xs[0], 4)
+      >>> indices is None, mask.tolist()
+      (True, [True, True, True, True])
+    """
+
+    steps: int = dataclasses.field(metadata={"static": True})
+
+    def __post_init__(self) -> None:
+        check_int("steps", self.steps, minimum=1)
+
+    def plan(self, key: jax.Array, num_records: int) -> jax.Array:
+        """What a scan iterates over: the step numbers, `[steps]` int32 (the key is not used)."""
+        del key
+        check_int("num_records", num_records, minimum=1)
+        return jnp.arange(self.steps, dtype=jnp.int32)
+
+    def batch(self, x: jax.Array, num_records: int) -> tuple[None, jax.Array]:
+        """Members of one step: `(None, mask)`, all records in order, mask `[num_records]` True."""
+        del x
+        check_int("num_records", num_records, minimum=1)
+        return None, jnp.ones((num_records,), dtype=bool)
+
+    def failure_probability(self) -> float:
+        """Probability that the run deviates from the declared event: none."""
+        return 0.0

@@ -1,0 +1,103 @@
+"""Poisson batches inside jit: geometric gaps from integer tables, at a cost free of n."""
+
+import functools
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from dpjax.sampling._capacity import smallest_capacity
+from dpjax.sampling._tables import Digit, gap_digits, rounding_error
+
+# Where every member has to be seen, a batch with more members than draws has this probability.
+_LOG_UNSEEN = math.log(1e-20)
+
+
+@functools.lru_cache(maxsize=256)
+def draws_needed(num_records: int, rate: float, capacity: int, *, see_all: bool) -> int:
+    """How many gaps a step draws: one a slot, or enough to see every member of the batch."""
+    if not see_all:
+        return capacity
+    return max(capacity, smallest_capacity(num_records + 1, rate, _LOG_UNSEEN))
+
+
+def gaps_shortfall(num_records: int, rate: float, draws: int) -> float:
+    """Total variation between one drawn batch and Poisson sampling, but for overflow."""
+    return draws * rounding_error(gap_digits(rate, num_records))
+
+
+def draw_members(
+    key: jax.Array, rate: float, bound: int, num_records: int, draws: int
+) -> tuple[jax.Array, jax.Array]:
+    """First `draws` members of a Poisson batch, ascending.
+
+        i_1 = G_1,   i_k = i_{k-1} + 1 + G_k,   P[G = g] = (1 - rate)^g rate,   while i_k < n
+
+    Args:
+      key: PRNG key.
+      rate: probability with which each record takes part (static).
+      bound: public upper bound on the number of records, for which the tables are made (static).
+      num_records: number of records `n <= bound` (static).
+      draws: number of gaps to draw (static).
+
+    Returns:
+      Indices `[draws]` int32 (0 where there is no member) and mask `[draws]`.
+    """
+    digits = [digit for digit in gap_digits(rate, bound) if digit.thresholds]
+    # gap + 1, held at n + 1: from a position that is still inside (<= n) the sum stays <= 2n + 1,
+    # so the first position outside is seen before uint32 can wrap; after it nothing counts
+    stride = jnp.ones((draws,), dtype=jnp.uint32)
+    if digits:
+        bits = jax.random.bits(key, (2 * len(digits), draws), dtype=jnp.uint32)
+        for row, digit in enumerate(digits):
+            stride += _invert(digit, bits[2 * row], bits[2 * row + 1]) * np.uint32(digit.weight)
+        stride = jnp.minimum(stride, np.uint32(num_records + 1))
+    position = jnp.cumsum(stride, dtype=jnp.uint32)  # index + 1
+    slot = jnp.arange(draws, dtype=jnp.uint32)
+    outside = jnp.where(position > np.uint32(num_records), slot, np.uint32(draws))
+    mask = slot < jnp.min(outside)
+    indices = jnp.where(mask, position - np.uint32(1), np.uint32(0)).astype(jnp.int32)
+    return indices, mask
+
+
+def _invert(digit: Digit, high: jax.Array, low: jax.Array) -> jax.Array:
+    """Number of thresholds that the 64-bit words `(high, low)` reach, `[draws]` uint32."""
+    table_high, table_low = (jnp.asarray(words)[:, None] for words in digit.words())
+    high, low = high[None, :], low[None, :]
+    reached = (high > table_high) | ((high == table_high) & (low >= table_low))
+    return jnp.sum(reached, axis=0, dtype=jnp.uint32)
+
+
+def keep_uniform_subset(
+    key: jax.Array, indices: jax.Array, mask: jax.Array, capacity: int
+) -> tuple[jax.Array, jax.Array]:
+    """Drops the surplus of a batch uniformly at random.
+
+    Each member gets 64 random bits; the `capacity` smallest stay. Ties, of probability at most
+    `draws^2 2^-65`, go to the lower index.
+
+    Args:
+      key: PRNG key.
+      indices: `[draws]` int32, ascending where `mask`.
+      mask: `[draws]`, which of them are members: the first ones.
+      capacity: how many stay.
+
+    Returns:
+      Indices `[capacity]` int32, ascending where the mask `[capacity]` is True.
+    """
+    draws = indices.shape[0]
+
+    def truncate(key: jax.Array) -> tuple[jax.Array, jax.Array]:
+        bits = jax.random.bits(key, (2, draws), dtype=jnp.uint32)
+        absent = (~mask).astype(jnp.uint32)
+        *_, kept = jax.lax.sort((absent, bits[0], bits[1], indices), num_keys=3, is_stable=True)
+        return jnp.sort(kept[:capacity]), jnp.ones((capacity,), dtype=bool)
+
+    def keep(key: jax.Array) -> tuple[jax.Array, jax.Array]:
+        del key
+        return indices[:capacity], mask[:capacity]
+
+    if draws == capacity:
+        return indices, mask
+    return jax.lax.cond(mask[capacity], truncate, keep, key)

@@ -1,0 +1,163 @@
+"""Poisson sampling: each record takes part in each step with the same probability."""
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from dpjax.core._checks import check_choice, check_int, check_key, check_rate, is_traced
+from dpjax.sampling._capacity import default_capacity, overflow_probability
+from dpjax.sampling._gaps import draw_members, draws_needed, gaps_shortfall, keep_uniform_subset
+from dpjax.sampling._host import draw_on_host
+
+_MAX_RECORDS = 2**31 - 1
+
+
+def _static(**kwargs: Any) -> Any:
+    return dataclasses.field(metadata={"static": True}, **kwargs)
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class PoissonSampler:
+    """Batches that each record joins independently, in slots of fixed number.
+
+        P[i in batch_t] = rate, independently for all i and t
+
+    Guarantee: add-or-remove-one. A mechanism `M` on these batches has event
+    `PoissonSampledDpEvent(rate, M)`, but for a probability of `failure_probability()` in all,
+    which costs `(1 + e^epsilon) * failure_probability()` of delta. With
+    `overflow="truncate"` and a Gaussian mechanism the event is
+    `TruncatedSubsampledGaussianDpEvent(num_records, rate, capacity, ...)`, in which
+    overflow is accounted for.
+
+    A batch with more members than slots loses the surplus: with `overflow="declare"` in any
+    way (`"gaps"` keeps the lowest indices), as a failure; with `"truncate"` uniformly at random.
+
+    | case                  | batch                                                |
+    |-----------------------|------------------------------------------------------|
+    | no member             | mask all False                                       |
+    | padding               | mask False, index 0                                  |
+    | more members than slots | mask all True, surplus dropped as `overflow` says  |
+    | `rate` 1              | everybody, if `capacity` allows                      |
+
+    Args:
+      rate: probability with which each record takes part, in (0, 1] (public, static).
+      steps: number of batches (public, static).
+      num_records: public upper bound on the number of records, below 2^31 (static).
+      capacity: slots of a batch (public, static); None for `default_capacity`.
+      method: `"gaps"` draws each batch inside the compiled loop, at a cost that does not grow
+        with `num_records`; `"host"` draws them all in `plan` with NumPy, to double precision.
+      overflow: `"declare"` or `"truncate"`.
+
+    Raises:
+      ValueError: an argument is outside its range, or (by `plan` and `batch`) there are more
+        records than `num_records`.
+      TypeError: `rate` is traced, or (by `plan`) the key is, with `method="host"`.
+
+    Example:
+      >>> import jax
+      >>> sampler = PoissonSampler(rate=0.01, steps=100, num_records=36_000)
+      >>> sampler.capacity
+      512
+      >>> xs = sampler.plan(jax.random.key(0), 36_000)
+      >>> indices, mask = jax.jit(lambda x: sampler.batch(x, 36_000))(xs[0])
+      >>> indices.shape, mask.shape
+      ((512,), (512,))
+    """
+
+    rate: float = _static()
+    steps: int = _static()
+    num_records: int = _static()
+    capacity: int = _static(default=None)
+    method: str = _static(default="gaps")
+    overflow: str = _static(default="declare")
+
+    def __post_init__(self) -> None:
+        if is_traced(self.rate):
+            raise TypeError("rate shapes the program and must be a number, got a tracer")
+        object.__setattr__(self, "rate", float(self.rate))
+        check_rate("rate", self.rate)
+        check_int("steps", self.steps, minimum=1)
+        check_int("num_records", self.num_records, minimum=1)
+        if self.num_records > _MAX_RECORDS:
+            raise ValueError(f"num_records must be <= {_MAX_RECORDS}, got {self.num_records}")
+        check_choice("method", self.method, ("gaps", "host"))
+        check_choice("overflow", self.overflow, ("declare", "truncate"))
+        if self.capacity is None:
+            capacity = default_capacity(self.num_records, self.rate, self.steps)
+            object.__setattr__(self, "capacity", capacity)
+        check_int("capacity", self.capacity, minimum=1)
+
+    def plan(self, key: jax.Array, num_records: int) -> Any:
+        """What a scan iterates over, leading axis `[steps]`.
+
+        Args:
+          key: PRNG key; concrete with `method="host"`.
+          num_records: number of records there are (static).
+
+        Returns:
+          With `"gaps"` keys `[steps]`; with `"host"` indices `[steps, capacity]` int32 and
+          masks `[steps, capacity]`.
+        """
+        self._check(num_records)
+        check_key("key", key)
+        if self.method == "gaps":
+            return jax.random.split(key, self.steps)
+        indices, mask = draw_on_host(key, self.rate, num_records, self.steps, self.capacity)
+        return jnp.asarray(indices), jnp.asarray(mask)
+
+    def batch(self, x: Any, num_records: int) -> tuple[jax.Array, jax.Array]:
+        """Members of one step, by ascending index.
+
+        Args:
+          x: one slice of `plan`.
+          num_records: number of records there are (static).
+
+        Returns:
+          Indices `[capacity]` int32 in `[0, num_records)` and mask `[capacity]`, both *secret*.
+        """
+        self._check(num_records)
+        if self.method == "host":
+            indices, mask = x
+            return indices, mask
+        if self.overflow == "declare":
+            return draw_members(x, self.rate, self.num_records, num_records, self.capacity)
+        draw_key, keep_key = jax.random.split(x)
+        indices, mask = draw_members(
+            draw_key, self.rate, self.num_records, num_records, self._draws()
+        )
+        return keep_uniform_subset(keep_key, indices, mask, self.capacity)
+
+    def failure_probability(self) -> float:
+        """Bound on the probability that the run deviates from the declared event.
+
+        The sum over all steps of: with `overflow="declare"`, the probability of overflow with
+        `num_records + 1` records (a neighbour may have one more); with `"gaps"`, the total
+        variation between its integer tables and the distributions they stand for (and, with
+        `"truncate"`, the probability that there were more members than it can see).
+        """
+        total = 0.0
+        if self.overflow == "declare":
+            total += overflow_probability(self.num_records + 1, self.rate, self.capacity)
+        if self.method == "gaps":
+            total += gaps_shortfall(self.num_records, self.rate, self._draws())
+            if self.overflow == "truncate":
+                draws = self._draws()
+                total += overflow_probability(self.num_records + 1, self.rate, draws)
+                total += draws**2 * 2.0**-65
+        return min(1.0, self.steps * total)
+
+    def _draws(self) -> int:
+        return draws_needed(
+            self.num_records, self.rate, self.capacity, see_all=self.overflow == "truncate"
+        )
+
+    def _check(self, num_records: int) -> None:
+        check_int("num_records", num_records, minimum=1)
+        if num_records > self.num_records:
+            raise ValueError(
+                f"the data have {num_records} records, more than the sampler's public bound "
+                f"num_records = {self.num_records}"
+            )

@@ -1,0 +1,395 @@
+"""Private stochastic gradient descent-ascent under rate constraints."""
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import dp_accounting
+import jax
+import jax.numpy as jnp
+import optax
+
+from dpjax.core import PyTree, Sampler, check_choice, check_nonnegative, check_positive
+from dpjax.privacy import Budget, Guarantee, calibrate_noise, split_noise_multiplier
+from dpjax.solvers._dpsgd import (
+    DPSGD,
+    DPSGDState,
+    clipping_diagnostics,
+    default_sampler,
+    with_defaults,
+)
+from dpjax.solvers._sampled_event import check_relation, natural_relation, run_event
+from dpjax.transforms import AddNoiseState, add_gaussian, add_laplace
+
+HISTOGRAMS = ("gaussian", "laplace", "none")
+DENOMINATORS = ("batch", "ema", "fixed")
+MULTIPLIER_SETS = ("box", "orthant", "l1")
+
+
+class SGDAState(NamedTuple):
+    """State of `RateConstrainedSGDA`: the descent's own, multipliers `[J]`, sizes `[S]`."""
+
+    primal: DPSGDState
+    multipliers: jax.Array
+    sizes: jax.Array
+    noise: AddNoiseState
+    key: jax.Array
+
+
+class SGDAInfo(NamedTuple):
+    """Released values of a step.
+
+    Attributes:
+      gradient_norm: l2 norm of the noisy mean gradient, `[]`.
+      multipliers: lambda after the step, `[J]`.
+      constraint_values: the noisy estimate of Gamma, `[J]`.
+    """
+
+    gradient_norm: jax.Array
+    multipliers: jax.Array
+    constraint_values: jax.Array
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class RateConstrainedSGDA:
+    r"""Descends in the parameters and ascends in one multiplier a constraint (RaCO-DP).
+
+    Each step draws one batch, releases the noisy table $\hat H$ of its predictions by part, and
+    from it sets the constraint weights $U$ of the records' gradients, and moves the multipliers:
+
+    $$ g = \frac1m \Big( \sum_{i \in B} \mathrm{clip}_C\big(\nabla [\ell_i + m \langle U_{q_i},
+       \sigma_\tau(h(\theta; x_i)) \rangle]\big) + z C\, \mathcal N \Big), \quad
+       \lambda \leftarrow \Pi_\Lambda(\lambda + \eta_\lambda (\hat\Gamma - \gamma)) $$
+
+    Guarantee: one record changes the table by at most 1 in l1 and l2 (its prediction row is a
+    probability vector, in one part) and the clipped sum by at most C in l2, under
+    add-or-remove-one. Both come from **one** batch and are accounted jointly: with a Gaussian table
+    the event is `PoissonSampled(rate, Gaussian(z_eff))`, $z_{eff}^{-2} = z_h^{-2} + z^{-2}$, with a
+    Laplace table `PoissonSampled(rate, Composed[Laplace, Gaussian])`, composed over the steps.
+    `denominator="fixed"` adds one `GaussianDpEvent(count_noise)` for the counts of the parts.
+    Parameters, multipliers and averages are post-processing. Protects all of a record, its group
+    and label included.
+
+    | input | effect |
+    | --- | --- |
+    | empty batch, empty part | sizes are at their floor; all outputs finite |
+    | noisy sizes below the floor, or negative | the floor is used |
+    | NaN or inf record, label out of range | contributes nothing to table and sum |
+    | part id out of range | contributes to the loss alone |
+    | J = 0 | no table is released: DPSGD, exactly |
+
+    Attributes (data may be swept under `vmap`; all *public*):
+      primal: The descent, with clip norm, noise multiplier, sampler, averaging (data).
+      dual_learning_rate: eta_lambda (data).
+      histogram_noise: standard deviation (Gaussian) or scale (Laplace) on each cell (data).
+      temperature: tau of the soft rates in the gradient (data).
+      multiplier_bound: lambda_max of the box, or radius of the l1 set (data).
+      size_floor: d_min; None for `max(1, 2 std sqrt(K |I_s|))`, std the cells' noise (data).
+      size_decay: decay of the running mean of sizes with `denominator="ema"`; None weights all
+        steps so far equally (data).
+      part_counts: public counts of the parts `[Q]` for `denominator="fixed"`; None to release
+        noisy ones (data).
+      count_noise: standard deviation of the noisy part counts (data).
+      histogram: `"gaussian"`, `"laplace"` or `"none"` (only for J = 0) (static).
+      rates: `"hard"` counts argmax predictions in the table, `"soft"` the tempered softmax
+        (static).
+      denominator: `"batch"`: sizes from this step's noisy table; `"ema"`: from the mean of all so
+        far; `"fixed"`: rate times one count of the data (static).
+      multiplier_set: `"box"`, `"orthant"` or `"l1"` (static).
+
+    Raises:
+      ValueError: If a value is outside its bound; the message names both.
+
+    Source: RaCO-DP; privacy and denominators are re-derived here, since the printed
+      accounting amplifies two releases of one batch separately.
+    """
+
+    primal: DPSGD
+    dual_learning_rate: Any
+    histogram_noise: Any
+    temperature: Any = 1.0
+    multiplier_bound: Any = 10.0
+    size_floor: Any = None
+    size_decay: Any = None
+    part_counts: Any = None
+    count_noise: Any = 50.0
+    histogram: str = dataclasses.field(default="gaussian", metadata={"static": True})
+    rates: str = dataclasses.field(default="hard", metadata={"static": True})
+    denominator: str = dataclasses.field(default="batch", metadata={"static": True})
+    multiplier_set: str = dataclasses.field(default="box", metadata={"static": True})
+
+    def __post_init__(self) -> None:
+        check_nonnegative("dual_learning_rate", self.dual_learning_rate)
+        check_nonnegative("histogram_noise", self.histogram_noise)
+        check_positive("temperature", self.temperature)
+        check_positive("multiplier_bound", self.multiplier_bound)
+        check_positive("size_floor", self.size_floor)
+        check_nonnegative("count_noise", self.count_noise)
+        check_nonnegative("part_counts", self.part_counts)
+        check_choice("histogram", self.histogram, HISTOGRAMS)
+        check_choice("rates", self.rates, ("hard", "soft"))
+        check_choice("denominator", self.denominator, DENOMINATORS)
+        check_choice("multiplier_set", self.multiplier_set, MULTIPLIER_SETS)
+
+    @classmethod
+    def for_budget(
+        cls,
+        problem: Any,
+        num_records: int,
+        budget: Budget,
+        *,
+        sampler: Sampler | None = None,
+        batch_size: float | None = None,
+        steps: int | None = None,
+        histogram_share: float = 0.2,
+        as_published: bool = False,
+        **overrides: Any,
+    ) -> "RateConstrainedSGDA":
+        """A solver with defaults that train, its noise calibrated jointly to `budget`.
+
+        Args:
+          problem: A `RateConstrained` problem; only its public sizes are used.
+          num_records: *Public* bound on the number of records, and nominal size.
+          budget: epsilon, delta and relation to meet.
+          sampler: Who takes part; default: Poisson at rate `batch_size / num_records`.
+          batch_size: Expected records a batch; default from `num_records`.
+          steps: Number of steps; default 1000.
+          histogram_share: Share of the precision that the table takes, in (0, 1).
+          as_published: The printed method: Laplace table, soft rates, sizes from the batch with
+            floor 1, unbounded multipliers, last iterate. Its epsilon is still the true one.
+          **overrides: Any other field of this class or of `DPSGD`.
+
+        Returns:
+          A solver whose `guarantee().epsilon(budget.delta) <= budget.epsilon`.
+
+        Raises:
+          ValueError: If a value is outside its bound, or the budget cannot be met.
+          TypeError: If an override is no field.
+
+        Example:
+          >>> import dpjax
+          >>> parity = dpjax.problems.demographic_parity(2, 2, slack=0.05)
+          >>> problem = dpjax.problems.RateConstrained.linear(5, 2, parity)
+          >>> solver = dpjax.solvers.RateConstrainedSGDA.for_budget(
+          ...     problem, num_records=10_000, budget=dpjax.Budget(1.0, 1e-5), steps=200)
+          >>> solver.guarantee().epsilon(1e-5) <= 1.0
+          True
+        """
+        sampler = sampler or default_sampler(num_records, batch_size, steps)
+        relation = budget.relation_or(natural_relation(sampler)).name.lower()
+        check_relation(sampler, relation)
+        if not 0 < histogram_share < 1:
+            raise ValueError(f"histogram_share must lie in (0, 1), got {histogram_share!r}")
+        if as_published:
+            overrides = _PUBLISHED | overrides
+        own_names = {f.name for f in dataclasses.fields(cls)} - {"primal"}
+        own = {name: overrides.pop(name) for name in own_names & set(overrides)}
+        if problem.num_constraints == 0:
+            own.setdefault("histogram", "none")
+        own.setdefault("dual_learning_rate", 0.05)
+        own.setdefault("histogram_noise", None)
+        primal = with_defaults(overrides, sampler, num_records)
+        primal.setdefault("noise_multiplier", None)
+
+        def make(noise: float) -> "RateConstrainedSGDA":
+            z_histogram, z_gradient = _split(noise, histogram_share, own.get("histogram"))
+            given = {"histogram_noise": z_histogram} if own["histogram_noise"] is None else {}
+            given_primal = (
+                {"noise_multiplier": z_gradient} if primal["noise_multiplier"] is None else {}
+            )
+            descent = DPSGD(sampler, relation=relation, **(primal | given_primal))
+            return cls(descent, **(own | given))
+
+        if own["histogram_noise"] is not None and primal["noise_multiplier"] is not None:
+            return make(1.0)
+        noise = calibrate_noise(
+            lambda z: make(z)._event(),
+            budget,
+            relation=relation,
+            failure_probability=sampler.failure_probability(),
+        )
+        return make(noise)
+
+    @property
+    def sampler(self) -> Sampler:
+        """Who takes part in each step."""
+        return self.primal.sampler
+
+    def init(self, problem: Any, *, key: jax.Array) -> SGDAState:
+        """The state before the first step; the key (*secret*) is for the noise."""
+        if problem.num_constraints and self.histogram == "none":
+            raise ValueError(
+                f'histogram="none" needs J = 0 constraints, got J = {problem.num_constraints}'
+            )
+        primal_key, dual_key = jax.random.split(key)
+        constraints = problem.constraints
+        subsets = 0 if constraints is None else constraints.membership.shape[0]
+        return SGDAState(
+            self.primal.init(problem, key=primal_key),
+            jnp.zeros(problem.num_constraints),
+            jnp.zeros(subsets),
+            AddNoiseState(jnp.zeros((), jnp.int32)),
+            dual_key,
+        )
+
+    def prologue(self, problem: Any, data: PyTree, state: SGDAState) -> SGDAState:
+        """With `denominator="fixed"`, sets the subset sizes of a batch, once."""
+        if self.denominator != "fixed" or problem.num_constraints == 0:
+            return state
+        if self.part_counts is None:
+            part = problem.constraints.part(data)
+            counts = jnp.sum(problem.constraints.one_hot_parts(part, jnp.float32), axis=0)
+            release = add_gaussian(self.count_noise)
+            # position 0 of this key; the tables of the steps are drawn at position 1
+            counts, _ = release.update(
+                counts, release.init(None), key=jax.random.fold_in(state.key, 0)
+            )
+        else:
+            counts = jnp.asarray(self.part_counts, float)
+        share = self.primal.batch_size / self._num_records()
+        return state._replace(sizes=share * (problem.constraints.membership @ counts))
+
+    def step(
+        self, problem: Any, batch: PyTree, mask: jax.Array, state: SGDAState
+    ) -> tuple[SGDAState, SGDAInfo]:
+        """One step on the records of `batch` (leaves `[B, ...]`) where `mask [B]` is True."""
+        if problem.num_constraints == 0:
+            primal, info = self.primal.step(problem, batch, mask, state.primal)
+            nothing = jnp.zeros(0)
+            return state._replace(primal=primal), SGDAInfo(info.gradient_norm, nothing, nothing)
+
+        constraints = problem.constraints
+        params = state.primal.params
+        logits = problem.logits(params, batch["x"])
+        valid = mask & problem.valid(logits, batch)
+        rates = problem.rates(logits, temperature=self.temperature, hard=self.rates == "hard")
+        rates = jnp.where(valid[:, None], rates.astype(jnp.promote_types(rates.dtype, float)), 0)
+
+        release = self._histogram_release()
+        cells, noise = release.update(
+            constraints.tabulate(rates, constraints.part(batch)),
+            state.noise,
+            key=jax.random.fold_in(state.key, 1),
+        )
+        memory, sizes = self._sizes(constraints, cells, state)
+
+        weights = self.primal.batch_size * constraints.cell_weights(state.multipliers, sizes)
+        cotangent = problem.cotangent(logits, batch, weights, self.temperature)
+        cotangent = jnp.where(valid[:, None], cotangent, 0)
+
+        def gradients(part: PyTree) -> PyTree:
+            return problem.pullback(params, part["batch"], part["cotangent"])
+
+        primal, info = self.primal.descend(
+            problem, gradients, {"batch": batch, "cotangent": cotangent}, valid, state.primal
+        )
+        values = constraints.values(cells, sizes)
+        step = self.dual_learning_rate * (values - constraints.slack)
+        multipliers = self._project(state.multipliers + step)
+        after = SGDAState(primal, multipliers, memory, noise, state.key)
+        return after, SGDAInfo(info.gradient_norm, multipliers, values)
+
+    def finalize(self, problem: Any, state: SGDAState) -> PyTree:
+        """The last or the averaged parameters."""
+        return self.primal.finalize(problem, state.primal)
+
+    def diagnose(
+        self, problem: Any, batch: PyTree, mask: jax.Array, state: SGDAState
+    ) -> dict[str, jax.Array]:
+        """Raw values of a step, **not private**: batch size, clipped share, mean loss.
+
+        The clipped share is that of the whole gradient, with weights from the noiseless table.
+        """
+        if problem.num_constraints == 0:
+            return self.primal.diagnose(problem, batch, mask, state.primal)
+        params, constraints = state.primal.params, problem.constraints
+        logits = problem.logits(params, batch["x"])
+        valid = mask & problem.valid(logits, batch)
+        rates = problem.rates(logits, temperature=self.temperature, hard=self.rates == "hard")
+        cells = constraints.tabulate(
+            jnp.where(valid[:, None], rates, 0), constraints.part(batch)
+        )
+        _, sizes = self._sizes(constraints, cells, state)
+        weights = self.primal.batch_size * constraints.cell_weights(state.multipliers, sizes)
+        cotangent = problem.cotangent(logits, batch, weights, self.temperature)
+        gradients = problem.pullback(params, batch, cotangent)
+        loss = jnp.where(valid, problem.loss(logits, batch["y"]), 0)
+        return {
+            **clipping_diagnostics(gradients, valid, self.primal.clip_norm),
+            "loss": jnp.sum(loss) / jnp.maximum(jnp.sum(valid), 1),
+        }
+
+    def guarantee(self) -> Guarantee:
+        """The guarantee of the whole run, both releases jointly (host)."""
+        return Guarantee(
+            self._event(), self.primal.relation, self.sampler.failure_probability()
+        )
+
+    def _event(self) -> dp_accounting.DpEvent:
+        gradient = float(self.primal.noise_multiplier)
+        if self.histogram == "none":
+            return run_event(self.sampler, gaussian=gradient)
+        table = float(self.histogram_noise)
+        if self.histogram == "laplace":
+            event = run_event(self.sampler, gaussian=gradient, laplace_scale=table)
+        else:
+            event = run_event(self.sampler, gaussian=gradient, histogram_gaussian=table)
+        if self.denominator == "fixed" and self.part_counts is None:
+            counts = dp_accounting.GaussianDpEvent(float(self.count_noise))
+            event = dp_accounting.ComposedDpEvent([event, counts])
+        return event
+
+    def _histogram_release(self) -> Any:
+        if self.histogram == "laplace":
+            return add_laplace(self.histogram_noise)
+        return add_gaussian(self.histogram_noise)
+
+    def _sizes(self, constraints: Any, cells: jax.Array, state: SGDAState) -> tuple[Any, Any]:
+        """What to remember of the sizes, and this step's sizes `[S]`, at their floor or above."""
+        if self.denominator == "fixed":
+            memory = state.sizes
+        elif self.denominator == "batch":
+            memory = constraints.counts(cells)
+        else:
+            count = state.primal.count + 1
+            rate = 1 / count if self.size_decay is None else 1 - self.size_decay
+            rate = jnp.where(count == 1, 1.0, rate)
+            memory = state.sizes + rate * (constraints.counts(cells) - state.sizes)
+        floor = self.size_floor
+        if floor is None:
+            spread = self.histogram_noise * (2**0.5 if self.histogram == "laplace" else 1.0)
+            cells_in = cells.shape[1] * constraints.membership.sum(axis=1)
+            floor = jnp.maximum(1.0, 2 * spread * jnp.sqrt(cells_in))
+        return memory, jnp.maximum(memory, floor)
+
+    def _project(self, multipliers: jax.Array) -> jax.Array:
+        positive = jnp.maximum(multipliers, 0)
+        if self.multiplier_set == "orthant":
+            return positive
+        if self.multiplier_set == "box":
+            return jnp.minimum(positive, self.multiplier_bound)
+        return optax.projections.projection_l1_ball(positive, self.multiplier_bound)
+
+    def _num_records(self) -> float:
+        rate = getattr(self.sampler, "rate", None)
+        return self.primal.batch_size / rate if rate else self.primal.batch_size
+
+
+_PUBLISHED = {
+    "histogram": "laplace",
+    "rates": "soft",
+    "denominator": "batch",
+    "size_floor": 1.0,
+    "multiplier_set": "orthant",
+    "average": "last",
+}
+
+
+def _split(noise: float, share: float, histogram: str | None) -> tuple[float, float]:
+    """Noise of table and gradient whose precisions stand as `share` to `1 - share`."""
+    if histogram == "none":
+        return 0.0, noise
+    z_histogram, z_gradient = split_noise_multiplier(noise, share)
+    # a Laplace table of this scale has the standard deviation z_histogram
+    return (z_histogram / 2**0.5 if histogram == "laplace" else z_histogram), z_gradient

@@ -1,0 +1,65 @@
+"""The event of a run: what is released in a step, composed over what the sampler runs."""
+
+from typing import Any
+
+import dp_accounting
+
+from dpjax.privacy import joint_poisson_event
+from dpjax.sampling import DisjointPartition, FullBatch, PoissonSampler
+
+
+def run_event(
+    sampler: Any,
+    *,
+    gaussian: float,
+    histogram_gaussian: float | None = None,
+    laplace_scale: float | None = None,
+) -> dp_accounting.DpEvent:
+    """Event of `sampler.steps` steps that each release these from one batch.
+
+    Args:
+      sampler: The object that runs.
+      gaussian: Noise multiplier of the gradient sum.
+      histogram_gaussian: Noise multiplier of a histogram of the same batch.
+      laplace_scale: Laplace scale of a histogram of the same batch.
+
+    Raises:
+      TypeError: If the sampler is of an unknown kind.
+    """
+    releases: dict[str, Any] = {
+        "gaussian": gaussian,
+        "histogram_gaussian": histogram_gaussian,
+        "laplace_scale": laplace_scale,
+    }
+    if isinstance(sampler, PoissonSampler):
+        if sampler.overflow == "truncate":
+            releases["truncated_batch_size"] = sampler.capacity
+            releases["num_records"] = sampler.num_records
+        return joint_poisson_event(sampler.rate, sampler.steps, **releases)
+    if isinstance(sampler, FullBatch):
+        return joint_poisson_event(1.0, sampler.steps, **releases)
+    if isinstance(sampler, DisjointPartition):
+        return joint_poisson_event(1.0, 1, **releases)
+    raise TypeError(f"no event is known for a sampler of type {type(sampler).__name__}")
+
+
+def natural_relation(sampler: Any) -> str:
+    """The relation a sampler's guarantee is stated for, unless the user asks for another."""
+    return "replace_one" if isinstance(sampler, DisjointPartition) else "add_or_remove_one"
+
+
+def check_relation(sampler: Any, relation: Any) -> None:
+    """Raises ValueError where a sampler cannot give a guarantee under a relation."""
+    name = getattr(relation, "name", str(relation)).lower()
+    if isinstance(sampler, DisjointPartition) and name == "add_or_remove_one":
+        raise ValueError(
+            "relation must be replace_one or replace_special with DisjointPartition, whose batches "
+            f"depend on the number of records, got {name}"
+        )
+
+
+def expected_batch_size(sampler: Any, num_records: int) -> float:
+    """The public normaliser m: expected, never realised, number of records in a batch."""
+    if isinstance(sampler, PoissonSampler):
+        return sampler.rate * num_records
+    return float(getattr(sampler, "batch_size", num_records))

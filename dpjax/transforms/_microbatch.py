@@ -1,0 +1,78 @@
+"""Aggregation in microbatches, so that per-example values of a whole batch never coexist."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from dpjax.core import Aggregator, PyTree, check_int
+
+
+def microbatched_sum(
+    per_example: Callable[[PyTree], PyTree],
+    aggregator: Aggregator,
+    batch: PyTree,
+    mask: jax.Array,
+    *,
+    size: int | None,
+    key: jax.Array | None = None,
+) -> PyTree:
+    """Sum of `aggregator` over a batch, `size` examples in memory at a time.
+
+    Equal to one `aggregator.update` on the whole batch up to the order of summation; the last
+    microbatch is padded and masked. For aggregators without state.
+
+    Guarantee: the sensitivity of `aggregator`; every example meets it once.
+
+    Args:
+      per_example: Takes a slice of `batch` with leading axis `[size]`, gives per-example values
+        with leaves `[size, *p]`.
+      aggregator: Reduces them to leaves `[*p]`.
+      batch: Tree with leaves `[B, ...]` (*secret*).
+      mask: bool `[B]` (*secret*).
+      size: Examples a microbatch, `>= 1`; None for all at once.
+      key: Passed on to the aggregator, folded with the position of the microbatch.
+
+    Returns:
+      The sum, leaves `[*p]`.
+
+    Raises:
+      ValueError: If `size < 1`.
+
+    Example:
+      >>> import dpjax, jax, jax.numpy as jnp
+      >>> x = jnp.arange(10.0).reshape(5, 2)
+      >>> dpjax.transforms.microbatched_sum(
+      ...     lambda b: 2 * b, dpjax.transforms.clip_by_norm(100.0), x, jnp.ones(5, bool), size=2)
+      Array([40., 50.], dtype=float32)
+    """
+
+    def reduce(part: PyTree, part_mask: jax.Array, part_key: jax.Array | None) -> PyTree:
+        values = per_example(part)
+        total, _ = aggregator.update(values, aggregator.init(None), mask=part_mask, key=part_key)
+        return total
+
+    num = mask.shape[0]
+    if size is None or size >= num > 0:
+        return reduce(batch, mask, key)
+    check_int("size", size, minimum=1)
+    chunks = max(1, -(-num // size))
+    padding = chunks * size - num
+
+    def split(a: jax.Array) -> jax.Array:
+        padded = jnp.concatenate([a, jnp.zeros((padding, *a.shape[1:]), a.dtype)])
+        return padded.reshape(chunks, size, *a.shape[1:])
+
+    parts, masks = jax.tree.map(split, batch), split(mask)
+
+    def body(total: PyTree, at: tuple[Any, ...]) -> tuple[PyTree, None]:
+        position, part, part_mask = at
+        part_key = None if key is None else jax.random.fold_in(key, position)
+        return jax.tree.map(jnp.add, total, reduce(part, part_mask, part_key)), None
+
+    first = jax.tree.map(lambda a: a[0], parts)
+    shapes = jax.eval_shape(reduce, first, masks[0], key)
+    zero = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), shapes)
+    total, _ = jax.lax.scan(body, zero, (jnp.arange(chunks), parts, masks))
+    return total

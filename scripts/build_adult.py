@@ -1,0 +1,74 @@
+"""Builds the Adult file that the package ships: `dpjax/datasets/data/adult.xz` and `adult.json`.
+
+    python scripts/build_adult.py adult_train.csv.gz adult_test.csv.gz [output_folder]
+
+The inputs are the two files of UCI Adult (https://doi.org/10.24432/C5XW20, CC BY 4.0) as CSV with
+a header, gzipped. The same inputs give the same bytes: nothing in the output depends on the time,
+the machine or the file names. Output: the records, packed, and their number and SHA-256.
+"""
+
+import argparse
+import csv
+import gzip
+import hashlib
+import json
+from pathlib import Path
+
+import numpy as np
+
+from dpjax.datasets._adult_file import pack, unpack
+from dpjax.datasets._adult_schema import COLUMNS, NUMERIC
+
+OUTPUT = Path(__file__).resolve().parent.parent / "dpjax" / "datasets" / "data"
+
+
+def read(paths: list[Path]) -> dict[str, np.ndarray]:
+    """The raw columns of the files, one after another."""
+    records: list[list[str]] = []
+    for path in paths:
+        with gzip.open(path, "rt", encoding="utf-8", newline="") as file:
+            header, *rows = csv.reader(file)
+        if tuple(header) != COLUMNS:
+            raise ValueError(f"{path} must have the columns {COLUMNS}, got {header}")
+        records += rows
+    columns = zip(*records, strict=True)
+    return {
+        name: np.array(values, np.int64 if name in NUMERIC else np.str_)
+        for name, values in zip(COLUMNS, columns, strict=True)
+    }
+
+
+def build(train: Path, test: Path, output: Path) -> dict[str, object]:
+    """Writes `adult.xz` and `adult.json` into `output` and returns what the latter holds."""
+    table = read([train, test])
+    rows = len(table["age"])
+    blob = pack(table)
+    for name, values in unpack(blob, rows).items():
+        np.testing.assert_array_equal(values, table[name], err_msg=name)
+    record: dict[str, object] = {
+        "file": "adult.xz",
+        "rows": rows,
+        "columns": len(COLUMNS),
+        "sha256": hashlib.sha256(blob).hexdigest(),
+        "source": "https://doi.org/10.24432/C5XW20",
+        "licence": "CC BY 4.0",
+    }
+    output.mkdir(parents=True, exist_ok=True)
+    (output / "adult.xz").write_bytes(blob)
+    text = json.dumps(record, indent=2) + "\n"
+    (output / "adult.json").write_text(text, encoding="utf-8", newline="\n")
+    return record
+
+
+def main() -> None:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("train", type=Path, help="adult_train.csv.gz")
+    parser.add_argument("test", type=Path, help="adult_test.csv.gz")
+    parser.add_argument("output", type=Path, nargs="?", default=OUTPUT, help="a folder")
+    arguments = parser.parse_args()
+    print(json.dumps(build(arguments.train, arguments.test, arguments.output), indent=2))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,137 @@
+"""The integer tables are right to the last of their 64 bits, and jit inverts them exactly."""
+
+import bisect
+import itertools
+from decimal import Decimal, localcontext
+from fractions import Fraction
+
+import jax
+import numpy as np
+import pytest
+from scipy import stats
+
+from dpjax.sampling._gaps import draw_members
+from dpjax.sampling._tables import gap_digits, rounding_error
+
+RATES = [0.5, 0.3, 512 / 36_000, 1e-4]
+
+
+def misses(rate, exponent):
+    """`(1 - rate)^exponent`, exactly where that is cheap and to 120 digits elsewhere."""
+    if exponent <= 4000:
+        return (1 - Fraction(rate)) ** exponent
+    with localcontext() as context:
+        context.prec = 120
+        return Fraction((1 - Decimal(rate)) ** exponent)
+
+
+def below(digit, value):
+    """Realised probability that a digit is below `value`."""
+    if value <= 0:
+        return Fraction(0)
+    if value > len(digit.thresholds):
+        return Fraction(1)
+    return Fraction(digit.thresholds[value - 1], 2**64)
+
+
+@pytest.mark.parametrize("rate", RATES)
+def test_thresholds_are_nearest_integers(rate):
+    digits = gap_digits(rate, 10**9)
+    for digit, following in itertools.zip_longest(digits, digits[1:]):
+        total = 1 - misses(rate, following.weight) if following else Fraction(1)
+        for k, threshold in enumerate(digit.thresholds):
+            exact = (1 - misses(rate, digit.weight * (k + 1))) / total
+            assert abs(threshold - exact * 2**64) <= Fraction(1, 2) + Fraction(1, 10**60)
+        assert list(digit.thresholds) == sorted(digit.thresholds)
+        if following:
+            assert len(digit.thresholds) == following.weight // digit.weight - 1
+
+
+@pytest.mark.parametrize("rate", RATES)
+def test_gap_distribution_to_2_to_minus_60(rate):
+    digits = gap_digits(rate, 10**9)
+    for gap in [0, 1, 2, 7, 13, 14, 15, 100, 197, 1000, 3000]:
+        realised, weight_of_prefix, rest = Fraction(0), Fraction(1), gap + 1
+        for digit in reversed(digits):  # P[G < gap + 1], digit by digit from the top
+            value, rest = divmod(rest, digit.weight)
+            realised += weight_of_prefix * below(digit, value)
+            weight_of_prefix *= below(digit, value + 1) - below(digit, value)
+        exact = 1 - misses(rate, gap + 1)
+        assert abs(realised - exact) < Fraction(1, 2**60)
+
+
+@pytest.mark.parametrize("rate", [1e-300, 1e-12, 1e-6, 1e-3, 0.9, 1 - 2**-53, 1.0])
+@pytest.mark.parametrize("bound", [1, 3, 1000, 2**31 - 1])
+def test_tables_stay_small_and_gaps_fit_uint32(rate, bound):
+    digits = gap_digits(rate, bound)
+    largest = sum(len(d.thresholds) * d.weight for d in digits)
+    assert largest + 1 < 2**32
+    assert sum(len(d.thresholds) for d in digits) < 200
+    assert rounding_error(digits) < 200 * 2.0**-65
+    if rate < 1e-3:
+        assert largest >= bound  # a gap that leaves the data set can be told
+
+
+@pytest.mark.parametrize(
+    ("rate", "bound", "n"),
+    [(0.3, 50, 50), (512 / 36_000, 36_000, 20_000), (1e-6, 10**8, 10**8), (1.0, 40, 9)],
+)
+def test_jit_inverts_the_tables_exactly(x64, rate, bound, n):
+    draws, key = 60, jax.random.key(3)
+    digits = [d for d in gap_digits(rate, bound) if d.thresholds]
+    indices, mask = jax.jit(draw_members, static_argnums=(1, 2, 3, 4))(key, rate, bound, n, draws)
+    want, position = [], -1
+    bits = np.zeros((0, draws), np.uint32)
+    if digits:
+        with jax.debug_key_reuse(False):
+            bits = np.asarray(jax.random.bits(key, (2 * len(digits), draws), "uint32"))
+    for column in bits.T.tolist():
+        words = [(high << 32) | low for high, low in zip(column[::2], column[1::2], strict=True)]
+        gap = sum(
+            bisect.bisect_right(d.thresholds, u) * d.weight
+            for d, u in zip(digits, words, strict=True)
+        )
+        position += 1 + gap
+        if position < n:
+            want.append(position)
+    assert np.asarray(indices)[np.asarray(mask)].tolist() == want
+    assert not np.asarray(indices)[~np.asarray(mask)].any()
+
+
+def test_ties_of_the_high_word_go_by_the_low_word():
+    """Words next to a threshold land on its two sides."""
+    from dpjax.sampling._gaps import _invert
+
+    (digit, *_) = gap_digits(0.3, 50)
+    for k, threshold in enumerate(digit.thresholds):
+        if k and threshold - 1 <= digit.thresholds[k - 1]:
+            continue
+        words = np.array([threshold - 1, threshold], dtype=np.uint64)
+        high = (words >> np.uint64(32)).astype(np.uint32)
+        low = (words & np.uint64(0xFFFFFFFF)).astype(np.uint32)
+        assert _invert(digit, jax.numpy.asarray(high), jax.numpy.asarray(low)).tolist() == [
+            k,
+            k + 1,
+        ]
+
+
+@pytest.mark.parametrize(("rate", "bound"), [(512 / 36_000, 36_000), (1e-6, 2**31 - 1)])
+def test_gaps_are_geometric(rate, bound):
+    """Gaps of one long draw against the geometric distribution (KS), and not against 1.05 rate."""
+    n = min(bound, int(20_000 / rate))
+    indices, mask = draw_members(jax.random.key(0), rate, bound, bound, 20_000)
+    members = np.asarray(indices)[np.asarray(mask)]
+    gaps = np.diff(members[members < n])
+    assert len(gaps) > 400
+
+    def pvalue(r):
+        # uniform over each atom makes the transform continuous
+        u = np.random.default_rng(1).random(len(gaps))
+        return stats.kstest(
+            -np.expm1((gaps - 1) * np.log1p(-r)) + u * r * np.exp((gaps - 1) * np.log1p(-r)),
+            "uniform",
+        ).pvalue
+
+    assert pvalue(rate) > 1e-7
+    if len(gaps) > 2000:
+        assert pvalue(1.5 * rate) < 1e-7
