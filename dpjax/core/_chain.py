@@ -61,7 +61,7 @@ def chain(*transforms: Any) -> Any:
         key: jax.Array | None = None,
         **extra: Any,
     ) -> tuple[PyTree, tuple[Any, ...]]:
-        check_key("key", key)
+        key = check_key("key", key)
         if len(state) != len(stages):
             raise ValueError(f"state has {len(state)} entries, the chain has {len(stages)} stages")
         after = []

@@ -94,8 +94,8 @@ def check_shape(name: str, array: Any, shape: Sequence[int | None]) -> None:
         raise ValueError(f"{name} must have shape {want}, got {list(got)}")
 
 
-def check_key(name: str, key: Any) -> None:
-    """Raises TypeError unless `key` is a typed PRNG key, as `jax.random.key` makes."""
+def check_key(name: str, key: Any) -> jax.Array:
+    """Returns `key`; raises TypeError unless it is a typed PRNG key, as `jax.random.key` makes."""
     if key is None:
         raise TypeError(f"{name} is required: pass {name}=jax.random.key(seed)")
     if not (hasattr(key, "dtype") and jax.dtypes.issubdtype(key.dtype, jax.dtypes.prng_key)):
@@ -106,3 +106,4 @@ def check_key(name: str, key: Any) -> None:
         raise ValueError(
             f"{name} must be one key, got shape {list(np.shape(key))}: use jax.vmap over keys"
         )
+    return key

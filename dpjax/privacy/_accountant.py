@@ -14,11 +14,11 @@ from dp_accounting.rdp import RdpAccountant
 
 from dpjax.privacy import _joint
 from dpjax.privacy._structure import event_key, flatten, unflatten
-from dpjax.privacy._support import joint_releases, route
+from dpjax.privacy._support import batch_releases, is_joint, route
 
 _INTERVAL = 1e-4
 _CELLS_PER_SPREAD = 60  # one step's loss; the relative error of epsilon is about 1e-4 / 2
-_MAX_GRID = 2.0**21
+_MAX_GRID = 2.0**20
 # a draw of bounded range needs large orders, a small zCDP budget small ones
 _ORDERS = np.union1d(1 + np.logspace(-2, 5, 600), np.arange(2, 65))
 
@@ -84,8 +84,8 @@ def compose(which: EventId) -> Curve:
 def _compose_pld(
     parts: Sequence[tuple[dpe.DpEvent, int]], relation: NeighboringRelation
 ) -> pld_lib.PrivacyLossDistribution:
-    steps = [_joint_step(part) for part, _ in parts]
-    interval = _interval(steps, [count for _, count in parts])
+    steps = [_own_step(part, relation) for part, _ in parts]
+    interval = _interval(parts, steps, relation)
     total = None
     for (part, count), step in zip(parts, steps, strict=True):
         one = step.distribution(interval) if step else _library_pld(part, interval, relation)
@@ -94,21 +94,48 @@ def _compose_pld(
     return total
 
 
-def _joint_step(part: dpe.DpEvent) -> _joint.SampledStep | None:
-    releases = joint_releases(part)
-    return _joint.sampled_step(part.sampling_probability, *releases) if releases else None
+def _own_step(part: dpe.DpEvent, relation: NeighboringRelation) -> _joint.SampledStep | None:
+    """One step of a sampled part, where its PLD is ours: joint releases, or very small losses."""
+    releases = batch_releases(part)
+    if releases is None or relation == NeighboringRelation.REPLACE_ONE:
+        return None
+    step = _joint.sampled_step(part.sampling_probability, *releases)
+    # the library's own PLDs need a grid of 1e-4 or coarser: below it their masses drift from 1
+    small = step.spread < _CELLS_PER_SPREAD * _INTERVAL
+    return step if small or is_joint(part) else None
 
 
-def _interval(steps: Sequence[_joint.SampledStep | None], counts: Sequence[int]) -> float:
-    """The grid: fine against one joint step's loss, coarse enough for the composed one."""
-    joint = [(step, count) for step, count in zip(steps, counts, strict=True) if step]
-    if not joint:
-        return _INTERVAL
-    variance = sum(count * step.spread**2 for step, count in joint)
-    typical = math.sqrt(variance / sum(count for _, count in joint))
-    # with other parts present the range is theirs too: take 1 for their spread
-    reach = max(16 * math.sqrt(variance + len(steps) - len(joint)), *(s.width for s, _ in joint))
-    return max(min(_INTERVAL, typical / _CELLS_PER_SPREAD), reach / _MAX_GRID)
+def _interval(
+    parts: Sequence[tuple[dpe.DpEvent, int]],
+    steps: Sequence[_joint.SampledStep | None],
+    relation: NeighboringRelation,
+) -> float:
+    """The grid: fine against one step's loss, coarse enough for the range of the composed one."""
+    spreads = [
+        step.spread if step else _gaussian_spread(part, relation)
+        for (part, _), step in zip(parts, steps, strict=True)
+    ]
+    counts = [count for _, count in parts]
+    # a loss of unknown spread may have atoms, as Laplace's has, that are rounded up to the grid
+    coarsest = _INTERVAL if any(steps) or None in spreads else 10 * _INTERVAL
+    known = [(s, n) for s, n in zip(spreads, counts, strict=True) if s is not None]
+    variance = sum(n * s**2 for s, n in known)
+    typical = math.sqrt(variance / max(1, sum(n for _, n in known)))
+    fine = min(coarsest, typical / _CELLS_PER_SPREAD) if known else coarsest
+    if not any(steps):
+        fine = max(fine, _INTERVAL)
+    reach = max([16 * math.sqrt(variance), *(step.width for step in steps if step)])
+    return max(fine, reach / _MAX_GRID)
+
+
+def _gaussian_spread(event: dpe.DpEvent, relation: NeighboringRelation) -> float | None:
+    """About the standard deviation of the loss of a (sampled) Gaussian; None for other events."""
+    rate = getattr(event, "sampling_probability", 1.0)
+    inner = event.event if isinstance(event, dpe.PoissonSampledDpEvent) else event
+    if not isinstance(inner, dpe.GaussianDpEvent | dpe.TruncatedSubsampledGaussianDpEvent):
+        return None
+    shift = (2 if relation == NeighboringRelation.REPLACE_ONE else 1) / inner.noise_multiplier
+    return shift if rate == 1 else min(shift, rate * math.sqrt(math.expm1(min(shift**2, 500.0))))
 
 
 def _library_pld(

@@ -11,45 +11,11 @@ from dpjax.core._checks import check_int, check_nonnegative, check_rate
 from dpjax.privacy._budget import Budget
 from dpjax.privacy._guarantee import Guarantee
 from dpjax.privacy._relations import RelationLike, resolve_relation
-from dpjax.privacy._structure import effective_noise_multiplier
 
 _TOLERANCE = 5e-5  # relative, on the noise multiplier
 _MAX_LOG_NOISE = math.log(1e12)
 _MIN_LOG_NOISE = math.log(1e-3)
 _MAX_STEPS = 2**24
-
-
-def split_noise_multiplier(effective: float, histogram_share: float) -> tuple[float, float]:
-    r"""The noise multipliers of two Gaussian releases of one batch that together cost `effective`.
-
-    $z_h = z / \sqrt{\phi}, \quad z_g = z / \sqrt{1 - \phi}$
-
-    **Guarantee**: $(z_h^{-2} + z_g^{-2})^{-1/2} = z$, exactly the cost of one release at z.
-
-    Args:
-        effective: Effective noise multiplier z >= 0. *Public*.
-        histogram_share: Share phi in (0, 1) of the precision that the histogram gets. *Public*.
-
-    Returns:
-        The multipliers of the histogram and of the gradient.
-
-    Raises:
-        ValueError: If a value is outside its bound.
-
-    Example:
-        >>> split_noise_multiplier(3.0, 0.5) == (3.0 * 2**0.5, 3.0 * 2**0.5)
-        True
-    """
-    check_nonnegative("effective", effective)
-    if not 0 < histogram_share < 1:
-        raise ValueError(f"histogram_share must lie in (0, 1), got {histogram_share!r}")
-    histogram = effective / math.sqrt(histogram_share)
-    gradient = effective / math.sqrt(1 - histogram_share)
-    if effective > 0:  # rounding must not cost privacy
-        shortfall = effective / effective_noise_multiplier(histogram, gradient)
-        if shortfall > 1:
-            return histogram * shortfall, gradient * shortfall
-    return histogram, gradient
 
 
 def calibrate_noise(

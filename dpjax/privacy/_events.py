@@ -4,7 +4,7 @@ from dp_accounting import dp_event as dpe
 
 from dpjax.core._checks import check_int, check_nonnegative, check_probability, check_rate
 from dpjax.privacy._guarantee import Guarantee
-from dpjax.privacy._structure import effective_noise_multiplier
+from dpjax.privacy._multipliers import effective_noise_multiplier
 
 
 def joint_poisson_event(

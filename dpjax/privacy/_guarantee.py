@@ -11,7 +11,7 @@ from dpjax.core._checks import check_nonnegative, check_probability
 from dpjax.privacy._accountant import EventId, check_supported, compose
 from dpjax.privacy._relations import RelationLike, resolve_relation
 
-_MAX_ITERATIONS = 1000
+_MAX_ITERATIONS = 200
 
 
 @jax.tree_util.register_static
@@ -129,17 +129,27 @@ def _log1pexp(x: float) -> float:
 
 @functools.lru_cache(maxsize=4096)
 def _total_epsilon(which: EventId, failure: float, delta: float) -> float:
-    """Least fixed point of eps -> epsilon_event(delta - (1 + e^eps) failure), from below."""
+    """Least fixed point of e -> epsilon_event(delta - (1 + e^e) failure), approached from below."""
     curve = compose(which)
     if failure == 0:
         return float(curve.epsilon(delta))
-    epsilon = 0.0
+
+    def room(epsilon: float) -> float:
+        return delta - failure * (1 + math.exp(min(epsilon, 700.0)))
+
+    epsilon, before = 0.0, None
     for _ in range(_MAX_ITERATIONS):
-        rest = delta - failure * (1 + math.exp(min(epsilon, 700.0)))
-        if rest <= 0:
+        if room(epsilon) <= 0:
             return math.inf
-        needed = float(curve.epsilon(rest))
+        needed = float(curve.epsilon(room(epsilon)))
         if needed <= epsilon:
             return epsilon
-        epsilon = needed * (1 + 1e-9) + 1e-12  # above the fixed point in the end, never below
+        following = needed
+        if before is not None:
+            # the map is convex, so a secant stays below the fixed point too, and gets there faster
+            slope = (needed - before[1]) / (epsilon - before[0])
+            secant = epsilon + (needed - epsilon) / (1 - slope) if slope < 1 else math.inf
+            following = secant if room(secant) > 0 else needed
+        before = epsilon, needed
+        epsilon = following * (1 + 1e-9) + 1e-12  # so that in the end it lies above, not below
     return math.inf

@@ -24,7 +24,7 @@ from dp_accounting.pld import privacy_loss_distribution as pld_lib
 from dp_accounting.pld.pld_pmf import DensePLDPmf  # internal: the version is pinned for it
 from scipy import special
 
-_TAIL = 13.0  # standard deviations of the Gaussian loss kept; P(beyond) < 1e-38, put at infinity
+_TAIL = 10.0  # standard deviations of the Gaussian loss kept; P(beyond) < 1e-23, put at infinity
 _CELLS_PER_SCALE = 200
 _MAX_CELLS = 24_000
 _MASS_TOLERANCE = 1e-9

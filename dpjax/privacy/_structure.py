@@ -9,6 +9,7 @@ import numpy as np
 from dp_accounting import dp_event as dpe
 
 from dpjax.core._checks import check_int, check_nonnegative, is_traced
+from dpjax.privacy._multipliers import effective_noise_multiplier
 
 _NOISE_FIELDS = ("noise_multiplier", "noise_parameter", "standard_deviation", "rho", "xi")
 
@@ -30,40 +31,6 @@ def event_key(value: Any) -> Hashable:
     if hasattr(value, "tolist"):
         return event_key(value.tolist())
     return value
-
-
-def effective_noise_multiplier(*multipliers: float) -> float:
-    r"""The one Gaussian equal to several Gaussians on the same records.
-
-    $z = (\sum_i z_i^{-2})^{-1/2}$
-
-    **Guarantee**: exact, under any relation: stacking the releases, each divided by its noise,
-    gives one Gaussian release of sensitivity $(\sum_i z_i^{-2})^{1/2}$.
-
-    Args:
-        multipliers: Noise multipliers (noise standard deviation / l2 sensitivity), each >= 0. One
-            that is 0 gives 0 (no privacy); infinity stands for nothing released. *Public*.
-
-    Returns:
-        The effective noise multiplier.
-
-    Raises:
-        ValueError: If none is given, or one is negative or NaN.
-
-    Example:
-        >>> effective_noise_multiplier(1.0, 1.0)
-        0.7071067811865475
-    """
-    if not multipliers:
-        raise ValueError("effective_noise_multiplier needs at least 1 multiplier, got 0")
-    values = [float(value) for value in multipliers]
-    for value in values:
-        if not value >= 0:
-            raise ValueError(f"noise multiplier must be >= 0, got {value!r}")
-    least = min(values)
-    if least == 0 or math.isinf(least):
-        return least
-    return least / math.sqrt(math.fsum((least / value) ** 2 for value in values))
 
 
 def flatten(event: dpe.DpEvent) -> list[tuple[dpe.DpEvent, int]]:

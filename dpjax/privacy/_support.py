@@ -42,18 +42,17 @@ def route(parts: Sequence[tuple[dpe.DpEvent, int]], relation: NeighboringRelatio
     )
 
 
-def joint_releases(event: dpe.DpEvent) -> tuple[tuple[float, ...], float] | None:
-    """The (Laplace scales, Gaussian multiplier) of several releases from one Poisson batch.
+def batch_releases(event: dpe.DpEvent) -> tuple[tuple[float, ...], float] | None:
+    """The (Laplace scales, Gaussian multiplier) of what is released from one Poisson batch.
 
     None for anything else; the multiplier is infinite where there is no Gaussian. The event is a
     part from `flatten`, so that several Gaussians are one already.
     """
     if not isinstance(event, dpe.PoissonSampledDpEvent):
         return None
-    if not isinstance(event.event, dpe.ComposedDpEvent):
-        return None
+    joint = isinstance(event.event, dpe.ComposedDpEvent)
     scales, multiplier = [], float("inf")
-    for inner in event.event.events:
+    for inner in event.event.events if joint else [event.event]:
         if isinstance(inner, dpe.LaplaceDpEvent):
             scales.append(inner.noise_multiplier)
         elif isinstance(inner, dpe.GaussianDpEvent):
@@ -63,8 +62,13 @@ def joint_releases(event: dpe.DpEvent) -> tuple[tuple[float, ...], float] | None
     return tuple(scales), multiplier
 
 
+def is_joint(event: dpe.DpEvent) -> bool:
+    """Whether several releases come from one Poisson batch, all Laplace or Gaussian."""
+    return batch_releases(event) is not None and isinstance(event.event, dpe.ComposedDpEvent)
+
+
 def _pld_supports(event: dpe.DpEvent, relation: NeighboringRelation) -> bool:
-    if joint_releases(event):
+    if is_joint(event):
         return relation != _REPLACE_ONE
     return PLDAccountant(relation).supports(event)
 
@@ -84,7 +88,7 @@ def _contains_laplace(event: dpe.DpEvent) -> bool:
 
 def _companion(event: dpe.DpEvent, relation: NeighboringRelation) -> str:
     """What to put for a PLD-only part so that the RDP accountant takes it."""
-    if joint_releases(event) or isinstance(event, dpe.PoissonSampledDpEvent):
+    if isinstance(event, dpe.PoissonSampledDpEvent):
         if relation == _REPLACE_ONE:
             return "relation add_or_remove_one, or the releases without Poisson sampling"
         return "a Gaussian in place of the Laplace: PoissonSampledDpEvent(rate, GaussianDpEvent)"

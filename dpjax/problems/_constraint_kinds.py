@@ -41,8 +41,8 @@ def demographic_parity(
     for z in range(num_groups):
         for k in range(num_classes):
             weights[z, k, z, k], weights[z, k, num_groups + z, k] = 1, -1
-    weights = weights.reshape(-1, 2 * num_groups, num_classes)
-    return build(membership, weights, slack, ByField("group", num_groups), dedupe)
+    rows = weights.reshape(-1, 2 * num_groups, num_classes)
+    return build(membership, rows, slack, ByField("group", num_groups), dedupe)
 
 
 def equality_of_odds(

@@ -115,7 +115,8 @@ class RateConstraints:
         membership, place = np.unique(np.asarray(self.membership), axis=0, return_inverse=True)
         weights = np.asarray(self.weights, np.float64)
         merged = np.zeros((weights.shape[0], membership.shape[0], weights.shape[2]))
-        np.add.at(merged, (slice(None), place.reshape(-1)), weights)
+        for subset, target in enumerate(place.reshape(-1)):
+            merged[:, target] += weights[:, subset]
         slack = np.broadcast_to(np.asarray(self.slack, np.float64), weights.shape[:1])
         slack = slack - merged[:, :, -1].sum(axis=1)
         merged = merged - merged[:, :, -1:]
@@ -153,5 +154,3 @@ def build(membership: Any, weights: Any, slack: Any, part: PartRule, dedupe: boo
     """What every constructor ends with."""
     made = _constraints(membership, weights, slack, part)
     return made.dedupe() if dedupe else made
-
-

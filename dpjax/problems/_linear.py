@@ -26,7 +26,7 @@ class LinearLogits:
 
     def __call__(self, params: PyTree, x: jax.Array) -> jax.Array:
         """Logits `[B, K]` of inputs `[B, p]`."""
-        return x @ params["w"] + params["b"]
+        return x @ params["w"] + params["b"][None]
 
     def init(self) -> PyTree:
         """Zero parameters, in the default float type."""

@@ -21,10 +21,13 @@ cross_entropy = optax.losses.softmax_cross_entropy_with_integer_labels
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class RateConstrained:
-    r"""$\min_\theta \frac1n \sum_i \ell(h(\theta; x_i), y_i)$ s.t. $\Gamma_j(\theta) \le \gamma_j$.
+    r"""Mean loss, minimised subject to bounds on prediction rates.
 
-    Records are dicts with `x` (any tree of arrays `[n, ...]`), `y: int[n]` and what the constraints'
-    part rule reads (`group: int[n]`, ...).
+    $$ \min_\theta \frac1n \sum_i \ell(h(\theta; x_i), y_i) \quad\text{s.t.}\quad
+       \Gamma_j(\theta) \le \gamma_j $$
+
+    Records are dicts with `x` (any tree of arrays `[n, ...]`), `y: int[n]` and what the
+    constraints' part rule reads (`group: int[n]`, ...).
 
     Attributes:
       logits: `h(params, x) -> [B, K]` (static). A model with a `pullback` method, as
@@ -65,9 +68,7 @@ class RateConstrained:
             weights = self.constraints.weights
             have, want = self.logits.num_classes, np.shape(weights)[-1:]
             if hasattr(weights, "shape") and want != (have,):
-                raise ValueError(
-                    f"num_classes must agree: model has {have}, constraints {want[0]}"
-                )
+                raise ValueError(f"num_classes must agree: model has {have}, constraints {want[0]}")
 
     @classmethod
     def linear(

@@ -8,18 +8,24 @@ import jax.numpy as jnp
 import numpy as np
 
 from dpjax.sampling._capacity import smallest_capacity
+from dpjax.sampling._keys import StepKeys
 from dpjax.sampling._tables import Digit, gap_digits, rounding_error
 
 # Where every member has to be seen, a batch with more members than draws has this probability.
 _LOG_UNSEEN = math.log(1e-20)
+_VECTOR = 32
 
 
 @functools.lru_cache(maxsize=256)
 def draws_needed(num_records: int, rate: float, capacity: int, *, see_all: bool) -> int:
-    """How many gaps a step draws: one a slot, or enough to see every member of the batch."""
-    if not see_all:
-        return capacity
-    return max(capacity, smallest_capacity(num_records + 1, rate, _LOG_UNSEEN))
+    """How many gaps a step draws: one a slot, or enough to see every member of the batch.
+
+    Rounded up to whole vectors, without which compiled code is several times slower.
+    """
+    draws = capacity
+    if see_all:
+        draws = max(draws, smallest_capacity(num_records + 1, rate, _LOG_UNSEEN))
+    return -(-draws // _VECTOR) * _VECTOR
 
 
 def gaps_shortfall(num_records: int, rate: float, draws: int) -> float:
@@ -28,14 +34,14 @@ def gaps_shortfall(num_records: int, rate: float, draws: int) -> float:
 
 
 def draw_members(
-    key: jax.Array, rate: float, bound: int, num_records: int, draws: int
+    keys: StepKeys, rate: float, bound: int, num_records: int, draws: int
 ) -> tuple[jax.Array, jax.Array]:
     """First `draws` members of a Poisson batch, ascending.
 
         i_1 = G_1,   i_k = i_{k-1} + 1 + G_k,   P[G = g] = (1 - rate)^g rate,   while i_k < n
 
     Args:
-      key: PRNG key.
+      keys: one PRNG key, unwrapped; its stream 0 is used up.
       rate: probability with which each record takes part (static).
       bound: public upper bound on the number of records, for which the tables are made (static).
       num_records: number of records `n <= bound` (static).
@@ -49,9 +55,10 @@ def draw_members(
     # so the first position outside is seen before uint32 can wrap; after it nothing counts
     stride = jnp.ones((draws,), dtype=jnp.uint32)
     if digits:
-        bits = jax.random.bits(key, (2 * len(digits), draws), dtype=jnp.uint32)
+        high, low = keys.bits64(0, len(digits) * draws)
         for row, digit in enumerate(digits):
-            stride += _invert(digit, bits[2 * row], bits[2 * row + 1]) * np.uint32(digit.weight)
+            part = slice(row * draws, (row + 1) * draws)
+            stride += _invert(digit, high[part], low[part]) * np.uint32(digit.weight)
         stride = jnp.minimum(stride, np.uint32(num_records + 1))
     position = jnp.cumsum(stride, dtype=jnp.uint32)  # index + 1
     slot = jnp.arange(draws, dtype=jnp.uint32)
@@ -70,7 +77,7 @@ def _invert(digit: Digit, high: jax.Array, low: jax.Array) -> jax.Array:
 
 
 def keep_uniform_subset(
-    key: jax.Array, indices: jax.Array, mask: jax.Array, capacity: int
+    keys: StepKeys, indices: jax.Array, mask: jax.Array, capacity: int
 ) -> tuple[jax.Array, jax.Array]:
     """Drops the surplus of a batch uniformly at random.
 
@@ -78,7 +85,7 @@ def keep_uniform_subset(
     `draws^2 2^-65`, go to the lower index.
 
     Args:
-      key: PRNG key.
+      keys: the same; its stream 1 is used up.
       indices: `[draws]` int32, ascending where `mask`.
       mask: `[draws]`, which of them are members: the first ones.
       capacity: how many stay.
@@ -88,16 +95,16 @@ def keep_uniform_subset(
     """
     draws = indices.shape[0]
 
-    def truncate(key: jax.Array) -> tuple[jax.Array, jax.Array]:
-        bits = jax.random.bits(key, (2, draws), dtype=jnp.uint32)
+    def truncate(keys: StepKeys) -> tuple[jax.Array, jax.Array]:
+        high, low = keys.bits64(1, draws)
         absent = (~mask).astype(jnp.uint32)
-        *_, kept = jax.lax.sort((absent, bits[0], bits[1], indices), num_keys=3, is_stable=True)
+        *_, kept = jax.lax.sort((absent, high, low, indices), num_keys=3, is_stable=True)
         return jnp.sort(kept[:capacity]), jnp.ones((capacity,), dtype=bool)
 
-    def keep(key: jax.Array) -> tuple[jax.Array, jax.Array]:
-        del key
+    def keep(keys: StepKeys) -> tuple[jax.Array, jax.Array]:
+        del keys
         return indices[:capacity], mask[:capacity]
 
     if draws == capacity:
         return indices, mask
-    return jax.lax.cond(mask[capacity], truncate, keep, key)
+    return jax.lax.cond(mask[capacity], truncate, keep, keys)

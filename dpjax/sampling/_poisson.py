@@ -10,6 +10,7 @@ from dpjax.core._checks import check_choice, check_int, check_key, check_rate, i
 from dpjax.sampling._capacity import default_capacity, overflow_probability
 from dpjax.sampling._gaps import draw_members, draws_needed, gaps_shortfall, keep_uniform_subset
 from dpjax.sampling._host import draw_on_host
+from dpjax.sampling._keys import StepKeys
 
 _MAX_RECORDS = 2**31 - 1
 
@@ -30,17 +31,17 @@ class PoissonSampler:
     which costs `(1 + e^epsilon) * failure_probability()` of delta. With
     `overflow="truncate"` and a Gaussian mechanism the event is
     `TruncatedSubsampledGaussianDpEvent(num_records, rate, capacity, ...)`, in which
-    overflow is accounted for.
+    overflow is accounted for; `num_records` has to bound the larger of two neighbours then.
 
     A batch with more members than slots loses the surplus: with `overflow="declare"` in any
     way (`"gaps"` keeps the lowest indices), as a failure; with `"truncate"` uniformly at random.
 
-    | case                  | batch                                                |
-    |-----------------------|------------------------------------------------------|
-    | no member             | mask all False                                       |
-    | padding               | mask False, index 0                                  |
-    | more members than slots | mask all True, surplus dropped as `overflow` says  |
-    | `rate` 1              | everybody, if `capacity` allows                      |
+    | case                    | batch                                             |
+    |-------------------------|---------------------------------------------------|
+    | no member               | mask all False                                    |
+    | padding                 | mask False, index 0                               |
+    | more members than slots | mask all True, surplus dropped as `overflow` says |
+    | `rate` 1                | everybody, if `capacity` allows                   |
 
     Args:
       rate: probability with which each record takes part, in (0, 1] (public, static).
@@ -62,9 +63,10 @@ class PoissonSampler:
       >>> sampler.capacity
       512
       >>> xs = sampler.plan(jax.random.key(0), 36_000)
-      >>> indices, mask = jax.jit(lambda x: sampler.batch(x, 36_000))(xs[0])
-      >>> indices.shape, mask.shape
-      ((512,), (512,))
+      >>> count = lambda total, x: (total + sampler.batch(x, 36_000)[1].sum(), None)
+      >>> total, _ = jax.lax.scan(count, 0, xs)
+      >>> bool(35_000 < total < 37_000)
+      True
     """
 
     rate: float = _static()
@@ -98,13 +100,13 @@ class PoissonSampler:
           num_records: number of records there are (static).
 
         Returns:
-          With `"gaps"` keys `[steps]`; with `"host"` indices `[steps, capacity]` int32 and
-          masks `[steps, capacity]`.
+          With `"gaps"` the keys of the steps; with `"host"` indices `[steps, capacity]` int32
+          and masks `[steps, capacity]`.
         """
         self._check(num_records)
         check_key("key", key)
         if self.method == "gaps":
-            return jax.random.split(key, self.steps)
+            return StepKeys.of(jax.random.split(key, self.steps))
         indices, mask = draw_on_host(key, self.rate, num_records, self.steps, self.capacity)
         return jnp.asarray(indices), jnp.asarray(mask)
 
@@ -122,13 +124,11 @@ class PoissonSampler:
         if self.method == "host":
             indices, mask = x
             return indices, mask
+        bound, draws = self.num_records, self._draws()
+        indices, mask = draw_members(x, self.rate, bound, num_records, draws)
         if self.overflow == "declare":
-            return draw_members(x, self.rate, self.num_records, num_records, self.capacity)
-        draw_key, keep_key = jax.random.split(x)
-        indices, mask = draw_members(
-            draw_key, self.rate, self.num_records, num_records, self._draws()
-        )
-        return keep_uniform_subset(keep_key, indices, mask, self.capacity)
+            return indices[: self.capacity], mask[: self.capacity]
+        return keep_uniform_subset(x, indices, mask, self.capacity)
 
     def failure_probability(self) -> float:
         """Bound on the probability that the run deviates from the declared event.

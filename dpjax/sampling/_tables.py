@@ -10,7 +10,7 @@ import numpy as np
 _BITS = 1280
 _ONE = 1 << _BITS
 # Drawing a 64-bit word costs about as much as this many comparisons.
-_WORD_COST = 40
+_WORD_COST = 25
 
 
 class Digit(NamedTuple):

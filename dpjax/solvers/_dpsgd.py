@@ -46,7 +46,7 @@ class DPSGDState(NamedTuple):
     opt_state: Any
     noise: AddNoiseState
     average: PyTree
-    count: jax.Array
+    count: jax.Array  # type: ignore[assignment]
     key: jax.Array
 
 
@@ -169,9 +169,7 @@ class DPSGD:
                 failure_probability=sampler.failure_probability(),
             )
         return cls(
-            sampler,
-            relation=relation,
-            **with_defaults(overrides, sampler, num_records),
+            sampler, relation=relation, **with_defaults(overrides, sampler, num_records, problem)
         )
 
     def init(self, problem: Any, *, key: jax.Array) -> DPSGDState:
@@ -210,9 +208,7 @@ class DPSGD:
         noise = add_gaussian(self.noise_multiplier * clip.sensitivity("add_or_remove_one"))
         total = microbatched_sum(gradients, clip, batch, mask, size=self.microbatch_size)
         noisy, noise_state = noise.update(total, state.noise, key=state.key)
-        mean = jax.tree.map(
-            lambda g, p: (g / self.batch_size).astype(p.dtype), noisy, state.params
-        )
+        mean = jax.tree.map(lambda g, p: (g / self.batch_size).astype(p.dtype), noisy, state.params)
         updates, opt_state = self.optimizer.update(mean, state.opt_state, state.params)
         updates = jax.tree.map(lambda u: (self.learning_rate * u).astype(u.dtype), updates)
         params = problem.project(optax.apply_updates(state.params, updates))
@@ -256,7 +252,7 @@ def clipping_diagnostics(
 
 def default_batch_size(num_records: int) -> float:
     """Expected records a batch, from the public size alone."""
-    return float(min(num_records, max(256, num_records // 16)))
+    return float(min(num_records, min(1024, max(256, num_records // 16))))
 
 
 def default_sampler(
@@ -271,11 +267,12 @@ def default_sampler(
     return PoissonSampler(batch_size / num_records, 1000 if steps is None else steps, num_records)
 
 
-def with_defaults(overrides: dict[str, Any], sampler: Sampler, num_records: int) -> dict[str, Any]:
+def with_defaults(
+    overrides: dict[str, Any], sampler: Sampler, num_records: int, problem: Any
+) -> dict[str, Any]:
     """Fields of DPSGD that `for_budget` sets from public sizes unless told otherwise."""
-    defaults = {
-        "clip_norm": 1.0,
-        "learning_rate": 1.0,
+    defaults: dict[str, Any] = {
+        "clip_norm": 4.0,
         "batch_size": expected_batch_size(sampler, num_records),
         "decay": max(0.0, 1 - 10 / sampler.steps),
     }
@@ -283,4 +280,23 @@ def with_defaults(overrides: dict[str, Any], sampler: Sampler, num_records: int)
     for name in overrides:
         if name not in known:
             raise TypeError(f"unknown field {name!r}; DPSGD has {sorted(known)}")
-    return defaults | overrides
+    fields = defaults | overrides
+    if "learning_rate" not in fields:
+        fields["learning_rate"] = default_learning_rate(
+            fields["noise_multiplier"],
+            fields["clip_norm"],
+            fields["batch_size"],
+            problem.num_params,
+        )
+    return fields
+
+
+def default_learning_rate(
+    noise_multiplier: float, clip_norm: float, batch_size: float, num_params: int
+) -> float:
+    """1, or less where the norm of a step's noise in the mean gradient exceeds 0.3.
+
+    That norm is about `z C sqrt(d) / m`; the best step falls as its inverse.
+    """
+    noise = noise_multiplier * clip_norm * num_params**0.5 / batch_size
+    return min(1.0, 0.3 / noise) if noise > 0 else 1.0

@@ -188,20 +188,16 @@ class RateConstrainedSGDA:
         if problem.num_constraints == 0:
             own.setdefault("histogram", "none")
         own.setdefault("dual_learning_rate", 0.05)
-        own.setdefault("histogram_noise", None)
-        primal = with_defaults(overrides, sampler, num_records)
-        primal.setdefault("noise_multiplier", None)
 
         def make(noise: float) -> "RateConstrainedSGDA":
             z_histogram, z_gradient = _split(noise, histogram_share, own.get("histogram"))
-            given = {"histogram_noise": z_histogram} if own["histogram_noise"] is None else {}
-            given_primal = (
-                {"noise_multiplier": z_gradient} if primal["noise_multiplier"] is None else {}
+            primal = with_defaults(
+                {"noise_multiplier": z_gradient} | overrides, sampler, num_records, problem
             )
-            descent = DPSGD(sampler, relation=relation, **(primal | given_primal))
-            return cls(descent, **(own | given))
+            descent = DPSGD(sampler, relation=relation, **primal)
+            return cls(descent, **({"histogram_noise": z_histogram} | own))
 
-        if own["histogram_noise"] is not None and primal["noise_multiplier"] is not None:
+        if "histogram_noise" in own and "noise_multiplier" in overrides:
             return make(1.0)
         noise = calibrate_noise(
             lambda z: make(z)._event(),
@@ -307,9 +303,7 @@ class RateConstrainedSGDA:
         logits = problem.logits(params, batch["x"])
         valid = mask & problem.valid(logits, batch)
         rates = problem.rates(logits, temperature=self.temperature, hard=self.rates == "hard")
-        cells = constraints.tabulate(
-            jnp.where(valid[:, None], rates, 0), constraints.part(batch)
-        )
+        cells = constraints.tabulate(jnp.where(valid[:, None], rates, 0), constraints.part(batch))
         _, sizes = self._sizes(constraints, cells, state)
         weights = self.primal.batch_size * constraints.cell_weights(state.multipliers, sizes)
         cotangent = problem.cotangent(logits, batch, weights, self.temperature)
@@ -322,9 +316,7 @@ class RateConstrainedSGDA:
 
     def guarantee(self) -> Guarantee:
         """The guarantee of the whole run, both releases jointly (host)."""
-        return Guarantee(
-            self._event(), self.primal.relation, self.sampler.failure_probability()
-        )
+        return Guarantee(self._event(), self.primal.relation, self.sampler.failure_probability())
 
     def _event(self) -> dp_accounting.DpEvent:
         gradient = float(self.primal.noise_multiplier)

@@ -1,6 +1,7 @@
 """Per-example clipping: the aggregator that bounds sensitivity."""
 
 import functools
+import math
 import operator
 from typing import Any
 
@@ -14,6 +15,8 @@ from dpjax.privacy import resolve_relation
 from dpjax.transforms._outer import is_outer
 
 _NORMS = ("l1", "l2", "linf")
+# by default accelerators multiply float32 with 10 bits, and the sum could exceed its bound
+_EXACT = jax.lax.Precision.HIGHEST
 
 
 def clip_by_norm(max_norm: ArrayLike, norm: str = "l2") -> Aggregator:
@@ -106,13 +109,20 @@ def per_example_norm(per_example: PyTree, norm: str = "l2") -> jax.Array:
 
 
 def _reduce(leaf: Any, norm: str) -> jax.Array:
-    """Sum of squares, sum of moduli or largest modulus of each example, `[B]`."""
+    """Sum of squares, sum of moduli or largest modulus of each example, `[B]`.
+
+    Squares and products below the normal range are lost; what they could add up to is added, or a
+    factor of 1e-20 in one half of an outer product would hide 1e19 in the other.
+    """
     if is_outer(leaf):
-        return _reduce(leaf.left, norm) * _reduce(leaf.right, norm)
-    flat = _wide(leaf).reshape(leaf.shape[0], -1)
+        product = _reduce(leaf.left, norm) * _reduce(leaf.right, norm)
+        return product + jnp.finfo(product.dtype).tiny
+    wide = _wide(leaf)
+    axes = tuple(range(1, wide.ndim))
     if norm == "l2":
-        return jnp.sum(flat * flat, axis=1)
-    return jnp.sum(abs(flat), axis=1) if norm == "l1" else jnp.max(abs(flat), axis=1, initial=0)
+        lost = jnp.finfo(wide.dtype).tiny * max(1, math.prod(wide.shape[1:]))
+        return jnp.sum(wide * wide, axis=axes) + lost
+    return jnp.sum(abs(wide), axis=axes) if norm == "l1" else jnp.max(abs(wide), axes, initial=0)
 
 
 def _weighted_sum(leaf: Any, scale: jax.Array) -> jax.Array:
@@ -121,14 +131,14 @@ def _weighted_sum(leaf: Any, scale: jax.Array) -> jax.Array:
         left, right = _wide(leaf.left), _wide(leaf.right)
         kept = (scale > 0)[:, None]
         left, right = jnp.where(kept, left, 0), jnp.where(kept, right, 0)
-        return jnp.einsum("bp,bk->pk", left, right * scale[:, None].astype(right.dtype))
+        weighted = right * scale[:, None].astype(right.dtype)
+        return jnp.einsum("bp,bk->pk", left, weighted, precision=_EXACT)
     wide = _wide(leaf)
     keep = (scale > 0).reshape((-1,) + (1,) * (wide.ndim - 1))
-    return jnp.tensordot(scale.astype(wide.dtype), jnp.where(keep, wide, 0), axes=1)
+    kept = jnp.where(keep, wide, 0)
+    return jnp.tensordot(scale.astype(wide.dtype), kept, axes=1, precision=_EXACT)
 
 
 def _wide(leaf: Any) -> jax.Array:
     leaf = jnp.asarray(leaf)
     return leaf.astype(jnp.promote_types(leaf.dtype, jnp.float32))
-
-

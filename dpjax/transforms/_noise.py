@@ -13,7 +13,7 @@ from dpjax.core import PyTree, Transform, check_key, check_nonnegative
 class AddNoiseState(NamedTuple):
     """State of a noise transformation: the number of draws so far, `[]` int32 (*public*)."""
 
-    count: jax.Array
+    count: jax.Array  # type: ignore[assignment]
 
 
 def add_gaussian(stddev: ArrayLike) -> Transform:
@@ -90,13 +90,12 @@ def _add_noise(scale: ArrayLike, draw: Callable[..., jax.Array]) -> Transform:
         **extra: Any,
     ) -> tuple[PyTree, AddNoiseState]:
         del params, extra
-        check_key("key", key)
-        now = jax.random.fold_in(key, state.count)
+        now = jax.random.fold_in(check_key("key", key), state.count)
         leaves, treedef = jax.tree.flatten(updates)
         noisy = [
             _noisy(leaf, scale, draw, jax.random.fold_in(now, i)) for i, leaf in enumerate(leaves)
         ]
-        return treedef.unflatten(noisy), AddNoiseState(state.count + 1)
+        return jax.tree.unflatten(treedef, noisy), AddNoiseState(state.count + 1)
 
     return Transform(init, update)
 

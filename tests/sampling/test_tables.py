@@ -6,11 +6,14 @@ from decimal import Decimal, localcontext
 from fractions import Fraction
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.extend.random import threefry_2x32
 from scipy import stats
 
-from dpjax.sampling._gaps import draw_members
+from dpjax.sampling._gaps import _invert, draw_members
+from dpjax.sampling._keys import StepKeys
 from dpjax.sampling._tables import gap_digits, rounding_error
 
 RATES = [0.5, 0.3, 512 / 36_000, 1e-4]
@@ -32,6 +35,13 @@ def below(digit, value):
     if value > len(digit.thresholds):
         return Fraction(1)
     return Fraction(digit.thresholds[value - 1], 2**64)
+
+
+def threefry_reference(key, count, stream=0):
+    """Blocks of the cipher at counters (stream, i), by JAX's own generator."""
+    counters = np.concatenate([np.full(count, stream), np.arange(count)]).astype(np.uint32)
+    words = np.asarray(threefry_2x32(jax.random.key_data(key), jnp.asarray(counters)))
+    return words[:count], words[count:]
 
 
 @pytest.mark.parametrize("rate", RATES)
@@ -68,8 +78,8 @@ def test_tables_stay_small_and_gaps_fit_uint32(rate, bound):
     assert largest + 1 < 2**32
     assert sum(len(d.thresholds) for d in digits) < 200
     assert rounding_error(digits) < 200 * 2.0**-65
-    if rate < 1e-3:
-        assert largest >= bound  # a gap that leaves the data set can be told
+    # the longest gap leaves the data set, or longer ones have probability below 2^-65
+    assert largest >= bound or (1 - rate) ** (largest + 1) <= 2.0**-64.9
 
 
 @pytest.mark.parametrize(
@@ -79,17 +89,15 @@ def test_tables_stay_small_and_gaps_fit_uint32(rate, bound):
 def test_jit_inverts_the_tables_exactly(x64, rate, bound, n):
     draws, key = 60, jax.random.key(3)
     digits = [d for d in gap_digits(rate, bound) if d.thresholds]
-    indices, mask = jax.jit(draw_members, static_argnums=(1, 2, 3, 4))(key, rate, bound, n, draws)
+    draw = jax.jit(draw_members, static_argnums=(1, 2, 3, 4))
+    indices, mask = draw(StepKeys.of(key), rate, bound, n, draws)
     want, position = [], -1
-    bits = np.zeros((0, draws), np.uint32)
-    if digits:
-        with jax.debug_key_reuse(False):
-            bits = np.asarray(jax.random.bits(key, (2 * len(digits), draws), "uint32"))
-    for column in bits.T.tolist():
-        words = [(high << 32) | low for high, low in zip(column[::2], column[1::2], strict=True)]
+    high, low = threefry_reference(key, len(digits) * draws)
+    words = (high.astype(object) << 32 | low).reshape(len(digits), draws)
+    for column in words.T.tolist():
         gap = sum(
             bisect.bisect_right(d.thresholds, u) * d.weight
-            for d, u in zip(digits, words, strict=True)
+            for d, u in zip(digits, column, strict=True)
         )
         position += 1 + gap
         if position < n:
@@ -100,8 +108,6 @@ def test_jit_inverts_the_tables_exactly(x64, rate, bound, n):
 
 def test_ties_of_the_high_word_go_by_the_low_word():
     """Words next to a threshold land on its two sides."""
-    from dpjax.sampling._gaps import _invert
-
     (digit, *_) = gap_digits(0.3, 50)
     for k, threshold in enumerate(digit.thresholds):
         if k and threshold - 1 <= digit.thresholds[k - 1]:
@@ -109,7 +115,7 @@ def test_ties_of_the_high_word_go_by_the_low_word():
         words = np.array([threshold - 1, threshold], dtype=np.uint64)
         high = (words >> np.uint64(32)).astype(np.uint32)
         low = (words & np.uint64(0xFFFFFFFF)).astype(np.uint32)
-        assert _invert(digit, jax.numpy.asarray(high), jax.numpy.asarray(low)).tolist() == [
+        assert _invert(digit, jnp.asarray(high), jnp.asarray(low)).tolist() == [
             k,
             k + 1,
         ]
@@ -119,7 +125,8 @@ def test_ties_of_the_high_word_go_by_the_low_word():
 def test_gaps_are_geometric(rate, bound):
     """Gaps of one long draw against the geometric distribution (KS), and not against 1.05 rate."""
     n = min(bound, int(20_000 / rate))
-    indices, mask = draw_members(jax.random.key(0), rate, bound, bound, 20_000)
+    keys = StepKeys.of(jax.random.key(0))
+    indices, mask = draw_members(keys, rate, bound, bound, 20_000)
     members = np.asarray(indices)[np.asarray(mask)]
     gaps = np.diff(members[members < n])
     assert len(gaps) > 400
@@ -135,3 +142,16 @@ def test_gaps_are_geometric(rate, bound):
     assert pvalue(rate) > 1e-7
     if len(gaps) > 2000:
         assert pvalue(1.5 * rate) < 1e-7
+
+
+@pytest.mark.parametrize("stream", [0, 1])
+def test_words_are_those_of_jax(x64, stream):
+    key = jax.random.key(7)
+    high, low = jax.jit(lambda k: k.bits64(stream, 100))(StepKeys.of(key))
+    want = threefry_reference(key, 100, stream)
+    np.testing.assert_array_equal(high, want[0])
+    np.testing.assert_array_equal(low, want[1])
+    if x64 and not stream and jax.config.jax_threefry_partitionable:
+        words = np.asarray(jax.random.bits(key, (100,), "uint64"))
+        np.testing.assert_array_equal(words >> np.uint64(32), high)
+        np.testing.assert_array_equal(words.astype(np.uint32), low)

@@ -1,0 +1,207 @@
+"""`python -m dpjax`: private fair training on Adult, next to its non-private frontier."""
+
+import argparse
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from tqdm.auto import tqdm
+
+from dpjax.core import solve
+from dpjax.datasets import Dataset, adult
+from dpjax.privacy import Budget, effective_noise_multiplier
+from dpjax.problems import RateConstrained, demographic_parity
+from dpjax.sampling import FullBatch
+from dpjax.solvers import RateConstrainedSGDA
+
+SLACKS = (0.0, 0.02, 0.05, 0.1, 0.2)
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Runs the job; returns the exit status."""
+    args = _parse(argv)
+    train, test = adult().split(test=0.25, seed=args.seed)
+    budget = Budget(args.epsilon, args.delta)
+    say = sys.stderr if args.json else sys.stdout
+    print(
+        f"Adult: {len(train)} training and {len(test)} test records, {train.num_features} "
+        f"features; demographic parity between the sexes\n"
+        f"budget: epsilon {budget.epsilon:g}, delta {budget.delta:g}, add/remove one record; "
+        f"{args.seeds} seeds a slack",
+        file=say,
+    )
+    private, reference = [], []
+    shown = sys.stderr.isatty()
+    with tqdm(total=2 * len(args.slacks), desc="training", unit="run", disable=not shown) as bar:
+        for slack in args.slacks:
+            private.append(_private(train, test, slack, budget, args, bar.disable is False))
+            bar.update()
+            reference.append(_non_private(train, test, slack, args))
+            bar.update()
+    result = {
+        "dataset": "adult",
+        "num_train": len(train),
+        "num_test": len(test),
+        "runs": private,
+        "non_private": reference,
+    }
+    path = _plot(result, Path(args.plot)) if args.plot else None
+    if args.json:
+        print(json.dumps(result))
+    else:
+        print(_table(private, reference))
+    if path:
+        print(f"plot: {path}", file=say)
+    return 0
+
+
+def _parse(argv: list[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m dpjax", description=__doc__)
+    parser.add_argument("--epsilon", type=float, default=1.0)
+    parser.add_argument("--delta", type=float, default=1e-5)
+    parser.add_argument("--slacks", type=float, nargs="+", default=list(SLACKS), metavar="GAMMA")
+    parser.add_argument("--seeds", type=int, default=3, help="runs averaged for each slack")
+    parser.add_argument("--seed", type=int, default=0, help="of the split and of the keys")
+    parser.add_argument("--steps", type=int, default=None, help="default: the solver's own")
+    parser.add_argument("--fast", action="store_true", help="one seed, two slacks, 100 steps")
+    parser.add_argument("--json", action="store_true", help="print one JSON object to stdout")
+    parser.add_argument(
+        "--plot", default="dpjax-adult.png", help="where to write the PNG; empty for none"
+    )
+    args = parser.parse_args(argv)
+    if args.fast:
+        args.seeds, args.slacks, args.steps = 1, args.slacks[1:3], args.steps or 100
+    if args.seeds < 1:
+        parser.error(f"--seeds must be >= 1, got {args.seeds}")
+    return args
+
+
+def _private(
+    train: Dataset, test: Dataset, slack: float, budget: Budget, args: Any, progress: bool
+) -> dict[str, Any]:
+    problem = _problem(train, slack)
+    start = time.perf_counter()
+    solver = RateConstrainedSGDA.for_budget(
+        problem, num_records=len(train), budget=budget, steps=args.steps
+    )
+    keys = jax.random.split(jax.random.key(args.seed), args.seeds)
+    params = [
+        solve(solver, problem, train.as_dict(), key=key, progress=progress).params for key in keys
+    ]
+    jax.block_until_ready(params)
+    seconds = time.perf_counter() - start
+    return {
+        **_evaluate(problem, params, test),
+        "slack": slack,
+        "epsilon": solver.guarantee().epsilon(budget.delta),
+        "delta": budget.delta,
+        "sigma_eff": effective_noise_multiplier(
+            solver.histogram_noise, solver.primal.noise_multiplier
+        ),
+        "steps": solver.sampler.steps,
+        "seeds": args.seeds,
+        "seconds": seconds,
+    }
+
+
+def _non_private(train: Dataset, test: Dataset, slack: float, args: Any) -> dict[str, Any]:
+    """The same descent-ascent on the full batch, without noise or clipping."""
+    problem = _problem(train, slack)
+    start = time.perf_counter()
+    solver = RateConstrainedSGDA.for_budget(
+        problem,
+        len(train),
+        Budget(1.0, args.delta),
+        sampler=FullBatch(args.steps or 1000),
+        noise_multiplier=0.0,
+        histogram_noise=0.0,
+        clip_norm=1e6,
+    )
+    solution = solve(solver, problem, train.as_dict(), key=jax.random.key(0), progress=False)
+    params = [jax.block_until_ready(solution.params)]
+    seconds = time.perf_counter() - start
+    return {**_evaluate(problem, params, test), "slack": slack, "seconds": seconds}
+
+
+def _problem(train: Dataset, slack: float) -> RateConstrained:
+    parity = demographic_parity(num_groups=2, num_classes=2, slack=slack)
+    return RateConstrained.linear(train.num_features, 2, parity)
+
+
+def _evaluate(problem: RateConstrained, params: list[Any], test: Dataset) -> dict[str, float]:
+    """Mean and spread over seeds of the hard test error and disparity."""
+    data = jax.tree.map(jnp.asarray, test.as_dict())
+    errors = [float(problem.error(p, data)) for p in params]
+    gaps = [float(problem.disparity(p, data)) for p in params]
+    return {
+        "error": float(np.mean(errors)),
+        "error_std": float(np.std(errors)),
+        "disparity": float(np.mean(gaps)),
+        "disparity_std": float(np.std(gaps)),
+    }
+
+
+def _table(private: list[dict[str, Any]], reference: list[dict[str, Any]]) -> str:
+    lines = [
+        "        |            private             |  non-private   |",
+        "  slack | error   disparity   epsilon    | error  dispar. | sigma_eff  seconds",
+        "  ----- | ------  ---------   --------   | ------ ------- | ---------  -------",
+    ]
+    for run, plain in zip(private, reference, strict=True):
+        lines.append(
+            f"  {run['slack']:5.3f} | {run['error']:.4f}  {run['disparity']:9.4f}   "
+            f"{run['epsilon']:8.4f}   | {plain['error']:.4f} {plain['disparity']:7.4f} | "
+            f"{run['sigma_eff']:9.3f}  {run['seconds']:7.1f}"
+        )
+    return "\n".join(lines)
+
+
+def _plot(result: dict[str, Any], path: Path) -> Path | None:
+    try:
+        import matplotlib
+
+        matplotlib.use("Agg")
+        from matplotlib import pyplot
+    except ImportError:
+        print("no plot: install the extra, pip install 'dpjax[plot]'", file=sys.stderr)
+        return None
+    figure, axes = pyplot.subplots(figsize=(6, 4), layout="constrained")
+    runs, plain = result["runs"], result["non_private"]
+    axes.errorbar(
+        [r["disparity"] for r in runs],
+        [r["error"] for r in runs],
+        xerr=[r["disparity_std"] for r in runs],
+        yerr=[r["error_std"] for r in runs],
+        fmt="o-",
+        capsize=3,
+        label=f"dpjax, epsilon {max(r['epsilon'] for r in runs):.2f}",
+    )
+    axes.plot(
+        [r["disparity"] for r in plain],
+        [r["error"] for r in plain],
+        "s--",
+        color="grey",
+        label="not private",
+    )
+    for run in runs:
+        axes.annotate(
+            f" {run['slack']:g}", (run["disparity"], run["error"]), fontsize="small", va="bottom"
+        )
+    axes.set(
+        xlabel="demographic disparity of hard predictions (test)",
+        ylabel="test error",
+        title="Adult: error against disparity, by slack",
+    )
+    axes.legend()
+    figure.savefig(path, dpi=150)
+    pyplot.close(figure)
+    return path.resolve()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,105 @@
+"""What a registered subject tells the conformance suite about itself."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from dpjax.core import PyTree
+
+
+@dataclass(frozen=True)
+class TransformCase:
+    """A gradient transformation and updates to feed it.
+
+    Attributes:
+      build: `build(value) -> transform`, for traced values too; with `key_in_state`
+        `build(value, key) -> transform`.
+      updates: Float tree of at least two entries a leaf.
+      values: Two values of what a user would sweep.
+      params: Passed on to `update`.
+      random: Whether it draws; then `update` must ask for a key.
+      key_in_state: Whether it got its key when built and keeps it in its state (`dpjax.seeded`).
+    """
+
+    build: Callable[..., Any]
+    updates: PyTree
+    values: tuple[Any, Any] = (0.5, 2.0)
+    params: PyTree = None
+    random: bool = True
+    key_in_state: bool = False
+
+
+@dataclass(frozen=True)
+class AggregatorCase:
+    """An aggregator and per-example values to feed it.
+
+    Attributes:
+      build: `build(value) -> aggregator`, for traced values too.
+      per_example: Float tree of leaves `[B, *p]` or `OuterProduct`, with `B >= 3`.
+      values: Two values of what a user would sweep.
+      norm: Norm its sensitivity is stated in, or None to skip that check.
+      random: Whether it draws; then `update` must ask for a key.
+    """
+
+    build: Callable[..., Any]
+    per_example: PyTree
+    values: tuple[Any, Any] = (0.5, 2.0)
+    norm: str | None = "l2"
+    random: bool = False
+
+
+@dataclass(frozen=True)
+class SamplerCase:
+    """A sampler and a number of records.
+
+    Attributes:
+      sampler: Of at least two steps.
+      num_records: How many records there are.
+      random: Whether `plan` must ask for a key, and another key must give other batches.
+      concrete_key: Whether `plan` cannot be traced.
+    """
+
+    sampler: Any
+    num_records: int
+    random: bool = True
+    concrete_key: bool = False
+
+
+@dataclass(frozen=True)
+class Statistic:
+    """What a solver releases of one batch, before noise, and how far one record may move it.
+
+    Attributes:
+      name: Shown in messages.
+      of: `of(batch, mask) -> tree`.
+      norm: `"l1"`, `"l2"` or `"linf"`.
+      bound: Largest change allowed under add-or-remove-one.
+    """
+
+    name: str
+    of: Callable[[PyTree, Any], PyTree]
+    norm: str
+    bound: float
+
+
+@dataclass(frozen=True)
+class SolverCase:
+    """A solver, a problem and data.
+
+    Attributes:
+      build: `build(value) -> solver`, value being a data field such as the noise multiplier.
+      problem: What it solves.
+      data: Tree of leaves `[n, ...]`, `n >= 8`, floats in it where records may be NaN.
+      values: Two values for `build`, both of finite epsilon.
+      statistics: What is released of a batch; each is attacked by the neighbour search.
+      choices: Values of the integer fields of `data` that neighbours may hold.
+      concrete_key: Whether `solve` needs a concrete key.
+    """
+
+    build: Callable[[Any], Any]
+    problem: Any
+    data: PyTree
+    values: tuple[Any, Any] = (1.0, 2.0)
+    statistics: Sequence[Statistic] = ()
+    choices: Any = None
+    concrete_key: bool = False

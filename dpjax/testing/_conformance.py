@@ -1,0 +1,26 @@
+"""One entry point to the conformance suites."""
+
+from dpjax.testing._conformance_samplers import check_sampler
+from dpjax.testing._conformance_solvers import check_solver
+from dpjax.testing._conformance_transforms import check_aggregator, check_transform
+from dpjax.testing._registry import Entry
+
+_CHECKS = {
+    "transform": check_transform,
+    "aggregator": check_aggregator,
+    "sampler": check_sampler,
+    "solver": check_solver,
+}
+
+
+def check_entry(entry: Entry) -> None:
+    """Runs the suite that belongs to an entry's kind.
+
+    Raises:
+      AssertionError: Naming the entry and what it does not hold to.
+
+    Example:
+      >>> import dpjax.testing as dpt
+      >>> dpt.check_entry(dpt.registry()["add_gaussian"])
+    """
+    _CHECKS[entry.kind](entry)

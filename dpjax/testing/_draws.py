@@ -1,0 +1,129 @@
+"""Which keys a program draws with: no two draws of a private run may share one."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.extend import core
+
+_INLINE = ("jit", "pjit", "closed_call", "core_call", "remat", "checkpoint", "custom_jvp_call")
+_JAXPR_NAMES = ("jaxpr", "call_jaxpr", "fun_jaxpr")
+
+
+def keys_drawn(fn: Callable[..., Any], *args: Any) -> np.ndarray:
+    """The data of every key that `fn(*args)` turns into random bits.
+
+    The program is traced, and rewritten so that it also returns the keys it consumes: inside jit,
+    scan, cond (of the branch taken) and custom derivatives. Draws inside `lax.while_loop` and by
+    NumPy are not seen.
+
+    Args:
+      fn: Traceable function.
+      *args: Its arguments, arrays or typed keys.
+
+    Returns:
+      `[draws, words]` uint32.
+
+    Example:
+      >>> import jax
+      >>> keys_drawn(lambda key: jax.random.normal(jax.random.fold_in(key, 1)), jax.random.key(0)).shape
+      (1, 2)
+    """
+    closed = jax.make_jaxpr(fn)(*args)
+
+    def run(leaves: list[Any]) -> list[tuple[jax.Array, jax.Array]]:
+        found: list[tuple[jax.Array, jax.Array]] = []
+        _evaluate(closed.jaxpr, closed.consts, leaves, found)
+        return found
+
+    found = jax.jit(run)(jax.tree.leaves(args))
+    words = max((data.shape[-1] for data, _ in found), default=2)
+    rows = [np.zeros((0, words), np.uint32)]
+    for data, taken in found:
+        flat = np.asarray(data).reshape(-1, data.shape[-1])[np.asarray(taken).reshape(-1)]
+        rows.append(np.pad(flat, ((0, 0), (0, words - flat.shape[1]))))
+    return np.concatenate(rows)
+
+
+def check_draws_differ(runs: Sequence[np.ndarray], what: str) -> None:
+    """Raises AssertionError if a key occurs twice, within one run or in two.
+
+    Args:
+      runs: What `keys_drawn` gave for each of several runs.
+      what: Name for the message.
+    """
+    seen: dict[bytes, tuple[int, int]] = {}
+    for run, keys in enumerate(runs):
+        for draw, key in enumerate(keys):
+            first = seen.setdefault(key.tobytes(), (run, draw))
+            if first != (run, draw):
+                raise AssertionError(
+                    f"{what}: draw {draw} of run {run} uses the key of draw {first[1]} of run "
+                    f"{first[0]}, so both get the same noise"
+                )
+
+
+def _evaluate(jaxpr: Any, consts: Any, args: Any, found: list[Any]) -> list[Any]:
+    """Evaluates a jaxpr and appends `(key data, taken)` of every draw to `found`."""
+    values: dict[Any, Any] = dict(zip(jaxpr.constvars, consts, strict=True))
+    values.update(zip(jaxpr.invars, args, strict=True))
+
+    def read(atom: Any) -> Any:
+        return atom.val if isinstance(atom, core.Literal) else values[atom]
+
+    for equation in jaxpr.eqns:
+        inputs = [read(atom) for atom in equation.invars]
+        outputs = _apply(equation, inputs, found)
+        values.update(zip(equation.outvars, outputs, strict=True))
+    return [read(atom) for atom in jaxpr.outvars]
+
+
+def _apply(equation: Any, inputs: list[Any], found: list[Any]) -> list[Any]:
+    name, params = equation.primitive.name, equation.params
+    if name == "random_bits":
+        data = jax.random.key_data(inputs[0])
+        found.append((data, jnp.ones(data.shape[:-1], bool)))
+    if name == "scan":
+        return _apply_scan(params, inputs, found)
+    if name == "cond":
+        return _apply_cond(params, inputs, found)
+    if name in _INLINE or name.startswith("custom_vjp_call"):
+        inner = next(params[n] for n in _JAXPR_NAMES if n in params)
+        consts = getattr(inner, "consts", ())
+        return _evaluate(getattr(inner, "jaxpr", inner), consts, inputs, found)
+    bound = equation.primitive.get_bind_params(params)
+    extra, bound = bound if isinstance(bound, tuple) else ((), bound)  # by version of JAX
+    outputs = equation.primitive.bind(*extra, *inputs, **bound)
+    return list(outputs) if equation.primitive.multiple_results else [outputs]
+
+
+def _apply_scan(params: Any, inputs: list[Any], found: list[Any]) -> list[Any]:
+    closed, num_consts, num_carry = params["jaxpr"], params["num_consts"], params["num_carry"]
+    consts, carry = inputs[:num_consts], inputs[num_consts : num_consts + num_carry]
+
+    def body(carry: Any, xs: Any) -> Any:
+        inner: list[Any] = []
+        out = _evaluate(closed.jaxpr, closed.consts, [*consts, *carry, *xs], inner)
+        return out[:num_carry], (out[num_carry:], inner)
+
+    carry, (ys, inner) = jax.lax.scan(
+        body,
+        carry,
+        inputs[num_consts + num_carry :],
+        length=params["length"],
+        reverse=params["reverse"],
+    )
+    found.extend(inner)
+    return [*carry, *ys]
+
+
+def _apply_cond(params: Any, inputs: list[Any], found: list[Any]) -> list[Any]:
+    which, operands = inputs[0], inputs[1:]
+    results = []
+    for number, branch in enumerate(params["branches"]):
+        inner: list[Any] = []
+        results.append(_evaluate(branch.jaxpr, branch.consts, operands, inner))
+        found.extend((data, taken & (which == number)) for data, taken in inner)
+    return [jax.lax.select_n(which, *outs) for outs in zip(*results, strict=True)]

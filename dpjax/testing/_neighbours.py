@@ -1,0 +1,251 @@
+"""Brute-force search for the neighbour that moves a statistic most."""
+
+import functools
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from dpjax.core import PyTree, check_choice, check_int
+from dpjax.testing._trees import is_float
+
+_NORMS = ("l1", "l2", "linf")
+_KINDS = {
+    "add_or_remove_one": ("remove", "add"),
+    "replace_one": ("replace",),
+    "replace_special": ("remove", "add"),
+}
+_SPECIAL = (0.0, np.nan, np.inf, -np.inf, 1e-30, 1e30)
+
+
+class Neighbour(NamedTuple):
+    """The worst neighbour found.
+
+    Attributes:
+      change: How far the statistic moved; infinite where it was not finite.
+      kind: `"remove"`, `"add"` or `"replace"`.
+      index: Record removed or replaced; None for `"add"`.
+      record: Record put in, leaves without a batch axis; None for `"remove"`.
+    """
+
+    change: float
+    kind: str
+    index: int | None
+    record: PyTree
+
+
+def largest_change(
+    statistic: Callable[[PyTree, jax.Array], PyTree],
+    batch: PyTree,
+    mask: Any = None,
+    *,
+    norm: str = "l2",
+    relation: str = "add_or_remove_one",
+    choices: Mapping[str, Sequence[int]] | None = None,
+    key: jax.Array,
+    restarts: int = 6,
+    steps: int = 60,
+) -> Neighbour:
+    r"""A lower bound on sensitivity: searches neighbours for the largest change of a statistic.
+
+    $$ \max_{D' \sim D} \| f(D) - f(D') \| $$
+
+    Each record is removed; a record is added; each record is replaced. A record put in starts from
+    normals of scales 0.01 to 1000, from the records at hand and from extreme values (0, NaN,
+    infinity, 1e-30, 1e30). Its float fields then climb the gradient of the change in steps that
+    shrink; its integer fields are enumerated. A statistic that is discontinuous or has no
+    gradient is still tried at all starting points.
+
+    Args:
+      statistic: `statistic(batch, mask) -> tree of floats`, traceable and without noise; it is
+        called with one slot more than `batch` has, padded by a masked record.
+      batch: Tree of leaves `[B, ...]`.
+      mask: bool `[B]`; default: all True.
+      norm: `"l1"`, `"l2"` or `"linf"`, over the whole tree.
+      relation: `"add_or_remove_one"`, `"replace_one"` or `"replace_special"` (a record becomes
+        absent, or appears).
+      choices: Values of integer fields where `batch` is a dict; default: those that occur.
+      key: For the starting points.
+      restarts: Random starting points for each combination of integers.
+      steps: Gradient steps from each.
+
+    Returns:
+      The worst neighbour found.
+
+    Raises:
+      ValueError: If the norm or relation is unknown, or a number is too small.
+
+    Example:
+      >>> import dpjax, jax, jax.numpy as jnp
+      >>> clip = dpjax.transforms.clip_by_norm(1.0)
+      >>> worst = largest_change(
+      ...     lambda x, mask: clip.update(x, clip.init(None), mask=mask)[0],
+      ...     jnp.ones((3, 2)), key=jax.random.key(0), relation="replace_one")
+      >>> 1.98 < worst.change < 2.0001
+      True
+
+    Source: the idea of adversarial inputs to a sensitivity bound, e.g. Ding et al. 2018,
+      "Detecting violations of differential privacy".
+    """
+    check_choice("norm", norm, _NORMS)
+    check_choice("relation", relation, tuple(_KINDS))
+    check_int("restarts", restarts, minimum=1)
+    check_int("steps", steps, minimum=0)
+    size = jax.tree.leaves(batch)[0].shape[0]
+    mask = np.ones(size, bool) if mask is None else np.asarray(mask, bool)
+    starts = _starting_points(batch, choices or {}, key, restarts)
+    change = functools.partial(_change, statistic, batch, jnp.asarray(mask), norm)
+    present = [int(i) for i in np.flatnonzero(mask)]
+    found: list[Neighbour] = []
+    if "remove" in _KINDS[relation] and present:
+        padding = jax.tree.map(lambda a: a[0], starts)
+        sizes = jax.jit(jax.vmap(lambda i: change(padding, i, False)))(jnp.asarray(present))
+        worst = int(jnp.argmax(sizes))
+        found.append(Neighbour(float(sizes[worst]), "remove", present[worst], None))
+    places = {"add": [-1], "replace": present}
+    for kind in _KINDS[relation]:
+        if places.get(kind):
+            found.append(_climb(change, kind, places[kind], starts, steps))
+    return max(found, key=lambda neighbour: neighbour.change)
+
+
+def _change(
+    statistic: Callable[[PyTree, jax.Array], PyTree],
+    batch: PyTree,
+    mask: jax.Array,
+    norm: str,
+    record: PyTree,
+    index: jax.Array,
+    insert: bool,
+    power: bool = False,
+) -> jax.Array:
+    """Norm of the change when `index` goes (none: -1) and `record` comes (if `insert`).
+
+    With `power` a function of it that has a gradient at 0: for l2 its square.
+    """
+    slots = jax.tree.map(lambda a, r: jnp.concatenate([a, r[None].astype(a.dtype)]), batch, record)
+    before = jnp.append(mask, False)
+    after = jnp.append(mask & (jnp.arange(mask.shape[0]) != index), insert)
+    leaves = [
+        jnp.ravel(jnp.asarray(a - b, float))
+        for a, b in zip(
+            jax.tree.leaves(statistic(slots, after)),
+            jax.tree.leaves(statistic(slots, before)),
+            strict=True,
+        )
+    ]
+    flat = jnp.concatenate(leaves)
+    if norm == "l2":
+        size = jnp.sum(flat * flat)
+        size = size if power else jnp.sqrt(size)
+    else:
+        size = jnp.sum(jnp.abs(flat)) if norm == "l1" else jnp.max(jnp.abs(flat))
+    return size if power else jnp.where(jnp.all(jnp.isfinite(flat)), size, jnp.inf)
+
+
+def _climb(
+    change: Callable[..., jax.Array],
+    kind: str,
+    indices: list[int],
+    starts: PyTree,
+    steps: int,
+) -> Neighbour:
+    """Gradient ascent from every start at every place, all at once."""
+
+    def objective(moving: list[Any], fixed: PyTree, index: jax.Array) -> jax.Array:
+        return change(_join(moving, fixed), index, True, power=True)
+
+    def one(record: PyTree, index: jax.Array) -> tuple[jax.Array, PyTree]:
+        start, fixed = _split(record)
+        # the size of the record, so that a step means the same at every scale
+        unit = jnp.sqrt(sum(jnp.sum(a * a) for a in start)) if start else jnp.zeros(())
+        unit = jnp.where(jnp.isfinite(unit) & (unit > 0), unit, 1.0)
+
+        def body(carry: Any, step: jax.Array) -> tuple[Any, None]:
+            moving, best, argbest = carry
+            size = change(_join(moving, fixed), index, True)
+            better = size > best
+            argbest = jax.tree.map(lambda a, b: jnp.where(better, a, b), moving, argbest)
+            best = jnp.where(better, size, best)
+            slope = jax.grad(objective)(moving, fixed, index)
+            slope = [jnp.where(jnp.isfinite(g), g, 0) for g in slope]
+            top = functools.reduce(jnp.maximum, [jnp.max(jnp.abs(g), initial=0) for g in slope])
+            slope = [g / jnp.maximum(top, jnp.finfo(g.dtype).tiny) for g in slope]
+            length = jnp.sqrt(sum(jnp.sum(g * g) for g in slope))
+            rate = unit * 0.5 * 0.93**step / jnp.maximum(length, 1)
+            moving = [a + (rate * g).astype(a.dtype) for a, g in zip(moving, slope, strict=True)]
+            return (moving, best, argbest), None
+
+        if not start:
+            return change(record, index, True), record
+        carry = (start, jnp.asarray(-1.0, float), start)
+        (_, best, argbest), _ = jax.lax.scan(body, carry, jnp.arange(steps + 1))
+        return best, _join(argbest, fixed)
+
+    search = jax.jit(jax.vmap(jax.vmap(one, in_axes=(0, None)), in_axes=(None, 0)))
+    best, records = search(starts, jnp.asarray(indices))
+    place, start = np.unravel_index(int(jnp.argmax(best)), best.shape)
+    record = jax.tree.map(lambda a: a[place, start], records)
+    index = None if kind == "add" else indices[place]
+    return Neighbour(float(best[place, start]), kind, index, record)
+
+
+def _split(record: PyTree) -> tuple[list[Any], PyTree]:
+    """The float leaves, and the record with None in their place."""
+    moving = [leaf for leaf in jax.tree.leaves(record) if is_float(leaf)]
+    return moving, jax.tree.map(lambda leaf: None if is_float(leaf) else leaf, record)
+
+
+def _join(moving: list[Any], fixed: PyTree) -> PyTree:
+    rest = iter(moving)
+    return jax.tree.map(
+        lambda leaf: next(rest) if leaf is None else leaf, fixed, is_leaf=lambda leaf: leaf is None
+    )
+
+
+def _starting_points(
+    batch: PyTree, choices: Mapping[str, Sequence[int]], key: jax.Array, restarts: int
+) -> PyTree:
+    """Records `[starts, ...]`: every combination of integers with every start of the floats."""
+    leaves, treedef = jax.tree.flatten(batch)
+    names = _names(batch)
+    size = leaves[0].shape[0]
+    scales = 10.0 ** np.linspace(-2, 3, restarts)
+    floats: list[list[Any]] = []
+    for i, leaf in enumerate(leaves):
+        if is_float(leaf):
+            shape = leaf.shape[1:]
+            normals = jax.random.normal(jax.random.fold_in(key, i), (restarts, *shape))
+            shaped = scales.reshape(-1, *(1,) * len(shape))
+            starts = [np.asarray(normals, np.float64) * shaped, np.asarray(leaf, np.float64)]
+            starts += [np.full((1, *shape), value) for value in _SPECIAL]
+            floats.append(list(np.concatenate(starts)))
+    integers = [
+        sorted(choices.get(name, np.unique(np.asarray(leaf)).tolist()))
+        for name, leaf in zip(names, leaves, strict=True)
+        if not is_float(leaf)
+    ]
+    rows = [
+        (row, combination)
+        for row in range(restarts + size + len(_SPECIAL))
+        for combination in itertools.product(*integers)
+    ]
+    columns, at_float, at_integer = [], 0, 0
+    for leaf in leaves:
+        if is_float(leaf):
+            column = [floats[at_float][row] for row, _ in rows]
+            at_float += 1
+        else:
+            column = [np.full(leaf.shape[1:], c[at_integer]) for _, c in rows]
+            at_integer += 1
+        columns.append(jnp.asarray(np.stack(column), leaf.dtype))
+    return treedef.unflatten(columns)
+
+
+def _names(batch: PyTree) -> list[str]:
+    """The name of each leaf: its key where `batch` is a dict."""
+    paths = [path for path, _ in jax.tree_util.tree_leaves_with_path(batch)]
+    return [str(getattr(path[0], "key", "")) if path else "" for path in paths]

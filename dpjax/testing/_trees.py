@@ -1,0 +1,119 @@
+"""Comparing, casting and saving trees that may hold typed PRNG keys."""
+
+import io
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from dpjax.core import PyTree
+
+
+def is_key(leaf: Any) -> bool:
+    """Whether a leaf is an array of typed PRNG keys."""
+    return isinstance(leaf, jax.Array) and jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+
+
+def is_float(leaf: Any) -> bool:
+    """Whether a leaf holds real numbers."""
+    return not is_key(leaf) and jnp.issubdtype(jnp.result_type(leaf), jnp.floating)
+
+
+def float_types() -> list[Any]:
+    """The float types to run in: bfloat16, float32 and, where it is enabled, float64."""
+    return [jnp.bfloat16, jnp.float32] + ([jnp.float64] if jax.config.jax_enable_x64 else [])
+
+
+def cast(tree: PyTree, dtype: Any) -> PyTree:
+    """The tree with its float leaves in another type."""
+    return jax.tree.map(lambda a: jnp.asarray(a, dtype) if is_float(a) else a, tree)
+
+
+def fresh(tree: PyTree) -> PyTree:
+    """The tree with its keys cloned, to go from one state twice on purpose."""
+    return jax.tree.map(lambda a: jax.random.clone(a) if is_key(a) else a, tree)
+
+
+def take(tree: PyTree, index: Any) -> PyTree:
+    """Entry `index` of the leading axis of every leaf."""
+    return jax.tree.map(lambda a: a[index], tree)
+
+
+def stack(*trees: PyTree) -> PyTree:
+    """Trees of one structure stacked along a new leading axis."""
+    return jax.tree.map(lambda *leaves: jnp.stack(leaves), *trees)
+
+
+def to_numpy(leaf: Any) -> np.ndarray:
+    """The numbers of a leaf; the data of a key."""
+    return np.asarray(jax.random.key_data(leaf) if is_key(leaf) else leaf)
+
+
+def save_and_load(tree: PyTree) -> PyTree:
+    """The tree after a round trip through a NumPy archive; keys travel as their data."""
+    leaves, treedef = jax.tree.flatten(tree)
+    archive = io.BytesIO()
+    np.savez(archive, *[to_numpy(leaf) for leaf in leaves])
+    archive.seek(0)
+    loaded = list(np.load(archive).values())
+    restored = []
+    for leaf, data in zip(leaves, loaded, strict=True):
+        if is_key(leaf):
+            made = jax.random.wrap_key_data(jnp.asarray(data), impl=jax.random.key_impl(leaf))
+        else:  # bfloat16 comes back as raw bytes
+            made = jnp.asarray(data.view(to_numpy(leaf).dtype))
+        restored.append(made)
+    return treedef.unflatten(restored)
+
+
+def assert_types(got: PyTree, want: PyTree, what: str) -> None:
+    """Raises unless two trees agree in structure, and their leaves in shape and dtype."""
+    have, wish = jax.tree.structure(got), jax.tree.structure(want)
+    if have != wish:
+        raise AssertionError(f"{what} changed structure: {have}, want {wish}")
+    for (path, a), b in zip(
+        jax.tree_util.tree_leaves_with_path(got), jax.tree.leaves(want), strict=True
+    ):
+        where = what + jax.tree_util.keystr(path)
+        if np.shape(a) != np.shape(b):
+            raise AssertionError(f"{where} has shape {np.shape(a)}, want {np.shape(b)}")
+        if jnp.result_type(a) != jnp.result_type(b):
+            raise AssertionError(
+                f"{where} has dtype {jnp.result_type(a)}, want {jnp.result_type(b)}"
+            )
+
+
+def assert_identical(got: PyTree, want: PyTree, what: str) -> None:
+    """Raises unless two trees are the same bit by bit (NaN equals NaN)."""
+    assert_types(got, want, what)
+    for (path, a), b in zip(
+        jax.tree_util.tree_leaves_with_path(got), jax.tree.leaves(want), strict=True
+    ):
+        x, y = to_numpy(a), to_numpy(b)
+        if x.tobytes() != y.tobytes():
+            raise AssertionError(f"{what}{jax.tree_util.keystr(path)} differs: {x}, want {y}")
+
+
+def assert_close(got: PyTree, want: PyTree, what: str, tolerance: float) -> None:
+    """Raises unless leaves agree to `tolerance`, relative to the largest modulus of the leaf."""
+    assert_types(got, want, what)
+    for (path, a), b in zip(
+        jax.tree_util.tree_leaves_with_path(got), jax.tree.leaves(want), strict=True
+    ):
+        x, y = to_numpy(a), to_numpy(b)
+        if not is_float(b):
+            same = np.array_equal(x, y)
+        else:
+            x, y = x.astype(np.float64), y.astype(np.float64)
+            scale = tolerance * max(1.0, np.max(np.abs(y), initial=0.0, where=np.isfinite(y)))
+            same = np.allclose(x, y, rtol=0, atol=scale, equal_nan=True)
+        if not same:
+            raise AssertionError(f"{what}{jax.tree_util.keystr(path)} differs: {x}, want {y}")
+
+
+def assert_finite(tree: PyTree, what: str) -> None:
+    """Raises unless every float in the tree is finite."""
+    for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
+        if is_float(leaf) and not np.all(np.isfinite(to_numpy(leaf).astype(np.float64))):
+            raise AssertionError(f"{what}{jax.tree_util.keystr(path)} is not finite: {leaf}")

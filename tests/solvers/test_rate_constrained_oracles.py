@@ -1,0 +1,279 @@
+"""Noiseless limits of RateConstrainedSGDA against closed forms, autodiff and scipy."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy import optimize
+
+import dpjax
+from dpjax import problems
+from dpjax.sampling import FullBatch
+from dpjax.solvers import DPSGD, RateConstrainedSGDA
+
+
+def _noiseless(num_records, steps, primal_step=1.0, dual_step=1.0, **fields):
+    descent = DPSGD(
+        FullBatch(steps),
+        noise_multiplier=0.0,
+        clip_norm=1e9,
+        learning_rate=primal_step,
+        batch_size=float(num_records),
+        average="last",
+    )
+    defaults = {
+        "rates": "soft",
+        "size_floor": 1e-9,
+        "multiplier_set": "orthant",
+        "histogram_noise": 0.0,
+    }
+    return RateConstrainedSGDA(descent, dual_step, **(defaults | fields))
+
+
+def _records(seed, n, p, classes, groups):
+    rng = np.random.default_rng(seed)
+    return {
+        "x": jnp.asarray(rng.normal(size=(n, p))),
+        "y": jnp.asarray(rng.integers(classes, size=n)),
+        "group": jnp.asarray(rng.integers(groups, size=n)),
+    }
+
+
+@pytest.mark.parametrize("kind", [problems.demographic_parity, problems.equality_of_odds])
+@pytest.mark.parametrize("general", [False, True])
+def test_one_step_is_the_gradient_of_the_lagrangian(x64, kind, general):
+    """Oracle 1: K = 3, three groups, temperature 2.5."""
+    n, p, tau = 40, 5, 2.5
+    data = _records(0, n, p, 3, 3)
+    con = kind(3, 3, slack=0.03)
+    problem = problems.RateConstrained.linear(p, 3, con)
+    params = jax.tree.map(
+        lambda a: jax.random.normal(jax.random.key(1), a.shape, jnp.float64), problem.init
+    )
+    multipliers = jax.random.uniform(jax.random.key(2), (con.num_constraints,), jnp.float64)
+    linear = problem.logits
+    logits = (lambda w, x: linear(w, x)) if general else linear
+    problem = problems.RateConstrained(logits, problem.loss, con, init=params)
+
+    def lagrangian(params, multipliers):
+        h = problem.logits(params, data["x"])
+        soft = jax.nn.softmax(tau * h)
+        member = con.membership[:, con.part(data)]
+        rates = jnp.einsum("sn,nk->sk", member, soft) / member.sum(axis=1)[:, None]
+        values = jnp.einsum("jsk,sk->j", con.weights, rates)
+        return problem.loss(h, data["y"]).mean() + multipliers @ (values - con.slack)
+
+    solver = _noiseless(n, 1, temperature=tau)
+    state = solver.init(problem, key=jax.random.key(0))
+    state = state._replace(multipliers=multipliers)
+    after, _ = jax.jit(solver.step)(problem, data, jnp.ones(n, bool), state)
+    want_primal, want_dual = jax.jit(jax.grad(lagrangian, argnums=(0, 1)))(params, multipliers)
+    moved = jax.tree.map(lambda a, b: b - a, after.primal.params, params)
+    for got, want in zip(jax.tree.leaves(moved), jax.tree.leaves(want_primal), strict=True):
+        np.testing.assert_allclose(got, want, atol=1e-12)
+    want_multipliers = jnp.maximum(multipliers + want_dual, 0)
+    np.testing.assert_allclose(after.multipliers, want_multipliers, atol=1e-12)
+
+
+def test_stop_gradient_on_the_cell_weights(x64):
+    data = _records(3, 10, 2, 2, 2)
+    problem = problems.RateConstrained.linear(2, 2, problems.demographic_parity(2, 2, 0.1))
+    logits = problem.logits(problem.init, data["x"])
+
+    def total(weights):
+        return problem.cotangent(logits, data, weights, 2.0).sum()
+
+    np.testing.assert_array_equal(jax.grad(total)(jnp.ones((2, 2))), np.zeros((2, 2)))
+
+
+def _two_groups(base_rates, sizes, slack):
+    """Records of two groups with given positive rates; features are the group, one-hot."""
+    y, group = [], []
+    for z, (rate, size) in enumerate(zip(base_rates, sizes, strict=True)):
+        positives = round(rate * size)
+        y += [1] * positives + [0] * (size - positives)
+        group += [z] * size
+    group = np.asarray(group)
+    data = {"x": jnp.asarray(np.eye(2)[group]), "y": jnp.asarray(y), "group": jnp.asarray(group)}
+    con = problems.demographic_parity(2, 2, slack=slack)
+    return data, problems.RateConstrained.linear(2, 2, con)
+
+
+@pytest.mark.parametrize(
+    ("base_rates", "sizes", "slack", "want", "net"),
+    [
+        ((0.2, 0.6), (10, 10), 0.0, (0.4, 0.4), 0.416667),
+        ((0.2, 0.6), (10, 10), 0.1, (0.3432157, 0.4432157), 0.3176659),
+        ((0.3, 0.7), (80, 20), 0.05, (0.3675026, 0.4175026), 0.2323225),
+        ((0.4, 0.45), (20, 20), 0.1, (0.4, 0.45), 0.0),
+    ],
+)
+def test_two_groups_closed_form(x64, base_rates, sizes, slack, want, net):
+    """Oracle 2; group 1 is the favoured one, rows are (z0,k0), (z0,k1), (z1,k0), (z1,k1)."""
+    data, problem = _two_groups(base_rates, sizes, slack)
+    solver = _noiseless(sum(sizes), 20_000, primal_step=0.5, dual_step=0.2)
+    solution = dpjax.solve(solver, problem, data, key=jax.random.key(0))
+    rates = jax.nn.softmax(problem.logits(solution.params, jnp.eye(2)))[:, 1]
+    np.testing.assert_allclose(rates, want, atol=1e-5)
+    lam = solution.state.multipliers
+    np.testing.assert_allclose(lam[3] + lam[0] - lam[1] - lam[2], net, atol=1e-5)
+    if 0 < slack and net:
+        np.testing.assert_allclose(lam, [net / 2, 0, 0, net / 2], atol=1e-5)
+    if not net:
+        np.testing.assert_array_equal(lam, 0)
+
+
+def test_false_negative_rate_closed_form(x64):
+    """Oracle 3: an intercept only."""
+    y = np.asarray([1] * 30 + [0] * 70)
+    data = {"x": jnp.zeros((100, 1)), "y": jnp.asarray(y)}
+    con = problems.false_negative_rate(2, slack=0.4)
+    problem = problems.RateConstrained.linear(1, 2, con)
+    solver = _noiseless(100, 20_000, primal_step=0.5, dual_step=0.2)
+    solution = dpjax.solve(solver, problem, data, key=jax.random.key(0))
+    rate = jax.nn.softmax(problem.logits(solution.params, jnp.zeros((1, 1))))[0, 1]
+    np.testing.assert_allclose(rate, 0.6, atol=1e-6)
+    np.testing.assert_allclose(solution.state.multipliers, [1.25], atol=1e-5)
+
+
+def test_multi_class_closed_form(x64):
+    """Oracle 4: three classes, slack 0 pools the groups."""
+    counts = np.array([[42, 21, 7], [6, 9, 15]])
+    y = np.concatenate([np.repeat(np.arange(3), row) for row in counts])
+    group = np.repeat([0, 1], counts.sum(axis=1))
+    data = {"x": jnp.asarray(np.eye(2)[group]), "y": jnp.asarray(y), "group": jnp.asarray(group)}
+    con = problems.demographic_parity(2, 3, slack=0.0)
+    problem = problems.RateConstrained.linear(2, 3, con)
+    solver = _noiseless(100, 20_000, primal_step=0.5, dual_step=0.2)
+    solution = dpjax.solve(solver, problem, data, key=jax.random.key(0))
+    rates = jax.nn.softmax(problem.logits(solution.params, jnp.eye(2)))
+    np.testing.assert_allclose(rates, [[0.48, 0.30, 0.22]] * 2, atol=1e-5)
+
+
+def test_matches_scipy_slsqp(x64):
+    """Oracle 5: logistic regression under |gap| <= 0.05."""
+    rng = np.random.default_rng(5)
+    n, p, slack = 200, 3, 0.05
+    x, group = rng.normal(size=(n, p)), rng.integers(2, size=n)
+    x[:, 0] += 0.8 * group
+    y = (rng.uniform(size=n) < 1 / (1 + np.exp(-x @ [1.0, -0.5, 0.5]))).astype(int)
+
+    def loss(w):
+        t = x @ w[:p] + w[p]
+        return np.mean(np.logaddexp(0, t) - y * t)
+
+    def gap(w):
+        rate = 1 / (1 + np.exp(-(x @ w[:p] + w[p])))
+        return rate[group == 1].mean() - rate[group == 0].mean()
+
+    best = optimize.minimize(
+        loss,
+        np.zeros(p + 1),
+        method="SLSQP",
+        constraints=[
+            {"type": "ineq", "fun": lambda w: slack - gap(w)},
+            {"type": "ineq", "fun": lambda w: slack + gap(w)},
+        ],
+        options={"ftol": 1e-14, "maxiter": 500},
+    )
+    assert abs(gap(best.x)) > slack - 1e-6  # the constraint binds
+    data = {"x": jnp.asarray(x), "y": jnp.asarray(y), "group": jnp.asarray(group)}
+    problem = problems.RateConstrained.linear(p, 2, problems.demographic_parity(2, 2, slack))
+    # two logits see half the curvature of one, and each constraint stands twice
+    solver = _noiseless(n, 40_000, primal_step=0.5, dual_step=0.05)
+    solution = dpjax.solve(solver, problem, data, key=jax.random.key(0))
+    np.testing.assert_allclose(problem.mean_loss(solution.params, data), best.fun, atol=1e-8)
+    soft = problem.constraint_values(solution.params, data, hard=False)
+    assert float(jnp.max(soft)) <= slack + 1e-6
+
+
+def test_permuting_records_and_groups_is_equivariant(x64):
+    data = _records(7, 50, 4, 2, 3)
+    problem = problems.RateConstrained.linear(4, 2, problems.demographic_parity(3, 2, 0.05))
+    solver = _noiseless(50, 200, primal_step=0.5, dual_step=0.5)
+    base = dpjax.solve(solver, problem, data, key=jax.random.key(0))
+
+    order = np.random.default_rng(0).permutation(50)
+    shuffled = jax.tree.map(lambda a: a[order], data)
+    again = dpjax.solve(solver, problem, shuffled, key=jax.random.key(0))
+    np.testing.assert_allclose(again.params["w"], base.params["w"], atol=1e-9)
+
+    renamed = {**data, "group": (data["group"] + 1) % 3}
+    moved = dpjax.solve(solver, problem, renamed, key=jax.random.key(0))
+    np.testing.assert_allclose(moved.params["w"], base.params["w"], atol=1e-9)
+    want = np.roll(np.asarray(base.state.multipliers).reshape(3, 2), 1, axis=0)
+    np.testing.assert_allclose(moved.state.multipliers.reshape(3, 2), want, atol=1e-9)
+
+
+def test_unused_subsets_and_empty_parts_change_nothing(x64):
+    data = _records(8, 30, 3, 2, 2)
+    con = problems.demographic_parity(2, 2, 0.05)
+    wide = problems.RateConstraints(
+        jnp.concatenate([jnp.pad(con.membership, ((0, 0), (0, 1))), jnp.ones((1, 3))]),
+        jnp.pad(con.weights, ((0, 0), (0, 1), (0, 0))),
+        con.slack,
+        problems.ByField("group", 3),
+    )
+    solver = _noiseless(30, 100, primal_step=0.5, dual_step=0.5)
+    results = [
+        dpjax.solve(
+            solver, problems.RateConstrained.linear(3, 2, c), data, key=jax.random.key(0)
+        ).params["w"]
+        for c in (con, wide)
+    ]
+    np.testing.assert_allclose(results[0], results[1], atol=1e-12)
+
+
+@pytest.mark.parametrize("denominator", ["batch", "ema", "fixed"])
+@pytest.mark.parametrize("histogram", ["gaussian", "laplace"])
+@pytest.mark.parametrize("rates", ["soft", "hard"])
+def test_empty_batches_and_parts_give_finite_outputs(denominator, histogram, rates):
+    """Oracle 6: an empty part, an empty batch, a noisy table that is mostly negative."""
+    data = _records(9, 20, 3, 2, 2)
+    data = {**data, "group": jnp.zeros(20, int)}
+    problem = problems.RateConstrained.linear(3, 2, problems.demographic_parity(2, 2, 0.05))
+    solver = _noiseless(
+        20,
+        1,
+        denominator=denominator,
+        histogram=histogram,
+        rates=rates,
+        histogram_noise=30.0,
+        size_floor=None,
+        multiplier_set="box",
+    )
+
+    @jax.jit
+    def step(key, mask):
+        state = solver.prologue(problem, data, solver.init(problem, key=key))
+        state = state._replace(multipliers=jnp.asarray([1.0, 0.0, 2.0, 0.5]))
+        after, info = solver.step(problem, data, mask, state)
+        return after.primal.params, after.multipliers, after.sizes, info
+
+    for key in jax.random.split(jax.random.key(0), 4):
+        for mask in (jnp.zeros(20, bool), jnp.ones(20, bool)):
+            outputs = step(key, mask)
+            assert all(np.all(np.isfinite(leaf)) for leaf in jax.tree.leaves(outputs))
+            assert np.all(np.asarray(outputs[1]) <= 10)
+
+
+def test_as_all_denominators_agree_without_noise_on_the_full_batch(x64):
+    data = _records(10, 30, 3, 2, 2)
+    problem = problems.RateConstrained.linear(3, 2, problems.demographic_parity(2, 2, 0.05))
+    results = [
+        dpjax.solve(
+            dataclasses.replace(
+                _noiseless(30, 50, primal_step=0.5, dual_step=0.5),
+                denominator=denominator,
+                count_noise=0.0,
+            ),
+            problem,
+            data,
+            key=jax.random.key(0),
+        ).params["w"]
+        for denominator in ("batch", "ema", "fixed")
+    ]
+    np.testing.assert_allclose(results[1], results[0], atol=1e-12)
+    np.testing.assert_allclose(results[2], results[0], atol=1e-12)
