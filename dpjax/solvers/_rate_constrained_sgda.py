@@ -142,7 +142,7 @@ class RateConstrainedSGDA:
         sampler: Sampler | None = None,
         batch_size: float | None = None,
         steps: int | None = None,
-        histogram_share: float = 0.2,
+        histogram_share: float = 0.1,
         as_published: bool = False,
         **overrides: Any,
     ) -> "RateConstrainedSGDA":

@@ -100,14 +100,15 @@ def _check_solve(case: SolverCase, first: Any, second: Any, name: str) -> None:
             solution = solve(solver, case.problem, case.data, key=key)
             return solution._replace(guarantee=None, state=None)
 
-        jitted = jax.jit(run)
+        jitted = jax.jit(run, compiler_options=trees.QUICK)
         args = [(solver, jax.random.key_data(key)) for solver, key in runs]
         solutions = [jitted(*each) for each in args]
         if len(traces) != 1:
             raise AssertionError(
                 f"{name}: solve traced {len(traces)} times for three runs of one shape, want 1"
             )
-        vmapped = jax.jit(jax.vmap(run))(*trees.stack(*args))
+        every = jax.jit(jax.vmap(run), compiler_options=trees.QUICK)
+        vmapped = every(*trees.stack(*args))
         trees.assert_close(
             trees.cast(vmapped, jnp.float32),
             trees.cast(trees.stack(*solutions), jnp.float32),

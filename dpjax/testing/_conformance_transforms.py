@@ -104,7 +104,7 @@ def _check_draws(case: TransformCase, build: Any, update: Any, name: str) -> Non
     runs = [jax.random.key_data(jax.random.key(seed)) for seed in (4, 5)]
     drawn = []
     for number, data in enumerate(runs):
-        for t, out in enumerate(jax.jit(run)(data)):
+        for t, out in enumerate(jax.jit(run, compiler_options=trees.QUICK)(data)):
             for path, leaf in jax.tree_util.tree_leaves_with_path(out):
                 where = f"leaf {jax.tree_util.keystr(path)} of step {t} of run {number}"
                 drawn.append((where, trees.to_numpy(leaf).ravel()))
@@ -249,8 +249,10 @@ def _assert_one_trace(traces: list[None], name: str) -> None:
 
 def _assert_vmap_equals_loop(run: Any, name: str) -> None:
     data = jax.random.key_data(jax.random.split(jax.random.key(7), 3))
-    looped = trees.stack(*[jax.jit(run)(d) for d in data])
-    trees.assert_close(jax.jit(jax.vmap(run))(data), looped, f"{name}: vmap over keys", 1e-5)
+    one = jax.jit(run, compiler_options=trees.QUICK)
+    every = jax.jit(jax.vmap(run), compiler_options=trees.QUICK)
+    looped = trees.stack(*[one(d) for d in data])
+    trees.assert_close(every(data), looped, f"{name}: vmap over keys", 1e-5)
 
 
 def _assert_needs_key(call: Any, name: str) -> None:

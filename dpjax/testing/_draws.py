@@ -8,6 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax.extend import core
 
+from dpjax.testing._trees import QUICK, fresh
+
 _INLINE = ("jit", "pjit", "closed_call", "core_call", "remat", "checkpoint", "custom_jvp_call")
 _JAXPR_NAMES = ("jaxpr", "call_jaxpr", "fun_jaxpr")
 
@@ -38,7 +40,7 @@ def keys_drawn(fn: Callable[..., Any], *args: Any) -> np.ndarray:
         _evaluate(closed.jaxpr, closed.consts, leaves, found)
         return found
 
-    found = jax.jit(run)(jax.tree.leaves(args))
+    found = jax.jit(run, compiler_options=QUICK)(jax.tree.leaves(args))
     words = max((data.shape[-1] for data, _ in found), default=2)
     rows = [np.zeros((0, words), np.uint32)]
     for data, taken in found:
@@ -71,7 +73,8 @@ def _evaluate(jaxpr: Any, consts: Any, args: Any, found: list[Any]) -> list[Any]
     values.update(zip(jaxpr.invars, args, strict=True))
 
     def read(atom: Any) -> Any:
-        return atom.val if isinstance(atom, core.Literal) else values[atom]
+        # a clone, as this program and all branches of a cond look at a key besides its user
+        return atom.val if isinstance(atom, core.Literal) else fresh(values[atom])
 
     for equation in jaxpr.eqns:
         inputs = [read(atom) for atom in equation.invars]

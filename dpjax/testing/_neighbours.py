@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from dpjax.core import PyTree, check_choice, check_int
-from dpjax.testing._trees import is_float
+from dpjax.testing._trees import QUICK, is_float
 
 _NORMS = ("l1", "l2", "linf")
 _KINDS = {
@@ -102,7 +102,8 @@ def largest_change(
     found: list[Neighbour] = []
     if "remove" in _KINDS[relation] and present:
         padding = jax.tree.map(lambda a: a[0], starts)
-        sizes = jax.jit(jax.vmap(lambda i: change(padding, i, False)))(jnp.asarray(present))
+        remove = jax.vmap(lambda i: change(padding, i, False))
+        sizes = jax.jit(remove, compiler_options=QUICK)(jnp.asarray(present))
         worst = int(jnp.argmax(sizes))
         found.append(Neighbour(float(sizes[worst]), "remove", present[worst], None))
     places = {"add": [-1], "replace": present}
@@ -185,8 +186,9 @@ def _climb(
         (_, best, argbest), _ = jax.lax.scan(body, carry, jnp.arange(steps + 1))
         return best, _join(argbest, fixed)
 
-    search = jax.jit(jax.vmap(jax.vmap(one, in_axes=(0, None)), in_axes=(None, 0)))
-    best, records = search(starts, jnp.asarray(indices))
+    search = jax.vmap(jax.vmap(one, in_axes=(0, None)), in_axes=(None, 0))
+    run = jax.jit(search, compiler_options=QUICK)
+    best, records = run(starts, jnp.asarray(indices))
     place, start = np.unravel_index(int(jnp.argmax(best)), best.shape)
     record = jax.tree.map(lambda a: a[place, start], records)
     index = None if kind == "add" else indices[place]

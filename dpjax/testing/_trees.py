@@ -9,6 +9,12 @@ import numpy as np
 
 from dpjax.core import PyTree
 
+# for programs that run once on tiny arrays, where compiling is all the cost
+QUICK: dict[str, Any] = {
+    "xla_backend_optimization_level": 0,
+    "xla_llvm_disable_expensive_passes": True,
+}
+
 
 def is_key(leaf: Any) -> bool:
     """Whether a leaf is an array of typed PRNG keys."""

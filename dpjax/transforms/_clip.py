@@ -15,6 +15,10 @@ from dpjax.privacy import resolve_relation
 from dpjax.transforms._outer import is_outer
 
 _NORMS = ("l1", "l2", "linf")
+
+# up to here a vector-matrix product for each column beats one transposed matrix product on CPU,
+# which copies its inputs: 14 against 37 microseconds for 512 x 98 inputs and 2 columns
+_FEW_COLUMNS = 4
 # by default accelerators multiply float32 with 10 bits, and the sum could exceed its bound
 _EXACT = jax.lax.Precision.HIGHEST
 
@@ -132,7 +136,12 @@ def _weighted_sum(leaf: Any, scale: jax.Array) -> jax.Array:
         kept = (scale > 0)[:, None]
         left, right = jnp.where(kept, left, 0), jnp.where(kept, right, 0)
         weighted = right * scale[:, None].astype(right.dtype)
-        return jnp.einsum("bp,bk->pk", left, weighted, precision=_EXACT)
+        if weighted.shape[1] > _FEW_COLUMNS:
+            return jnp.einsum("bp,bk->pk", left, weighted, precision=_EXACT)
+        columns = range(weighted.shape[1])
+        return jnp.stack(
+            [jnp.matmul(weighted[:, k], left, precision=_EXACT) for k in columns], axis=1
+        )
     wide = _wide(leaf)
     keep = (scale > 0).reshape((-1,) + (1,) * (wide.ndim - 1))
     kept = jnp.where(keep, wide, 0)

@@ -1,0 +1,42 @@
+import sys
+
+import pytest
+
+import dpjax.testing as dpt
+
+ENTRIES = dpt.registry()
+
+
+@pytest.mark.parametrize("name", ENTRIES)
+def test_conforms(name):
+    dpt.check_entry(ENTRIES[name])
+
+
+def test_everything_public_is_registered():
+    import dpjax
+
+    names = " ".join(ENTRIES)
+    for package in (dpjax.solvers, dpjax.sampling):
+        public = [n for n in dir(package) if n[0].isupper() and not n.endswith(("Info", "State"))]
+        assert public
+        for name in public:
+            assert name in names, f"{name} has no entry in the registry"
+    for name in ("add_gaussian", "add_laplace", "clip_by_norm", "chain", "seeded"):
+        assert name in names
+
+
+def test_register_refuses_what_is_taken_or_unknown():
+    with pytest.raises(ValueError, match="add_gaussian"):
+        dpt.register("add_gaussian", "transform", lambda: None)
+    with pytest.raises(ValueError, match="gadget"):
+        dpt.register("new", "gadget", lambda: None)
+    with pytest.raises(ValueError, match="gadget"):
+        dpt.entries("gadget")
+    assert {entry.kind for entry in dpt.entries("solver")} == {"solver"}
+
+
+def test_importing_dpjax_does_not_import_the_suite():
+    import subprocess
+
+    code = "import sys, dpjax; sys.exit('dpjax.testing' in sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True)

@@ -1,0 +1,53 @@
+"""Strict settings for every test: no warning, no implicit broadcasting, no key used twice."""
+
+import os
+
+_WORKER = "PYTEST_XDIST_WORKER" in os.environ
+if _WORKER:  # one core for each worker; read when XLA starts
+    os.environ["XLA_FLAGS"] = (
+        os.environ.get("XLA_FLAGS", "") + " --xla_cpu_multi_thread_eigen=false"
+    ).strip()
+
+import jax  # noqa: E402
+import numpy as np  # noqa: E402
+import pytest  # noqa: E402
+
+X64 = os.environ.get("DPJAX_TEST_X64", "0") == "1"
+
+jax.config.update("jax_numpy_rank_promotion", "raise")
+jax.config.update("jax_debug_key_reuse", True)
+jax.config.update("jax_enable_x64", X64)
+
+# Outside our hands, and of no consequence here: the fewer the better, each as narrow as it can be.
+_THIRD_PARTY_NOISE = (
+    # coverage and debuggers make JAX fork late; nothing here forks
+    "ignore:os.fork\\(\\) was called:RuntimeWarning",
+)
+
+
+def pytest_configure(config):
+    config.addinivalue_line("filterwarnings", "error")
+    for line in _THIRD_PARTY_NOISE:
+        config.addinivalue_line("filterwarnings", line)
+
+
+def pytest_report_header(config):
+    return f"jax {jax.__version__} on {jax.default_backend()}, x64 {'on' if X64 else 'off'}"
+
+
+@pytest.fixture(autouse=True)
+def _fixed_seed():
+    """NumPy's global generator, which nothing should use, is at least the same in every test."""
+    np.random.seed(0)  # noqa: NPY002
+
+
+@pytest.fixture
+def key():
+    """A fresh typed key, the same in every test."""
+    return jax.random.key(0)
+
+
+@pytest.fixture
+def rng():
+    """A NumPy generator, the same in every test."""
+    return np.random.default_rng(0)
