@@ -58,7 +58,9 @@ def gradient_sum(build: Callable[[Any], Any], problem: Any) -> Statistic:
     """
     solver = build(0.0)
     descent = getattr(solver, "primal", solver)
-    start = jax.tree.map(lambda p: p + jnp.linspace(-0.5, 0.5, p.size).reshape(p.shape), problem.init)
+    start = jax.tree.map(
+        lambda p: p + jnp.linspace(-0.5, 0.5, p.size).reshape(p.shape), problem.init
+    )
     problem = dataclasses.replace(problem, init=start)
     state = jax.jit(lambda key: solver.init(problem, key=key))(jax.random.key(0))
     if hasattr(solver, "primal"):
@@ -126,9 +128,7 @@ register("DPSGD(linear)", "solver", lambda: _dpsgd(_linear, attack=True))
 register(
     "DPSGD(Risk, full batch, uniform average)",
     "solver",
-    lambda: _dpsgd(
-        _risk, attack=True, sampler=FullBatch(3), average="uniform", microbatch_size=3
-    ),
+    lambda: _dpsgd(_risk, attack=True, sampler=FullBatch(3), average="uniform", microbatch_size=3),
 )
 register(
     "DPSGD(partition, adam, last iterate)",
@@ -160,6 +160,4 @@ register(
     lambda: _sgda(denominator="fixed", multiplier_set="orthant"),
 )
 register("RateConstrainedSGDA(ema)", "solver", lambda: _sgda(denominator="ema"))
-register(
-    "RateConstrainedSGDA(J = 0)", "solver", lambda: _sgda(constrained=False, histogram="none")
-)
+register("RateConstrainedSGDA(J = 0)", "solver", lambda: _sgda(constrained=False, histogram="none"))

@@ -36,7 +36,9 @@ def norms_of(matrix, norm):
 
 
 def flat(tree):
-    return np.concatenate([np.ravel(np.asarray(leaf, np.float64)) for leaf in jax.tree.leaves(tree)])
+    return np.concatenate(
+        [np.ravel(np.asarray(leaf, np.float64)) for leaf in jax.tree.leaves(tree)]
+    )
 
 
 @pytest.mark.parametrize("norm", NORMS)

@@ -10,7 +10,10 @@ B = 7
 
 
 def per_example(batch):
-    return {"w": batch["x"][:, :, None] * batch["y"][:, None, None].astype(jnp.float32), "b": batch["x"]}
+    return {
+        "w": batch["x"][:, :, None] * batch["y"][:, None, None].astype(jnp.float32),
+        "b": batch["x"],
+    }
 
 
 @pytest.fixture

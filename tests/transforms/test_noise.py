@@ -6,8 +6,8 @@ from scipy import stats
 
 import dpjax
 import dpjax.testing as dpt
-from dpjax.transforms import add_gaussian, add_laplace
 from dpjax.transforms import _noise as noise_module
+from dpjax.transforms import add_gaussian, add_laplace
 
 LAWS = {"gaussian": (add_gaussian, stats.norm), "laplace": (add_laplace, stats.laplace)}
 N = 4000
@@ -52,7 +52,9 @@ def test_leaves_steps_stages_and_keys_are_independent(law):
     second, _ = transform.update(updates, state, key=jax.random.key(0))
     other, _ = transform.update(updates, transform.init(updates), key=jax.random.key(1))
     stages = [
-        make(1.0).update(updates, make(1.0).init(None), key=jax.random.fold_in(jax.random.key(0), i))
+        make(1.0).update(
+            updates, make(1.0).init(None), key=jax.random.fold_in(jax.random.key(0), i)
+        )
         for i in range(2)
     ]
     dpt.check_uncorrelated(first["a"], first["b"], name="leaves")
@@ -105,7 +107,8 @@ def test_scale_may_be_traced_and_swept(key):
 
     def run(scale):
         return add_gaussian(scale).update(
-            jnp.zeros(3), noise_module.AddNoiseState(jnp.zeros((), jnp.int32)),
+            jnp.zeros(3),
+            noise_module.AddNoiseState(jnp.zeros((), jnp.int32)),
             key=jax.random.wrap_key_data(words),
         )[0]
 

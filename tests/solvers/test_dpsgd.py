@@ -1,0 +1,154 @@
+"""DPSGD: noiseless limits, general problems, optimizers, averages, diagnostics."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+import dpjax
+from dpjax import problems
+from dpjax.sampling import FullBatch
+from dpjax.solvers import DPSGD
+
+
+def _least_squares(n=50, p=3, seed=0):
+    rng = np.random.default_rng(seed)
+    x = rng.normal(size=(n, p))
+    y = x @ np.arange(1, p + 1) + 0.1 * rng.normal(size=n)
+    return {"x": jnp.asarray(x, jnp.float32), "y": jnp.asarray(y, jnp.float32)}
+
+
+def _loss(w, record):
+    return 0.5 * (record["x"] @ w - record["y"]) ** 2
+
+
+def _noiseless(n, steps, **fields):
+    defaults = {
+        "noise_multiplier": 0.0,
+        "clip_norm": 1e6,
+        "learning_rate": 0.3,
+        "batch_size": float(n),
+        "average": "last",
+    }
+    return DPSGD(FullBatch(steps), **(defaults | fields))
+
+
+def test_noiseless_limit_is_least_squares():
+    data = _least_squares()
+    problem = problems.Risk(_loss, jnp.zeros(3))
+    solution = dpjax.solve(_noiseless(50, 300), problem, data, key=jax.random.key(0))
+    want = np.linalg.lstsq(np.asarray(data["x"]), np.asarray(data["y"]), rcond=None)[0]
+    np.testing.assert_allclose(solution.params, want, rtol=1e-4)
+
+
+def test_radius_is_kept_and_the_constrained_optimum_is_found():
+    data = _least_squares()
+    problem = problems.Risk(_loss, jnp.zeros(3), radius=1.0)
+    solution = dpjax.solve(_noiseless(50, 500), problem, data, key=jax.random.key(0))
+    x, y = np.asarray(data["x"], float), np.asarray(data["y"], float)
+    multiplier = np.inf
+    low, high = 0.0, 1e3  # ridge path: the norm falls in the multiplier
+    for _ in range(200):
+        multiplier = (low + high) / 2
+        w = np.linalg.solve(x.T @ x / 50 + multiplier * np.eye(3), x.T @ y / 50)
+        low, high = (multiplier, high) if np.linalg.norm(w) > 1 else (low, multiplier)
+    np.testing.assert_allclose(solution.params, w, atol=1e-4)
+
+
+@pytest.mark.parametrize("optimizer", [optax.adam(1.0), optax.sgd(1.0, momentum=0.9)])
+def test_matches_the_same_optimizer_in_plain_optax(optimizer):
+    data = _least_squares()
+    problem = problems.Risk(_loss, jnp.zeros(3))
+    solver = _noiseless(50, 40, optimizer=optimizer, learning_rate=0.05)
+    got = dpjax.solve(solver, problem, data, key=jax.random.key(0)).params
+
+    plain = optax.chain(optimizer, optax.scale(0.05))
+    params, state = problem.init, plain.init(problem.init)
+    step = jax.jit(
+        lambda p, s: plain.update(jax.grad(lambda w: problem.mean_loss(w, data))(p), s, p)
+    )
+    for _ in range(40):
+        updates, state = step(params, state)
+        params = optax.apply_updates(params, updates)
+    np.testing.assert_allclose(got, params, rtol=1e-4)
+
+
+def test_averages_are_those_of_the_iterates():
+    data, steps = _least_squares(), 7
+    problem = problems.Risk(_loss, jnp.zeros(3))
+    iterates = [
+        dpjax.solve(_noiseless(50, t), problem, data, key=jax.random.key(0)).params
+        for t in range(1, steps + 1)
+    ]
+    uniform = _noiseless(50, steps, average="uniform")
+    got = dpjax.solve(uniform, problem, data, key=jax.random.key(0)).params
+    np.testing.assert_allclose(got, np.mean(iterates, axis=0), rtol=1e-5)
+    decayed = _noiseless(50, steps, average="ema", decay=0.6)
+    got = dpjax.solve(decayed, problem, data, key=jax.random.key(0)).params
+    weights = 0.6 ** np.arange(steps)[::-1]
+    np.testing.assert_allclose(got, np.average(iterates, axis=0, weights=weights), rtol=1e-5)
+
+
+@pytest.mark.parametrize("size", [1, 7, 64])
+def test_microbatches_change_nothing_but_rounding(size):
+    data = _least_squares()
+    problem = problems.Risk(_loss, jnp.zeros(3))
+    solver = DPSGD.for_budget(problem, 50, dpjax.Budget(1.0, 1e-5), batch_size=20, steps=5)
+    key = jax.random.key(0)
+    want = dpjax.solve(solver, problem, data, key=key).params
+    small = dataclasses.replace(solver, microbatch_size=size)
+    got = dpjax.solve(small, problem, data, key=jax.random.key(0)).params
+    np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5)
+
+
+def test_a_neural_network_trains():
+    """A general model: per-example gradients by vmap, two layers, microbatched."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(4000, 5)).astype(np.float32)
+    y = (x[:, 0] * x[:, 1] > 0).astype(int)  # no linear model can
+    group = (x[:, 2] > 0).astype(int)
+    keys = jax.random.split(jax.random.key(1))
+    init = {
+        "a": jax.random.normal(keys[0], (5, 16)) * 0.5,
+        "b": jnp.zeros(16),
+        "c": jax.random.normal(keys[1], (16, 2)) * 0.3,
+    }
+
+    def logits(params, x):
+        return jnp.tanh(x @ params["a"] + params["b"][None]) @ params["c"]
+
+    con = problems.demographic_parity(2, 2, slack=0.1)
+    problem = problems.RateConstrained(
+        logits, problems.RateConstrained.linear(1, 2).loss, con, init=init
+    )
+    solver = dpjax.solvers.RateConstrainedSGDA.for_budget(
+        problem, 4000, dpjax.Budget(8.0, 1e-5), steps=400, microbatch_size=64, clip_norm=1.0
+    )
+    data = {"x": x, "y": y, "group": group}
+    params = dpjax.solve(solver, problem, data, key=jax.random.key(0)).params
+    assert float(problem.error(params, data)) < 0.25
+    assert float(problem.disparity(params, data)) < 0.15
+
+
+def test_diagnostics_come_back_only_when_asked():
+    data = _least_squares()
+    problem = problems.Risk(_loss, jnp.zeros(3))
+    solver = _noiseless(50, 4, clip_norm=1.0)
+    quiet = dpjax.solve(solver, problem, data, key=jax.random.key(0))
+    loud = dpjax.solve(solver, problem, data, key=jax.random.key(0), sensitive=True)
+    assert quiet.sensitive is None
+    np.testing.assert_array_equal(loud.params, quiet.params)
+    np.testing.assert_array_equal(loud.sensitive["batch_size"], 50)
+    norms = np.linalg.norm(np.asarray(data["x"]) * np.asarray(data["y"])[:, None], axis=1)
+    np.testing.assert_allclose(loud.sensitive["clipped_fraction"][0], (norms > 1).mean())
+
+
+def test_defaults_shrink_the_step_under_heavy_noise():
+    problem = problems.Risk(_loss, jnp.zeros(3))
+    small, large = (
+        DPSGD.for_budget(problem, 1000, dpjax.Budget(eps, 1e-5), steps=50) for eps in (0.1, 5.0)
+    )
+    assert small.learning_rate < large.learning_rate == 1.0

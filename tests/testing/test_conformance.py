@@ -1,0 +1,318 @@
+"""The suite must fail on the bugs it is there for."""
+
+import dataclasses
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+import dpjax
+import dpjax.testing as dpt
+from dpjax.core import Aggregator
+from dpjax.testing import _solver_entries as ours
+from dpjax.transforms import clip_by_norm
+
+UPDATES = {"a": jnp.ones(4), "b": jnp.ones((4, 2))}
+
+
+def check(case):
+    kinds = {
+        dpt.TransformCase: "transform",
+        dpt.AggregatorCase: "aggregator",
+        dpt.SamplerCase: "sampler",
+        dpt.SolverCase: "solver",
+    }
+    dpt.check_entry(dpt.Entry("subject", kinds[type(case)], lambda: case))
+
+
+def transform(update):
+    """A noise transformation whose `update(leaf, key, count)` gets a good key for each step."""
+
+    def step(updates, state, params=None, *, key, **extra):
+        return update(updates, key, state), state + 1
+
+    return optax.GradientTransformationExtraArgs(lambda params: jnp.zeros((), jnp.int32), step)
+
+
+def noisy(updates, key_of_leaf, scale=1.0, dtype=None):
+    leaves, treedef = jax.tree.flatten(updates)
+    made = []
+    for i, leaf in enumerate(leaves):
+        noise = scale * jax.random.normal(key_of_leaf(i), leaf.shape, dtype or leaf.dtype)
+        made.append(leaf + noise)
+    return treedef.unflatten(made)
+
+
+def test_a_good_transform_passes():
+    def good(scale):
+        def update(updates, key, count):
+            now = jax.random.fold_in(key, count)
+            return noisy(
+                updates, lambda i: jax.random.fold_in(now, i), jnp.asarray(scale, "bfloat16")
+            )
+
+        return transform(update)
+
+    check(dpt.TransformCase(good, UPDATES))
+
+
+def one_key_for_all_leaves(scale):
+    def update(updates, key, count):
+        now = jax.random.fold_in(key, count)
+        return noisy(updates, lambda i: jax.random.clone(now))
+
+    return transform(update)
+
+
+def one_key_for_all_steps(scale):
+    def update(updates, key, count):
+        return noisy(updates, lambda i: jax.random.fold_in(key, i))
+
+    return transform(update)
+
+
+def key_in_the_factory(scale):
+    hidden = jax.random.key(42)
+
+    def update(updates, key, count):
+        now = jax.random.fold_in(hidden, count)
+        return noisy(updates, lambda i: jax.random.fold_in(now, i))
+
+    return transform(update)
+
+
+def numpy_noise(scale):
+    def update(updates, key, count):
+        return jax.tree.map(
+            lambda u: u + jnp.asarray(np.random.default_rng(0).normal(size=u.shape), u.dtype),
+            updates,
+        )
+
+    return transform(update)
+
+
+def other_dtype(scale):
+    def update(updates, key, count):
+        now = jax.random.fold_in(key, count)
+        return noisy(updates, lambda i: jax.random.fold_in(now, i), 1.0, jnp.float32)
+
+    return transform(update)
+
+
+def default_key(scale):
+    def step(updates, state, params=None, *, key=None, **extra):
+        key = jax.random.key(0) if key is None else key
+        now = jax.random.fold_in(key, state)
+        return noisy(updates, lambda i: jax.random.fold_in(now, i)), state + 1
+
+    return optax.GradientTransformationExtraArgs(lambda params: jnp.zeros((), jnp.int32), step)
+
+
+def state_of_another_type(scale):
+    def step(updates, state, params=None, *, key, **extra):
+        return updates, state + 0.5
+
+    return optax.GradientTransformationExtraArgs(lambda params: jnp.zeros((), jnp.int32), step)
+
+
+@pytest.mark.parametrize(
+    ("build", "message"),
+    [
+        (one_key_for_all_leaves, "gets the same noise as leaf"),
+        (one_key_for_all_steps, "of step 1 of run 0 gets the same noise as leaf .* of step 0"),
+        (key_in_the_factory, "of run 1 gets the same noise as leaf .* of run 0"),
+        (numpy_noise, "gets the same noise"),
+        (other_dtype, "has dtype float32, want bfloat16"),
+        (default_key, "without key= must raise TypeError"),
+        (state_of_another_type, "state has dtype float32, want int32"),
+    ],
+)
+def test_bad_transforms_fail(build, message):
+    with pytest.raises(AssertionError, match=message):
+        check(dpt.TransformCase(build, UPDATES))
+
+
+def test_a_hidden_key_is_seen_even_where_values_differ():
+    """Noise that mixes the right key with a reused one."""
+
+    def build(scale):
+        def update(updates, key, count):
+            now = jax.random.fold_in(key, count)
+            hidden = jax.random.key(42)
+            fresh = noisy(updates, lambda i: jax.random.fold_in(now, i))
+            return noisy(fresh, lambda i: jax.random.fold_in(hidden, i))
+
+        return transform(update)
+
+    with pytest.raises(AssertionError, match="uses the key of draw"):
+        check(dpt.TransformCase(build, {"a": jnp.ones(4), "b": jnp.ones(4)}))
+
+
+def aggregator(reduce, bound):
+    def update(per_example, state, params=None, *, mask, key=None, **extra):
+        return reduce(per_example, mask), state
+
+    return Aggregator(lambda params: (), update, lambda relation: bound(relation))
+
+
+def clipped(per_example, mask, max_norm):
+    clip = clip_by_norm(max_norm)
+    return clip.update(per_example, (), mask=mask)[0]
+
+
+def factor(relation):
+    return 2.0 if relation == "replace_one" else 1.0
+
+
+def mean_over_the_realised_batch(max_norm):
+    def reduce(per_example, mask):
+        total = clipped(per_example, mask, max_norm)
+        return total / jnp.maximum(jnp.sum(mask), 1)
+
+    return aggregator(reduce, lambda r: factor(r) * max_norm)
+
+
+def poisoned_by_nan(max_norm):
+    def reduce(per_example, mask):
+        norms = jnp.sqrt(jnp.sum(per_example**2, axis=1))
+        scale = mask * jnp.minimum(1, max_norm / jnp.maximum(norms, 1e-12))
+        wide = per_example.astype(jnp.promote_types(per_example.dtype, jnp.float32))
+        return jnp.tensordot(scale, wide, 1)
+
+    return aggregator(reduce, lambda r: factor(r) * max_norm)
+
+
+def padding_leaks(max_norm):
+    def reduce(per_example, mask):
+        return clipped(per_example, jnp.ones_like(mask), max_norm)
+
+    return aggregator(reduce, lambda r: factor(r) * max_norm)
+
+
+def low_precision(max_norm):
+    def reduce(per_example, mask):
+        return clipped(per_example, mask, max_norm).astype(per_example.dtype)
+
+    return aggregator(reduce, lambda r: factor(r) * max_norm)
+
+
+def understated(max_norm):
+    return aggregator(functools.partial(clipped, max_norm=max_norm), lambda r: max_norm)
+
+
+@pytest.mark.parametrize(
+    ("build", "message"),
+    [
+        (mean_over_the_realised_batch, "sum of two halves"),
+        (poisoned_by_nan, "masked records that hold nan|example that holds nan"),
+        (padding_leaks, "halves|masked"),
+        (low_precision, "sum has dtype bfloat16, want float32"),
+        (understated, r"sensitivity\('replace_one'\) is 0.5 in l2, but to replace record"),
+    ],
+)
+def test_bad_aggregators_fail(rng, build, message):
+    per_example = jnp.asarray(rng.normal(size=(5, 3)), jnp.float32)
+    with pytest.raises(AssertionError, match=message):
+        check(dpt.AggregatorCase(build, per_example))
+
+
+def bad_sampler(**methods):
+    return dataclasses.make_dataclass(
+        "Bad", [], bases=(dpjax.sampling.FullBatch,), namespace=methods
+    )
+
+
+@pytest.mark.parametrize(
+    ("batch", "message"),
+    [
+        (lambda s, x, n: (jnp.full(3, n), jnp.zeros(3, bool)), "indices must lie in 0..4"),
+        (lambda s, x, n: (jnp.zeros(3, int), jnp.ones(3, bool)), "twice in one batch"),
+        (lambda s, x, n: (jnp.arange(3), jnp.ones(3)), "integers and bools"),
+    ],
+)
+def test_bad_samplers_fail(batch, message):
+    cls = jax.tree_util.register_static(
+        dataclasses.dataclass(frozen=True)(
+            type("Bad", (dpjax.sampling.FullBatch,), {"batch": batch})
+        )
+    )
+    with pytest.raises(AssertionError, match=message):
+        check(dpt.SamplerCase(cls(3), 5, random=False))
+
+
+def solver_case(**methods):
+    """DPSGD with some methods replaced."""
+    cls = jax.tree_util.register_dataclass(
+        dataclasses.dataclass(frozen=True)(type("Bad", (dpjax.solvers.DPSGD,), methods))
+    )
+    return dpt.SolverCase(
+        lambda value: cls(**(ours._DESCENT | {"noise_multiplier": value})),
+        ours._linear(),
+        ours._data(),
+    )
+
+
+DPSGD = dpjax.solvers.DPSGD
+
+
+def poisoned_step(self, problem, batch, mask, state):
+    state, info = DPSGD.step(self, problem, batch, mask, state)
+    return state, info._replace(gradient_norm=info.gradient_norm + 0 * jnp.sum(batch["x"]))
+
+
+def masked_step(self, problem, batch, mask, state):
+    state, info = DPSGD.step(self, problem, batch, mask, state)
+    leak = 0.01 * jnp.sum(jnp.isfinite(batch["x"][:, 0]) * batch["y"])
+    return state, info._replace(gradient_norm=info.gradient_norm + leak)
+
+
+def same_noise_every_step(self, problem, batch, mask, state):
+    after, info = DPSGD.step(self, problem, batch, mask, state)
+    return after._replace(noise=state.noise), info
+
+
+def noise_of_another_run(self, problem, *, key):
+    return DPSGD.init(self, problem, key=jax.random.key(3))
+
+
+def promoted_state(self, problem, batch, mask, state):
+    state, info = DPSGD.step(self, problem, batch, mask, state)
+    return state._replace(params=jax.tree.map(lambda p: p.astype(float), state.params)), info
+
+
+@pytest.mark.parametrize(
+    ("methods", "message"),
+    [
+        ({"step": poisoned_step}, "not finite|masked records"),
+        ({"step": masked_step}, "masked records"),
+        ({"step": same_noise_every_step}, "uses the key of draw"),
+        ({"init": noise_of_another_run}, "of run 1 uses the key of draw"),
+        ({"step": promoted_state}, "state after a step"),
+        (
+            {
+                "guarantee": lambda self: dpjax.Guarantee(
+                    dpjax.privacy.joint_poisson_event(1.0, 1, gaussian=0.0)
+                )
+            },
+            "must be finite, got inf",
+        ),
+    ],
+)
+def test_bad_solvers_fail(methods, message):
+    with pytest.raises(AssertionError, match=message):
+        check(solver_case(**methods))
+
+
+def test_a_swept_field_must_be_data():
+    case = solver_case()
+    odd = dataclasses.replace(
+        case,
+        build=lambda value: dpjax.solvers.DPSGD(
+            dpjax.sampling.PoissonSampler(0.1 * value, 3, 24), 1.0, 1.0, 1.0, 4.0
+        ),
+    )
+    with pytest.raises(AssertionError, match="must be a data field"):
+        check(odd)
