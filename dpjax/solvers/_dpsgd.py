@@ -24,8 +24,8 @@ from dpjax.sampling import PoissonSampler
 from dpjax.solvers._averaging import AVERAGES, init_average, read_average, update_average
 from dpjax.solvers._sampled_event import (
     check_relation,
-    expected_batch_size,
     natural_relation,
+    participation_rate,
     run_event,
 )
 from dpjax.transforms import (
@@ -273,7 +273,7 @@ def with_defaults(
     """Fields of DPSGD that `for_budget` sets from public sizes unless told otherwise."""
     defaults: dict[str, Any] = {
         "clip_norm": 4.0,
-        "batch_size": expected_batch_size(sampler, num_records),
+        "batch_size": num_records * participation_rate(sampler, num_records),
         "decay": max(0.0, 1 - 10 / sampler.steps),
     }
     known = {f.name for f in dataclasses.fields(DPSGD)}

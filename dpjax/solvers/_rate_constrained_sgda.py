@@ -7,10 +7,9 @@ from typing import Any, NamedTuple
 import dp_accounting
 import jax
 import jax.numpy as jnp
-import optax
 
 from dpjax.core import PyTree, Sampler, check_choice, check_nonnegative, check_positive
-from dpjax.privacy import Budget, Guarantee, calibrate_noise, split_noise_multiplier
+from dpjax.privacy import Budget, Guarantee, calibrate_noise
 from dpjax.solvers._dpsgd import (
     DPSGD,
     DPSGDState,
@@ -18,12 +17,23 @@ from dpjax.solvers._dpsgd import (
     default_sampler,
     with_defaults,
 )
-from dpjax.solvers._sampled_event import check_relation, natural_relation, run_event
+from dpjax.solvers._dual import (
+    DENOMINATORS,
+    HISTOGRAMS,
+    MULTIPLIER_SETS,
+    cell_deviation,
+    default_size_floor,
+    project_multipliers,
+    running_mean,
+    split_noise,
+)
+from dpjax.solvers._sampled_event import (
+    check_relation,
+    natural_relation,
+    participation_rate,
+    run_event,
+)
 from dpjax.transforms import AddNoiseState, add_gaussian, add_laplace
-
-HISTOGRAMS = ("gaussian", "laplace", "none")
-DENOMINATORS = ("batch", "ema", "fixed")
-MULTIPLIER_SETS = ("box", "orthant", "l1")
 
 
 class SGDAState(NamedTuple):
@@ -190,7 +200,9 @@ class RateConstrainedSGDA:
         own.setdefault("dual_learning_rate", 0.05)
 
         def make(noise: float) -> "RateConstrainedSGDA":
-            z_histogram, z_gradient = _split(noise, histogram_share, own.get("histogram"))
+            z_histogram, z_gradient = split_noise(
+                noise, histogram_share, own.get("histogram", "gaussian")
+            )
             primal = with_defaults(
                 {"noise_multiplier": z_gradient} | overrides, sampler, num_records, problem
             )
@@ -233,9 +245,10 @@ class RateConstrainedSGDA:
         """With `denominator="fixed"`, sets the subset sizes of a batch, once."""
         if self.denominator != "fixed" or problem.num_constraints == 0:
             return state
+        constraints = problem.constraints
+        part = constraints.part(data)
         if self.part_counts is None:
-            part = problem.constraints.part(data)
-            counts = jnp.sum(problem.constraints.one_hot_parts(part, jnp.float32), axis=0)
+            counts = jnp.sum(constraints.one_hot_parts(part, jnp.float32), axis=0)
             release = add_gaussian(self.count_noise)
             # position 0 of this key; the tables of the steps are drawn at position 1
             counts, _ = release.update(
@@ -243,8 +256,8 @@ class RateConstrainedSGDA:
             )
         else:
             counts = jnp.asarray(self.part_counts, float)
-        share = self.primal.batch_size / self._num_records()
-        return state._replace(sizes=share * (problem.constraints.membership @ counts))
+        rate = participation_rate(self.sampler, part.shape[0])
+        return state._replace(sizes=rate * (constraints.membership @ counts))
 
     def step(
         self, problem: Any, batch: PyTree, mask: jax.Array, state: SGDAState
@@ -255,24 +268,15 @@ class RateConstrainedSGDA:
             nothing = jnp.zeros(0)
             return state._replace(primal=primal), SGDAInfo(info.gradient_norm, nothing, nothing)
 
-        constraints = problem.constraints
-        params = state.primal.params
-        logits = problem.logits(params, batch["x"])
-        valid = mask & problem.valid(logits, batch)
-        rates = problem.rates(logits, temperature=self.temperature, hard=self.rates == "hard")
-        rates = jnp.where(valid[:, None], rates.astype(jnp.promote_types(rates.dtype, float)), 0)
-
-        release = self._histogram_release()
-        cells, noise = release.update(
-            constraints.tabulate(rates, constraints.part(batch)),
-            state.noise,
-            key=jax.random.fold_in(state.key, 1),
+        constraints, params = problem.constraints, state.primal.params
+        logits, valid, table = self._table(problem, params, batch, mask)
+        add_noise = add_laplace if self.histogram == "laplace" else add_gaussian
+        cells, noise = add_noise(self.histogram_noise).update(
+            table, state.noise, key=jax.random.fold_in(state.key, 1)
         )
         memory, sizes = self._sizes(constraints, cells, state)
-
-        weights = self.primal.batch_size * constraints.cell_weights(state.multipliers, sizes)
-        cotangent = problem.cotangent(logits, batch, weights, self.temperature)
-        cotangent = jnp.where(valid[:, None], cotangent, 0)
+        weights = constraints.cell_weights(state.multipliers, sizes)
+        cotangent = self._cotangent(problem, logits, valid, batch, weights)
 
         def gradients(part: PyTree) -> PyTree:
             return problem.pullback(params, part["batch"], part["cotangent"])
@@ -282,7 +286,9 @@ class RateConstrainedSGDA:
         )
         values = constraints.values(cells, sizes)
         step = self.dual_learning_rate * (values - constraints.slack)
-        multipliers = self._project(state.multipliers + step)
+        multipliers = project_multipliers(
+            self.multiplier_set, state.multipliers + step, self.multiplier_bound
+        )
         after = SGDAState(primal, multipliers, memory, noise, state.key)
         return after, SGDAInfo(info.gradient_norm, multipliers, values)
 
@@ -299,14 +305,11 @@ class RateConstrainedSGDA:
         """
         if problem.num_constraints == 0:
             return self.primal.diagnose(problem, batch, mask, state.primal)
-        params, constraints = state.primal.params, problem.constraints
-        logits = problem.logits(params, batch["x"])
-        valid = mask & problem.valid(logits, batch)
-        rates = problem.rates(logits, temperature=self.temperature, hard=self.rates == "hard")
-        cells = constraints.tabulate(jnp.where(valid[:, None], rates, 0), constraints.part(batch))
-        _, sizes = self._sizes(constraints, cells, state)
-        weights = self.primal.batch_size * constraints.cell_weights(state.multipliers, sizes)
-        cotangent = problem.cotangent(logits, batch, weights, self.temperature)
+        constraints, params = problem.constraints, state.primal.params
+        logits, valid, table = self._table(problem, params, batch, mask)
+        _, sizes = self._sizes(constraints, table, state)
+        weights = constraints.cell_weights(state.multipliers, sizes)
+        cotangent = self._cotangent(problem, logits, valid, batch, weights)
         gradients = problem.pullback(params, batch, cotangent)
         loss = jnp.where(valid, problem.loss(logits, batch["y"]), 0)
         return {
@@ -332,40 +335,40 @@ class RateConstrainedSGDA:
             event = dp_accounting.ComposedDpEvent([event, counts])
         return event
 
-    def _histogram_release(self) -> Any:
-        if self.histogram == "laplace":
-            return add_laplace(self.histogram_noise)
-        return add_gaussian(self.histogram_noise)
+    def _table(
+        self, problem: Any, params: PyTree, batch: PyTree, mask: jax.Array
+    ) -> tuple[jax.Array, jax.Array, jax.Array]:
+        """Logits, which records count, and the noiseless table `[Q, K]`."""
+        logits = problem.logits(params, batch["x"])
+        valid = mask & problem.valid(logits, batch)
+        rates = problem.rates(logits, temperature=self.temperature, hard=self.rates == "hard")
+        rates = jnp.where(valid[:, None], rates.astype(jnp.promote_types(rates.dtype, float)), 0)
+        constraints = problem.constraints
+        return logits, valid, constraints.tabulate(rates, constraints.part(batch))
 
-    def _sizes(self, constraints: Any, cells: jax.Array, state: SGDAState) -> tuple[Any, Any]:
+    def _cotangent(
+        self, problem: Any, logits: jax.Array, valid: jax.Array, batch: PyTree, weights: jax.Array
+    ) -> jax.Array:
+        """Gradient of each record's Lagrangian in its logits, in units of m, `[B, K]`."""
+        weights = self.primal.batch_size * weights
+        cotangent = problem.cotangent(logits, batch, weights, self.temperature)
+        return jnp.where(valid[:, None], cotangent, 0)
+
+    def _sizes(
+        self, constraints: Any, cells: jax.Array, state: SGDAState
+    ) -> tuple[jax.Array, jax.Array]:
         """What to remember of the sizes, and this step's sizes `[S]`, at their floor or above."""
-        if self.denominator == "fixed":
-            memory = state.sizes
-        elif self.denominator == "batch":
+        memory = state.sizes
+        if self.denominator == "batch":
             memory = constraints.counts(cells)
-        else:
+        elif self.denominator == "ema":
             count = state.primal.count + 1
-            rate = 1 / count if self.size_decay is None else 1 - self.size_decay
-            rate = jnp.where(count == 1, 1.0, rate)
-            memory = state.sizes + rate * (constraints.counts(cells) - state.sizes)
+            memory = running_mean(memory, constraints.counts(cells), count, self.size_decay)
         floor = self.size_floor
         if floor is None:
-            spread = self.histogram_noise * (2**0.5 if self.histogram == "laplace" else 1.0)
-            cells_in = cells.shape[1] * constraints.membership.sum(axis=1)
-            floor = jnp.maximum(1.0, 2 * spread * jnp.sqrt(cells_in))
+            deviation = cell_deviation(self.histogram, self.histogram_noise)
+            floor = default_size_floor(deviation, constraints.membership, cells.shape[1])
         return memory, jnp.maximum(memory, floor)
-
-    def _project(self, multipliers: jax.Array) -> jax.Array:
-        positive = jnp.maximum(multipliers, 0)
-        if self.multiplier_set == "orthant":
-            return positive
-        if self.multiplier_set == "box":
-            return jnp.minimum(positive, self.multiplier_bound)
-        return optax.projections.projection_l1_ball(positive, self.multiplier_bound)
-
-    def _num_records(self) -> float:
-        rate = getattr(self.sampler, "rate", None)
-        return self.primal.batch_size / rate if rate else self.primal.batch_size
 
 
 _PUBLISHED = {
@@ -376,12 +379,3 @@ _PUBLISHED = {
     "multiplier_set": "orthant",
     "average": "last",
 }
-
-
-def _split(noise: float, share: float, histogram: str | None) -> tuple[float, float]:
-    """Noise of table and gradient whose precisions stand as `share` to `1 - share`."""
-    if histogram == "none":
-        return 0.0, noise
-    z_histogram, z_gradient = split_noise_multiplier(noise, share)
-    # a Laplace table of this scale has the standard deviation z_histogram
-    return (z_histogram / 2**0.5 if histogram == "laplace" else z_histogram), z_gradient

@@ -58,8 +58,8 @@ def check_relation(sampler: Any, relation: Any) -> None:
         )
 
 
-def expected_batch_size(sampler: Any, num_records: int) -> float:
-    """The public normaliser m: expected, never realised, number of records in a batch."""
+def participation_rate(sampler: Any, num_records: int) -> float:
+    """Probability that a record is in a batch."""
     if isinstance(sampler, PoissonSampler):
-        return sampler.rate * num_records
-    return float(getattr(sampler, "batch_size", num_records))
+        return sampler.rate
+    return getattr(sampler, "batch_size", num_records) / num_records

@@ -119,7 +119,7 @@ def test_two_groups_closed_form(x64, base_rates, sizes, slack, want, net):
     np.testing.assert_allclose(rates, want, atol=1e-5)
     lam = solution.state.multipliers
     np.testing.assert_allclose(lam[3] + lam[0] - lam[1] - lam[2], net, atol=1e-5)
-    if 0 < slack and net:
+    if slack > 0 and net:
         np.testing.assert_allclose(lam, [net / 2, 0, 0, net / 2], atol=1e-5)
     if not net:
         np.testing.assert_array_equal(lam, 0)
