@@ -3,6 +3,7 @@
 from dpjax.solvers._dpsgd import DPSGD as DPSGD
 from dpjax.solvers._dpsgd import DPSGDInfo as DPSGDInfo
 from dpjax.solvers._dpsgd import DPSGDState as DPSGDState
+from dpjax.solvers._histogram_share import optimal_histogram_share as optimal_histogram_share
 from dpjax.solvers._rate_constrained_sgda import RateConstrainedSGDA as RateConstrainedSGDA
 from dpjax.solvers._rate_constrained_sgda import SGDAInfo as SGDAInfo
 from dpjax.solvers._rate_constrained_sgda import SGDAState as SGDAState

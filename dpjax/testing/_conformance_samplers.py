@@ -9,7 +9,7 @@ import numpy as np
 from dpjax.core import Sampler
 from dpjax.testing import _trees as trees
 from dpjax.testing._cases import SamplerCase
-from dpjax.testing._draws import check_draws_differ, keys_drawn
+from dpjax.testing._draws import check_draws_differ, keys_drawn_by_runs
 from dpjax.testing._registry import Entry
 
 
@@ -74,10 +74,10 @@ def check_sampler(entry: Entry) -> None:
         every = jax.jit(jax.vmap(whole), compiler_options=trees.QUICK)
         trees.assert_identical(every(data), looped, f"{name}: vmap over keys")
         if case.random:
-            check_draws_differ([keys_drawn(whole, d) for d in data], name)
+            check_draws_differ(keys_drawn_by_runs(whole, data), name)
     if case.random:
         try:
-            sampler.plan(None, n)
+            sampler.plan(None, n)  # type: ignore[arg-type]
         except TypeError:
             return
         raise AssertionError(f"{name}: plan without a key must raise TypeError, and did not")

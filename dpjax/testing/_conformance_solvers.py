@@ -11,7 +11,7 @@ import numpy as np
 from dpjax.core import PyTree, solve
 from dpjax.testing import _trees as trees
 from dpjax.testing._cases import SolverCase
-from dpjax.testing._draws import check_draws_differ, keys_drawn
+from dpjax.testing._draws import check_draws_differ, keys_drawn_by_runs
 from dpjax.testing._neighbours import largest_change
 from dpjax.testing._registry import Entry
 
@@ -39,7 +39,8 @@ def check_solver(entry: Entry) -> None:
     name = entry.name
     first, second = (case.build(value) for value in case.values)
     _check_guarantee(first, name)
-    if jax.tree.structure(first) != jax.tree.structure(second):
+    layouts: list[Any] = [jax.tree.structure(solver) for solver in (first, second)]
+    if layouts[0] != layouts[1]:
         raise AssertionError(f"{name}: the swept value must be a data field of the pytree")
     _check_types(case, first, name)
     _check_solve(case, first, second, name)
@@ -57,7 +58,7 @@ def check_solver(entry: Entry) -> None:
         if not worst.change <= statistic.bound * (1 + 1e-3):
             raise AssertionError(
                 f"{name}: {statistic.name} must change by at most {statistic.bound:.6g} in "
-                f"{statistic.norm}, but to {worst.kind} record {worst.index} changes it by "
+                f"{statistic.norm}, but to {worst.kind} record {worst.removed} changes it by "
                 f"{worst.change:.6g}: {worst.record}"
             )
 
@@ -70,10 +71,11 @@ def _check_guarantee(solver: Any, name: str) -> None:
 
 def _check_types(case: SolverCase, solver: Any, name: str) -> None:
     """Shapes only; also with parameters of every float type where the problem has `init`."""
-    variants = [case.problem]
-    if dataclasses.is_dataclass(case.problem) and hasattr(case.problem, "init"):
+    problem: Any = case.problem
+    variants = [problem]
+    if hasattr(case.problem, "init") and dataclasses.is_dataclass(case.problem):
         variants = [
-            dataclasses.replace(case.problem, init=trees.cast(case.problem.init, dtype))
+            dataclasses.replace(problem, init=trees.cast(problem.init, dtype))
             for dtype in trees.float_types()
         ]
     batch, mask = _batch(case)
@@ -164,7 +166,8 @@ def _check_draws(case: SolverCase, solver: Any, name: str) -> None:
         return state
 
     run = steps if case.concrete_key else whole
-    keys = [keys_drawn(run, jax.random.key_data(jax.random.key(seed))) for seed in (4, 5)]
+    seeds = [jax.random.key_data(jax.random.key(seed)) for seed in (4, 5)]
+    keys = keys_drawn_by_runs(run, seeds)
     if not len(keys[0]):
         raise AssertionError(f"{name}: no random draw was seen in a run")
     check_draws_differ(keys, name)
@@ -195,5 +198,5 @@ def _with_bad_record(batch: PyTree, bad: float) -> list[PyTree]:
     for i, leaf in enumerate(leaves):
         if trees.is_float(leaf):
             spoiled = leaf.at[(0,) * leaf.ndim].set(bad)
-            made.append(treedef.unflatten([*leaves[:i], spoiled, *leaves[i + 1 :]]))
+            made.append(jax.tree.unflatten(treedef, [*leaves[:i], spoiled, *leaves[i + 1 :]]))
     return made

@@ -9,7 +9,7 @@ import numpy as np
 from dpjax.core import Aggregator, PyTree
 from dpjax.testing import _trees as trees
 from dpjax.testing._cases import AggregatorCase, TransformCase
-from dpjax.testing._draws import check_draws_differ, keys_drawn
+from dpjax.testing._draws import check_draws_differ, keys_drawn_by_runs
 from dpjax.testing._neighbours import largest_change
 from dpjax.testing._registry import Entry
 from dpjax.transforms import OuterProduct
@@ -43,12 +43,15 @@ def check_transform(entry: Entry) -> None:
 
     for dtype in trees.float_types():
         updates = trees.cast(case.updates, dtype)
-        transform = build(case.values[0], jax.random.key(0))
-        state = transform.init(updates)
-        out, after = update(transform, updates, trees.fresh(state), jax.random.key(1))
+
+        def both(key: jax.Array, updates: PyTree = updates) -> Any:
+            transform = build(case.values[0], key)
+            state = transform.init(updates)
+            return state, update(transform, updates, trees.fresh(state), key)
+
+        state, (out, after) = jax.eval_shape(both, jax.random.key(0))
         trees.assert_types(out, updates, f"{name}: updates")
         trees.assert_types(after, state, f"{name}: state")
-        trees.assert_finite(out, f"{name}: updates")
 
     traces: list[None] = []
 
@@ -60,7 +63,8 @@ def check_transform(entry: Entry) -> None:
     state = build(case.values[0], jax.random.key(2)).init(case.updates)
     start = trees.fresh(state)
     for i, value in enumerate(case.values):
-        _, state = step(value, case.updates, state, jax.random.key(i))
+        out, state = step(value, case.updates, state, jax.random.key(i))
+        trees.assert_finite(out, f"{name}: updates")
     _assert_one_trace(traces, name)
 
     saved = trees.save_and_load(state)
@@ -113,7 +117,7 @@ def _check_draws(case: TransformCase, build: Any, update: Any, name: str) -> Non
             common = min(noise.size, noise_there.size)
             if common > 1 and np.array_equal(noise[:common], noise_there[:common]):
                 raise AssertionError(f"{name}: {where} gets the same noise as {other}")
-    check_draws_differ([keys_drawn(run, data) for data in runs], name)
+    check_draws_differ(keys_drawn_by_runs(run, runs), name)
 
 
 def check_aggregator(entry: Entry) -> None:
@@ -145,7 +149,9 @@ def check_aggregator(entry: Entry) -> None:
 
     for dtype in trees.float_types():
         values = trees.cast(case.per_example, dtype)
-        out, after = total(case.values[0], values, everyone, jax.random.key(0))
+        out, after = jax.eval_shape(
+            lambda v, key: total(case.values[0], v, everyone, key), values, jax.random.key(0)
+        )
         trees.assert_types(out, _total_like(values), f"{name}: sum")
         trees.assert_types(after, case.build(case.values[0]).init(out), f"{name}: state")
 
@@ -188,7 +194,7 @@ def check_aggregator(entry: Entry) -> None:
         _assert_vmap_equals_loop(lambda data: run(value, values, everyone, data), name)
         _assert_needs_key(lambda: total(value, values, everyone, None), name)
         seeds = [jax.random.key_data(jax.random.key(seed)) for seed in (2, 3)]
-        keys = [keys_drawn(lambda d: run(value, values, everyone, d), d) for d in seeds]
+        keys = keys_drawn_by_runs(lambda d: run(value, values, everyone, d), seeds)
         check_draws_differ(keys, name)
     if case.norm is not None:
         _check_sensitivity(case, lambda v, m: run(value, v, m, data), name)
@@ -209,7 +215,7 @@ def _check_sensitivity(case: AggregatorCase, statistic: Any, name: str) -> None:
         if not worst.change <= bound * (1 + 1e-4):
             raise AssertionError(
                 f"{name}: sensitivity({relation!r}) is {bound:.6g} in {case.norm}, but to "
-                f"{worst.kind} record {worst.index} changes the sum by {worst.change:.6g}: "
+                f"{worst.kind} record {worst.removed} changes the sum by {worst.change:.6g}: "
                 f"{worst.record}"
             )
 
@@ -238,7 +244,7 @@ def _with_one_bad(per_example: PyTree, bad: float) -> list[PyTree]:
     made = []
     for i, leaf in enumerate(leaves):
         spoiled = leaf.at[(0,) * leaf.ndim].set(bad)
-        made.append(treedef.unflatten([*leaves[:i], spoiled, *leaves[i + 1 :]]))
+        made.append(jax.tree.unflatten(treedef, [*leaves[:i], spoiled, *leaves[i + 1 :]]))
     return made
 
 

@@ -1,6 +1,7 @@
 """Which keys a program draws with: no two draws of a private run may share one."""
 
-from collections.abc import Callable, Sequence
+import functools
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import jax
@@ -10,7 +11,7 @@ from jax.extend import core
 
 from dpjax.testing._trees import QUICK, fresh
 
-_INLINE = ("jit", "pjit", "closed_call", "core_call", "remat", "checkpoint", "custom_jvp_call")
+_INLINE = ("jit", "pjit", "closed_call", "core_call", "remat2", "checkpoint", "custom_jvp_call")
 _JAXPR_NAMES = ("jaxpr", "call_jaxpr", "fun_jaxpr")
 
 
@@ -30,23 +31,39 @@ def keys_drawn(fn: Callable[..., Any], *args: Any) -> np.ndarray:
 
     Example:
       >>> import jax
-      >>> keys_drawn(lambda key: jax.random.normal(jax.random.fold_in(key, 1)), jax.random.key(0)).shape
+      >>> key = jax.random.key(0)
+      >>> keys_drawn(lambda key: jax.random.normal(jax.random.fold_in(key, 1)), key).shape
       (1, 2)
     """
+    return _drawer(fn, *args)(*args)
+
+
+def keys_drawn_by_runs(fn: Callable[..., Any], runs: Iterable[Any]) -> list[np.ndarray]:
+    """`keys_drawn(fn, argument)` for several arguments of one shape, compiled once."""
+    runs = list(runs)
+    drawer = _drawer(fn, runs[0])
+    return [drawer(argument) for argument in runs]
+
+
+def _drawer(fn: Callable[..., Any], *args: Any) -> Callable[..., np.ndarray]:
     closed = jax.make_jaxpr(fn)(*args)
 
+    @functools.partial(jax.jit, compiler_options=QUICK)
     def run(leaves: list[Any]) -> list[tuple[jax.Array, jax.Array]]:
         found: list[tuple[jax.Array, jax.Array]] = []
         _evaluate(closed.jaxpr, closed.consts, leaves, found)
         return found
 
-    found = jax.jit(run, compiler_options=QUICK)(jax.tree.leaves(args))
-    words = max((data.shape[-1] for data, _ in found), default=2)
-    rows = [np.zeros((0, words), np.uint32)]
-    for data, taken in found:
-        flat = np.asarray(data).reshape(-1, data.shape[-1])[np.asarray(taken).reshape(-1)]
-        rows.append(np.pad(flat, ((0, 0), (0, words - flat.shape[1]))))
-    return np.concatenate(rows)
+    def draw(*args: Any) -> np.ndarray:
+        found = run(jax.tree.leaves(args))
+        words = max((data.shape[-1] for data, _ in found), default=2)
+        rows = [np.zeros((0, words), np.uint32)]
+        for data, taken in found:
+            flat = np.asarray(data).reshape(-1, data.shape[-1])[np.asarray(taken).reshape(-1)]
+            rows.append(np.pad(flat, ((0, 0), (0, words - flat.shape[1]))))
+        return np.concatenate(rows)
+
+    return draw
 
 
 def check_draws_differ(runs: Sequence[np.ndarray], what: str) -> None:

@@ -1,6 +1,7 @@
 """The public transformations, aggregators and samplers of dpjax, as registry entries."""
 
 import functools
+from collections.abc import Callable
 from typing import Any
 
 import jax.numpy as jnp
@@ -33,9 +34,17 @@ def _floats(rng: np.random.Generator, *shape: int) -> Any:
     return jnp.asarray(rng.normal(size=shape), jnp.float32)
 
 
+def _noise_case(noise: Callable[..., Any]) -> TransformCase:
+    return TransformCase(noise, _updates())
+
+
+def _clip_case(clip: Callable[..., Any], values: Callable[[], PyTree], norm: str) -> AggregatorCase:
+    return AggregatorCase(clip, values(), norm=norm)
+
+
 def _register_transforms() -> None:
     for noise in (add_gaussian, add_laplace):
-        register(noise.__name__, "transform", lambda n=noise: TransformCase(n, _updates()))
+        register(noise.__name__, "transform", functools.partial(_noise_case, noise))
     register(
         "chain(add_gaussian, add_laplace)",
         "transform",
@@ -57,7 +66,7 @@ def _register_aggregators() -> None:
             register(
                 f"clip_by_norm({norm}{kind})",
                 "aggregator",
-                lambda c=clip, v=values, n=norm: AggregatorCase(c, v(), norm=n),
+                functools.partial(_clip_case, clip, values, norm),
             )
     register(
         "chain(clip_by_norm, add_gaussian)",

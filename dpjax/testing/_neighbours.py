@@ -27,13 +27,13 @@ class Neighbour(NamedTuple):
     Attributes:
       change: How far the statistic moved; infinite where it was not finite.
       kind: `"remove"`, `"add"` or `"replace"`.
-      index: Record removed or replaced; None for `"add"`.
+      removed: Position of the record removed or replaced; None for `"add"`.
       record: Record put in, leaves without a batch axis; None for `"remove"`.
     """
 
     change: float
     kind: str
-    index: int | None
+    removed: int | None
     record: PyTree
 
 
@@ -244,7 +244,7 @@ def _starting_points(
             column = [np.full(leaf.shape[1:], c[at_integer]) for _, c in rows]
             at_integer += 1
         columns.append(jnp.asarray(np.stack(column), leaf.dtype))
-    return treedef.unflatten(columns)
+    return jax.tree.unflatten(treedef, columns)
 
 
 def _names(batch: PyTree) -> list[str]:

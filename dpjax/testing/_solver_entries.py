@@ -65,7 +65,7 @@ def gradient_sum(build: Callable[[Any], Any], problem: Any) -> Statistic:
     state = jax.jit(lambda key: solver.init(problem, key=key))(jax.random.key(0))
     if hasattr(solver, "primal"):
         state = state._replace(multipliers=state.multipliers + jnp.arange(state.multipliers.size))
-        state = solver.prologue(problem, None, state)
+        state = solver.prologue(problem, _data(), state)
     scale = descent.batch_size / descent.learning_rate
 
     def of(batch: PyTree, mask: jax.Array) -> PyTree:
@@ -83,7 +83,7 @@ def table(solver: RateConstrainedSGDA) -> Statistic:
     """
     rows = np.eye(2 * _K).reshape(2 * _K, 2, _K)
     problem = RateConstrained.linear(_P, _K, from_masks(np.eye(2), rows, 0.0, field="group"))
-    state = solver.prologue(problem, None, solver.init(problem, key=jax.random.key(0)))
+    state = solver.prologue(problem, _data(), solver.init(problem, key=jax.random.key(0)))
     size = jnp.max(state.sizes)
 
     def of(batch: PyTree, mask: jax.Array) -> jax.Array:

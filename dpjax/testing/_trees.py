@@ -28,7 +28,9 @@ def is_float(leaf: Any) -> bool:
 
 def float_types() -> list[Any]:
     """The float types to run in: bfloat16, float32 and, where it is enabled, float64."""
-    return [jnp.bfloat16, jnp.float32] + ([jnp.float64] if jax.config.jax_enable_x64 else [])
+    return [jnp.bfloat16, jnp.float32] + (
+        [jnp.float64] if jnp.zeros(0, float).dtype == jnp.float64 else []
+    )
 
 
 def cast(tree: PyTree, dtype: Any) -> PyTree:
@@ -70,12 +72,13 @@ def save_and_load(tree: PyTree) -> PyTree:
         else:  # bfloat16 comes back as raw bytes
             made = jnp.asarray(data.view(to_numpy(leaf).dtype))
         restored.append(made)
-    return treedef.unflatten(restored)
+    return jax.tree.unflatten(treedef, restored)
 
 
 def assert_types(got: PyTree, want: PyTree, what: str) -> None:
     """Raises unless two trees agree in structure, and their leaves in shape and dtype."""
-    have, wish = jax.tree.structure(got), jax.tree.structure(want)
+    have: Any = jax.tree.structure(got)
+    wish: Any = jax.tree.structure(want)
     if have != wish:
         raise AssertionError(f"{what} changed structure: {have}, want {wish}")
     for (path, a), b in zip(

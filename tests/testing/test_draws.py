@@ -24,22 +24,21 @@ def test_sees_draws_under_every_transformation():
         _, b = jax.lax.scan(body, 0, jnp.arange(1, 4))
         c = jax.vmap(lambda i: jax.random.normal(jax.random.fold_in(key, i)))(jnp.arange(4, 9))
 
-        spare = jax.random.clone(key)  # custom derivatives count as users of what they close over
+        # custom derivatives and checkpoint count as users of what they close over
+        spare = [jax.random.clone(key) for _ in range(3)]
 
         @jax.custom_jvp
         def d(x):
-            return x * jax.random.normal(jax.random.fold_in(spare, 9))
+            return x * jax.random.normal(jax.random.fold_in(spare[0], 9))
 
         d.defjvp(lambda p, t: (d(*p), t[0]))
 
         @jax.custom_vjp
         def e(x):
-            return x * jax.random.normal(jax.random.fold_in(jax.random.clone(spare), 10))
+            return x * jax.random.normal(jax.random.fold_in(spare[1], 10))
 
         e.defvjp(lambda x: (e(x), x), lambda r, g: (g,))
-        f = jax.checkpoint(
-            lambda x: x * jax.random.normal(jax.random.fold_in(jax.random.clone(key), 11))
-        )(1.0)
+        f = jax.checkpoint(lambda x: x * jax.random.normal(jax.random.fold_in(spare[2], 11)))(1.0)
         return a, b, c, d(1.0), e(1.0), f
 
     found = dpt.keys_drawn(keyed(program), words())
