@@ -25,12 +25,18 @@ def main(argv: list[str] | None = None) -> int:
     run.add_argument("--data", type=Path, default=None, help="folder with the data files")
     plot = commands.add_parser("plot", help="draw plots again from the committed JSON")
     plot.add_argument("study", nargs="*", help="default: all that have results")
+    commands.add_parser("readme", help="write the README's results from the committed JSON")
     args = parser.parse_args(argv)
 
     if args.command == "list":
         for name in studies():
             doc = importlib.import_module(f"benchmarks.{name}").__doc__ or ""
             print(f"{name:16} {doc.strip().splitlines()[0]}")
+        return 0
+    if args.command == "readme":
+        from benchmarks import _readme
+
+        print(_readme.write())
         return 0
     if args.command == "plot":
         have = [n for n in studies() if (_runner.RESULTS / f"{n}.json").exists()]

@@ -126,6 +126,32 @@ def summary(result: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
+def readme(frontiers: dict[str, Any]) -> str:
+    """Markdown table of one slack a frontier, or two."""
+    shown = {
+        "adult_parity": ("Adult, parity", (0.05, 0.02)),
+        "credit_parity": ("Credit default, parity", (0.01,)),
+        "parkinsons_parity": ("Parkinsons, parity", (0.05,)),
+        "adult_false_negatives": ("Adult, false negatives", (0.25, 0.15)),
+    }
+    columns = [f"epsilon {e:g}: error" for e in EPSILONS]
+    header = [
+        "problem",
+        "slack",
+        *(cell for c in columns for cell in (c, "gap or rate")),
+        "not private: error",
+        "gap or rate",
+    ]
+    lines = ["| " + " | ".join(header) + " |", "|---" * len(header) + "|"]
+    for name, (title, slacks) in shown.items():
+        for slack in slacks:
+            points = [p for p in frontiers[name]["private"] if p["slack"] == slack]
+            points += [p for p in frontiers[name]["non_private"] if p["slack"] == slack]
+            cells = [f"{p['error']:.4f} | {p['disparity']:.4f}" for p in points]
+            lines.append(f"| {title} | {slack} | " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
 def plot(result: dict[str, Any]) -> Path:
     """One panel a frontier."""
     from matplotlib import pyplot

@@ -173,6 +173,13 @@ def _opacus(records: Any, steps: int) -> dict[str, Any]:
     return {"DP-SGD (opacus)": (call, steps)}
 
 
+def readme(result: dict[str, Any]) -> str:
+    """Markdown table of medians."""
+    lines = ["| method | microseconds a step |", "|---|---|"]
+    times = result["microseconds_per_step"]
+    return "\n".join([*lines, *(f"| {name} | {t['median']:.0f} |" for name, t in times.items())])
+
+
 def summary(result: dict[str, Any]) -> str:
     """Markdown table and ratios."""
     lines = ["| method | microseconds a step (quartiles) |", "|---|---|"]

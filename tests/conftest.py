@@ -2,15 +2,14 @@
 
 import os
 
-_WORKER = "PYTEST_XDIST_WORKER" in os.environ
-if _WORKER:  # one core for each worker; read when XLA starts
+if "PYTEST_XDIST_WORKER" in os.environ:  # one core for each worker; read when XLA starts
     os.environ["XLA_FLAGS"] = (
         os.environ.get("XLA_FLAGS", "") + " --xla_cpu_multi_thread_eigen=false"
     ).strip()
 
-import jax  # noqa: E402
-import numpy as np  # noqa: E402
-import pytest  # noqa: E402
+import jax
+import numpy as np
+import pytest
 
 X64 = os.environ.get("DPJAX_TEST_X64", "0") == "1"
 
@@ -18,11 +17,9 @@ jax.config.update("jax_numpy_rank_promotion", "raise")
 jax.config.update("jax_debug_key_reuse", True)
 jax.config.update("jax_enable_x64", X64)
 
-# Outside our hands, and of no consequence here: the fewer the better, each as narrow as it can be.
-_THIRD_PARTY_NOISE = (
-    # coverage and debuggers make JAX fork late; nothing here forks
-    "ignore:os.fork\\(\\) was called:RuntimeWarning",
-)
+# A warning of somebody else's code that has no consequence here goes on this list, as narrowly as
+# it can be matched: "ignore:message:category:module".
+_THIRD_PARTY_NOISE: tuple[str, ...] = ()
 
 
 def pytest_configure(config):

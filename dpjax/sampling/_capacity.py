@@ -102,7 +102,7 @@ def default_capacity(
     """Capacity of a Poisson batch when none is asked for.
 
     `poisson_capacity` for `num_records + 1` records (a neighbour may have one more), rounded
-    up to a multiple of 32, and at most `num_records`.
+    up to a multiple of 32, and at most `num_records + 1`, which cannot overflow.
 
     Args:
       num_records: public upper bound on the number of records.
@@ -121,8 +121,8 @@ def default_capacity(
       >>> default_capacity(36_000, 512 / 36_000, 3000)
       704
       >>> default_capacity(100, 1.0, 10)
-      100
+      101
     """
     check_int("num_records", num_records, minimum=1)
     exact = poisson_capacity(num_records + 1, rate, steps, delta=delta, epsilon=epsilon)
-    return min(math.ceil(exact / MULTIPLE) * MULTIPLE, num_records)
+    return min(math.ceil(exact / MULTIPLE) * MULTIPLE, num_records + 1)

@@ -197,7 +197,7 @@ class RateConstrainedSGDA:
         own = {name: overrides.pop(name) for name in own_names & set(overrides)}
         if problem.num_constraints == 0:
             own.setdefault("histogram", "none")
-        own.setdefault("dual_learning_rate", 0.05)
+        own.setdefault("dual_learning_rate", 0.15)
 
         def make(noise: float) -> "RateConstrainedSGDA":
             z_histogram, z_gradient = split_noise(

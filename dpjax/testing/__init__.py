@@ -11,9 +11,9 @@ from dpjax.testing._cases import SolverCase as SolverCase
 from dpjax.testing._cases import Statistic as Statistic
 from dpjax.testing._cases import TransformCase as TransformCase
 from dpjax.testing._conformance import check_entry as check_entry
+from dpjax.testing._conformance_aggregators import check_aggregator as check_aggregator
 from dpjax.testing._conformance_samplers import check_sampler as check_sampler
 from dpjax.testing._conformance_solvers import check_solver as check_solver
-from dpjax.testing._conformance_transforms import check_aggregator as check_aggregator
 from dpjax.testing._conformance_transforms import check_transform as check_transform
 from dpjax.testing._draws import check_draws_differ as check_draws_differ
 from dpjax.testing._draws import keys_drawn as keys_drawn

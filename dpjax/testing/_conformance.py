@@ -1,8 +1,9 @@
 """One entry point to the conformance suites."""
 
+from dpjax.testing._conformance_aggregators import check_aggregator
 from dpjax.testing._conformance_samplers import check_sampler
 from dpjax.testing._conformance_solvers import check_solver
-from dpjax.testing._conformance_transforms import check_aggregator, check_transform
+from dpjax.testing._conformance_transforms import check_transform
 from dpjax.testing._registry import Entry
 
 _CHECKS = {

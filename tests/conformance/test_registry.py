@@ -7,7 +7,22 @@ import dpjax.testing as dpt
 ENTRIES = dpt.registry()
 
 
-@pytest.mark.parametrize("name", ENTRIES)
+# near relatives of entries that always run, or long to compile
+SLOW = {
+    "RateConstrainedSGDA(laplace, soft, l1)",
+    "RateConstrainedSGDA(ema)",
+    "DPSGD(host, truncate)",
+    "seeded(add_gaussian)",
+    "clip_by_norm(l1)",
+    "clip_by_norm(linf)",
+    "clip_by_norm(linf, OuterProduct)",
+}
+
+
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=[pytest.mark.slow] if name in SLOW else []) for name in ENTRIES],
+)
 def test_conforms(name):
     dpt.check_entry(ENTRIES[name])
 
@@ -33,6 +48,7 @@ def test_register_refuses_what_is_taken_or_unknown():
     with pytest.raises(ValueError, match="gadget"):
         dpt.entries("gadget")
     assert {entry.kind for entry in dpt.entries("solver")} == {"solver"}
+    assert set(ENTRIES) >= SLOW
 
 
 def test_importing_dpjax_does_not_import_the_suite():

@@ -26,10 +26,10 @@ def test_adult_capacity_is_minimal():
 @pytest.mark.parametrize("rate", [1e-9, 0.01, 0.5, 1.0])
 def test_default_capacity(n, rate):
     capacity = default_capacity(n, rate, 3000)
-    assert 1 <= capacity <= n
-    assert capacity % 32 == 0 or capacity == n
+    assert 1 <= capacity <= n + 1
+    assert capacity % 32 == 0 or capacity == n + 1
     p = overflow_probability(n + 1, rate, capacity)
-    if capacity < n:
+    if capacity <= n:
         assert 3000 * p * (1 + math.exp(10)) <= 0.01 * 1e-5
         if capacity > 32:
             assert 3000 * overflow_probability(n + 1, rate, capacity - 32) * math.exp(10) > 1e-7
@@ -79,3 +79,9 @@ def test_bad_input(kwargs, message):
     good = {"num_records": 100, "rate": 0.1, "steps": 10, "delta": 1e-5, "epsilon": 1.0}
     with pytest.raises(ValueError, match=message):
         poisson_capacity(**{**good, **kwargs})
+
+
+@pytest.mark.parametrize("rate", [1.0, 0.999, 0.5])
+def test_small_data_sets_leave_a_budget_to_spend(rate):
+    """The default capacity counts the neighbour with one record more."""
+    assert PoissonSampler(rate, 20, 200).failure_probability() < 1e-9
