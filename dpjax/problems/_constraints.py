@@ -93,8 +93,12 @@ class RateConstraints:
         return self.membership.T @ by_subset
 
     def tabulate(self, predictions: jax.Array, part: jax.Array) -> jax.Array:
-        """Sums predictions `[B, K]` by part, `[Q, K]`; an id outside 0..Q-1 adds nothing."""
-        return self.one_hot_parts(part, predictions.dtype).T @ predictions
+        """Sums predictions `[B, K]` by part, `[Q, K]`; an id outside 0..Q-1 adds nothing.
+
+        In full float32 precision on every device: a record must not count for more than 1.
+        """
+        parts = self.one_hot_parts(part, predictions.dtype)
+        return jnp.matmul(parts.T, predictions, precision=jax.lax.Precision.HIGHEST)
 
     def one_hot_parts(self, part: jax.Array, dtype: Any) -> jax.Array:
         """Indicator `[B, Q]`; an id outside 0..Q-1 gives a row of zeros."""

@@ -276,7 +276,7 @@ def with_defaults(
         "batch_size": num_records * participation_rate(sampler, num_records),
         "decay": max(0.0, 1 - 10 / sampler.steps),
     }
-    known = {f.name for f in dataclasses.fields(DPSGD)}
+    known = {f.name for f in dataclasses.fields(DPSGD)} - {"sampler", "relation"}
     for name in overrides:
         if name not in known:
             raise TypeError(f"unknown field {name!r}; DPSGD has {sorted(known)}")

@@ -108,6 +108,9 @@ class RateConstrainedSGDA:
         far; `"fixed"`: rate times one count of the data (static).
       multiplier_set: `"box"`, `"orthant"` or `"l1"` (static).
 
+    Clipping can put a tight constraint out of reach, whatever the noise: it cuts the gradients of
+    the records that would enforce it first. If multipliers grow to their bound, raise `clip_norm`.
+
     Raises:
       ValueError: If a value is outside its bound; the message names both.
 
