@@ -1,0 +1,41 @@
+"""`python -m dpjax`: what it prints and draws."""
+
+import json
+
+import pytest
+
+from dpjax.__main__ import main
+
+FAST = ["--fast", "--steps", "30"]
+
+
+def test_json_is_one_object_with_the_promised_fields(capsys):
+    assert main([*FAST, "--json", "--plot", ""]) == 0
+    result = json.loads(capsys.readouterr().out)
+    assert [run["slack"] for run in result["runs"]] == [0.02, 0.05]
+    for run in result["runs"]:
+        assert {"slack", "error", "disparity", "epsilon", "delta", "seconds"} <= run.keys()
+        assert 0.99 < run["epsilon"] <= 1.0
+        assert run["delta"] == 1e-5
+        assert 0 < run["error"] < 0.5
+        assert run["seconds"] > 0
+    assert result["num_train"] + result["num_test"] == 48_842
+
+
+def test_table_and_plot(capsys, tmp_path):
+    path = tmp_path / "frontier.png"
+    assert main([*FAST, "--slacks", "0.3", "0.1", "0.05", "--plot", str(path)]) == 0
+    out = capsys.readouterr().out
+    assert "sigma_eff" in out
+    assert "non-private" in out
+    assert str(path) in out
+    assert path.read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize(
+    ("argv", "error"),
+    [(["--epsilon", "-1"], ValueError), (["--seeds", "0"], SystemExit)],
+)
+def test_bad_arguments(argv, error):
+    with pytest.raises(error):
+        main(argv)
