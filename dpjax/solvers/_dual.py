@@ -33,6 +33,15 @@ def default_size_floor(deviation: Any, membership: jax.Array, num_classes: int) 
     return jnp.maximum(1.0, 2 * deviation * jnp.sqrt(num_classes * membership.sum(axis=1)))
 
 
+def default_dual_learning_rate(deviation: float, num_parts: int, batch_size: float) -> float:
+    """0.15, or less where the noise in a rate, about `deviation * Q / m`, exceeds 0.05.
+
+    A larger step only adds a random walk of the multipliers there.
+    """
+    noise = deviation * num_parts / batch_size
+    return 0.15 * min(1.0, 0.05 / noise) if noise > 0 else 0.15
+
+
 def running_mean(mean: jax.Array, new: jax.Array, count: jax.Array, decay: Any) -> jax.Array:
     """Mean of `count` values so far; with a decay, later ones weigh more."""
     rate = 1 / count if decay is None else jnp.where(count == 1, 1.0, 1 - decay)

@@ -22,6 +22,7 @@ from dpjax.solvers._dual import (
     HISTOGRAMS,
     MULTIPLIER_SETS,
     cell_deviation,
+    default_dual_learning_rate,
     default_size_floor,
     project_multipliers,
     running_mean,
@@ -200,7 +201,6 @@ class RateConstrainedSGDA:
         own = {name: overrides.pop(name) for name in own_names & set(overrides)}
         if problem.num_constraints == 0:
             own.setdefault("histogram", "none")
-        own.setdefault("dual_learning_rate", 0.15)
 
         def make(noise: float) -> "RateConstrainedSGDA":
             z_histogram, z_gradient = split_noise(
@@ -210,7 +210,14 @@ class RateConstrainedSGDA:
                 {"noise_multiplier": z_gradient} | overrides, sampler, num_records, problem
             )
             descent = DPSGD(sampler, relation=relation, **primal)
-            return cls(descent, **({"histogram_noise": z_histogram} | own))
+            dual: dict[str, Any] = {"histogram_noise": z_histogram} | own
+            if "dual_learning_rate" not in dual:
+                parts = problem.constraints.part.num_parts if problem.num_constraints else 1
+                deviation = cell_deviation(dual.get("histogram", ""), dual["histogram_noise"])
+                dual["dual_learning_rate"] = default_dual_learning_rate(
+                    deviation, parts, descent.batch_size
+                )
+            return cls(descent, **dual)
 
         if "histogram_noise" in own and "noise_multiplier" in overrides:
             return make(1.0)

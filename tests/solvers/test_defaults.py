@@ -1,0 +1,38 @@
+"""Defaults follow from public sizes and the budget alone."""
+
+import pytest
+
+import dpjax
+from dpjax.solvers import RateConstrainedSGDA
+
+
+def _solver(num_records, epsilon, **overrides):
+    parity = dpjax.problems.demographic_parity(2, 2, slack=0.05)
+    problem = dpjax.problems.RateConstrained.linear(20, 2, parity)
+    return RateConstrainedSGDA.for_budget(
+        problem, num_records, dpjax.Budget(epsilon, 1e-5), steps=200, **overrides
+    )
+
+
+def test_steps_shrink_under_heavy_noise_only():
+    small, large = _solver(1000, 0.2), _solver(200_000, 3.0)
+    assert large.primal.learning_rate == 1.0
+    assert large.dual_learning_rate == 0.15
+    assert small.primal.learning_rate < 0.5
+    assert small.dual_learning_rate < 0.05
+    noise = small.histogram_noise * 2 / small.primal.batch_size
+    assert small.dual_learning_rate == pytest.approx(0.15 * 0.05 / noise)
+
+
+def test_what_is_given_is_kept():
+    solver = _solver(1000, 0.2, dual_learning_rate=0.3, learning_rate=0.7, clip_norm=1.5)
+    assert (solver.dual_learning_rate, solver.primal.learning_rate) == (0.3, 0.7)
+    assert solver.primal.clip_norm == 1.5
+
+
+def test_a_sweep_over_budgets_has_one_shape():
+    shapes = {
+        (s.sampler.capacity, s.sampler.steps, s.primal.batch_size)
+        for s in (_solver(36_000, eps) for eps in (0.5, 1.0, 3.0))
+    }
+    assert len(shapes) == 1
