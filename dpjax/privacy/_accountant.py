@@ -5,7 +5,6 @@ import math
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-import attr
 import numpy as np
 from dp_accounting import NeighboringRelation
 from dp_accounting import dp_event as dpe
@@ -13,8 +12,8 @@ from dp_accounting.pld import privacy_loss_distribution as pld_lib
 from dp_accounting.rdp import RdpAccountant
 
 from dpjax.privacy import _joint
-from dpjax.privacy._structure import event_key, flatten, unflatten
-from dpjax.privacy._support import batch_releases, is_joint, route
+from dpjax.privacy._structure import event_fields, event_key, flatten, unflatten, with_inner
+from dpjax.privacy._support import UnsupportedEventError, batch_releases, is_joint, route
 
 _INTERVAL = 1e-4
 _CELLS_PER_SPREAD = 60  # one step's loss; the relative error of epsilon is about 1e-4 / 2
@@ -170,25 +169,21 @@ def _library_pld(
             )
         case dpe.MixtureOfGaussiansDpEvent():
             return pld_lib.from_mixture_gaussian_mechanism(
-                **_fields(event), value_discretization_interval=interval
+                **event_fields(event), value_discretization_interval=interval
             )
         case dpe.RandomizedResponseDpEvent():
             return pld_lib.from_randomized_response(
-                **_fields(event),
+                **event_fields(event),
                 value_discretization_interval=interval,
                 neighboring_relation=relation,
             )
         case dpe.TruncatedSubsampledGaussianDpEvent():
             return pld_lib.from_truncated_subsampled_gaussian_mechanism(
-                **_fields(event),
+                **event_fields(event),
                 value_discretization_interval=interval,
                 neighboring_relation=relation,
             )
-    raise NotImplementedError(f"no privacy loss distribution for {event}")
-
-
-def _fields(event: dpe.DpEvent) -> dict[str, object]:
-    return attr.asdict(event, recurse=False)
+    raise UnsupportedEventError(f"no privacy loss distribution is known for {event}")
 
 
 def _is_sampled(event: dpe.DpEvent) -> bool:
@@ -205,5 +200,5 @@ def _with_halved_noise(event: dpe.DpEvent) -> dpe.DpEvent:
     if isinstance(event, dpe.ComposedDpEvent):
         return dpe.ComposedDpEvent([_with_halved_noise(inner) for inner in event.events])
     if getattr(event, "event", None) is not None:
-        return attr.evolve(event, event=_with_halved_noise(event.event))
+        return with_inner(event, _with_halved_noise(event.event))
     return event

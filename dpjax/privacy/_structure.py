@@ -4,7 +4,6 @@ import math
 from collections.abc import Hashable, Iterable
 from typing import Any
 
-import attr
 import numpy as np
 from dp_accounting import dp_event as dpe
 
@@ -12,6 +11,16 @@ from dpjax.core._checks import check_int, check_nonnegative, is_traced
 from dpjax.privacy._multipliers import effective_noise_multiplier
 
 _NOISE_FIELDS = ("noise_multiplier", "noise_parameter", "standard_deviation", "rho", "xi")
+
+
+def event_fields(event: dpe.DpEvent) -> dict[str, Any]:
+    """The fields of an event by name, in the order of its constructor."""
+    return {name: getattr(event, name) for name in type(event).__match_args__}
+
+
+def with_inner(event: Any, inner: dpe.DpEvent) -> dpe.DpEvent:
+    """The same event of another inner event."""
+    return type(event)(**event_fields(event) | {"event": inner})
 
 
 def event_key(value: Any) -> Hashable:
@@ -22,8 +31,7 @@ def event_key(value: Any) -> Hashable:
             "it outside jit and vmap, from static fields"
         )
     if isinstance(value, dpe.DpEvent):
-        fields = attr.fields_dict(type(value))
-        return (type(value).__name__, *(event_key(getattr(value, name)) for name in fields))
+        return (type(value).__name__, *map(event_key, event_fields(value).values()))
     if isinstance(value, str) or value is None:
         return value
     if isinstance(value, list | tuple):
@@ -137,7 +145,7 @@ def _walk_leaf(event: dpe.DpEvent, count: int) -> list[tuple[dpe.DpEvent, int]]:
     inner = flatten(event.event)  # sampled or repeated in a way that stays as it is
     if any(isinstance(part, dpe.NonPrivateDpEvent) for part, _ in inner):
         return [(dpe.NonPrivateDpEvent(), 1)]
-    return [(attr.evolve(event, event=unflatten(inner)), count)] if inner else []
+    return [(with_inner(event, unflatten(inner)), count)] if inner else []
 
 
 def _sampling_probability(rate: float) -> float:
