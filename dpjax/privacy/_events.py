@@ -36,7 +36,8 @@ def joint_poisson_event(
             place of Laplace. *Public*. With neither there is no histogram.
         truncated_batch_size: Largest batch that is processed, if a larger one is cut down to it
             *uniformly at random* (dropping the highest indices is not). *Public*.
-        num_records: Number of records, for the truncation. Public only under replace_one.
+        num_records: Exact number of records, for the truncation: for fewer the event claims too
+            little, so use it under replace_one, where the number is public.
 
     Returns:
         A `dp_accounting.DpEvent` for `Guarantee`.

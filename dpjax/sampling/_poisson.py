@@ -29,9 +29,10 @@ class PoissonSampler:
     Guarantee: add-or-remove-one. A mechanism `M` on these batches has event
     `PoissonSampledDpEvent(rate, M)`, but for a probability of `failure_probability()` in all,
     which costs `(1 + e^epsilon) * failure_probability()` of delta. With
-    `overflow="truncate"` and a Gaussian mechanism the event is
+    `overflow="truncate"`, under replace-one and for a Gaussian mechanism, the event is
     `TruncatedSubsampledGaussianDpEvent(num_records, rate, capacity, ...)`, in which
-    overflow is accounted for; `num_records` has to bound the larger of two neighbours then.
+    overflow is accounted for. It counts on records being cut, so it claims too little for fewer
+    than `num_records` records: their number has to be exact, and public.
 
     A batch with more members than slots loses the surplus: with `overflow="declare"` in any
     way (`"gaps"` keeps the lowest indices), as a failure; with `"truncate"` uniformly at random.
@@ -46,7 +47,8 @@ class PoissonSampler:
     Args:
       rate: probability with which each record takes part, in (0, 1] (public, static).
       steps: number of batches (public, static).
-      num_records: public upper bound on the number of records, below 2^31 (static).
+      num_records: public upper bound on the number of records, below 2^31; with
+        `overflow="truncate"` their exact number (static).
       capacity: slots of a batch (public, static); None for `default_capacity`.
       method: `"gaps"` draws each batch inside the compiled loop, at a cost that does not grow
         with `num_records`; `"host"` draws them all in `plan` with NumPy, to double precision.
@@ -54,7 +56,7 @@ class PoissonSampler:
 
     Raises:
       ValueError: an argument is outside its range, or (by `plan` and `batch`) there are more
-        records than `num_records`.
+        records than `num_records`, or fewer with `overflow="truncate"`.
       TypeError: `rate` is traced, or (by `plan`) the key is, with `method="host"`.
 
     Example:
@@ -160,4 +162,9 @@ class PoissonSampler:
             raise ValueError(
                 f"the data have {num_records} records, more than the sampler's public bound "
                 f"num_records = {self.num_records}"
+            )
+        if self.overflow == "truncate" and num_records < self.num_records:
+            raise ValueError(
+                f"the data have {num_records} records, but overflow='truncate' needs exactly "
+                f"num_records = {self.num_records}: fewer are cut more rarely than is accounted"
             )

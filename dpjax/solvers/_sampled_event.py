@@ -45,7 +45,9 @@ def run_event(
 
 def natural_relation(sampler: Any) -> str:
     """The relation a sampler's guarantee is stated for, unless the user asks for another."""
-    return "replace_one" if isinstance(sampler, DisjointPartition) else "add_or_remove_one"
+    if isinstance(sampler, DisjointPartition) or getattr(sampler, "overflow", "") == "truncate":
+        return "replace_one"
+    return "add_or_remove_one"
 
 
 def check_relation(sampler: Any, relation: Any) -> None:
@@ -55,6 +57,11 @@ def check_relation(sampler: Any, relation: Any) -> None:
         raise ValueError(
             "relation must be replace_one or replace_special with DisjointPartition, whose batches "
             f"depend on the number of records, got {name}"
+        )
+    if getattr(sampler, "overflow", None) == "truncate" and name != "replace_one":
+        raise ValueError(
+            "relation must be replace_one with overflow='truncate', whose event holds for one "
+            f"public number of records alone, got {name}; overflow='declare' takes any relation"
         )
 
 

@@ -80,10 +80,13 @@ def _register_aggregators() -> None:
 def _register_samplers() -> None:
     def poisson(name: str, **options: Any) -> None:
         concrete = options.get("method") == "host"
+        records = 24 if options.get("overflow") == "truncate" else 20
         register(
             f"PoissonSampler({name})",
             "sampler",
-            lambda: SamplerCase(PoissonSampler(0.3, 5, 24, **options), 20, concrete_key=concrete),
+            lambda: SamplerCase(
+                PoissonSampler(0.3, 5, 24, **options), records, concrete_key=concrete
+            ),
         )
 
     poisson("gaps")

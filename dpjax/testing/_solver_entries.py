@@ -145,7 +145,9 @@ register(
     "DPSGD(host, truncate)",
     "solver",
     lambda: _dpsgd(
-        _linear, sampler=PoissonSampler(0.3, 4, _N, 10, method="host", overflow="truncate")
+        _linear,
+        sampler=PoissonSampler(0.3, 4, _N, 10, method="host", overflow="truncate"),
+        relation="replace_one",
     ),
 )
 register("RateConstrainedSGDA(gaussian, hard, batch)", "solver", lambda: _sgda(attack=True))

@@ -11,7 +11,7 @@ from dpjax.sampling import DisjointPartition, FullBatch, PoissonSampler
 N = 24
 SAMPLERS = {
     "gaps": PoissonSampler(0.2, 6, 30),
-    "gaps-truncate": PoissonSampler(0.2, 6, 30, 5, overflow="truncate"),
+    "gaps-truncate": PoissonSampler(0.2, 6, 24, 5, overflow="truncate"),
     "host": PoissonSampler(0.2, 6, 30, method="host"),
     "full": FullBatch(6),
     "partition": DisjointPartition(6, 4),

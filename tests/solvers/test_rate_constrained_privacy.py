@@ -178,13 +178,19 @@ def test_replace_one_doubles_the_noise_and_laplace_is_refused():
 
 def test_truncated_batches_use_the_truncated_event():
     sampler = PoissonSampler(0.05, 20, 2000, capacity=120, overflow="truncate")
-    solver = _solver(sampler=sampler, batch_size=None, steps=None)
+    options = {"sampler": sampler, "batch_size": None, "steps": None}
+    solver = _solver(**options)  # replace-one is what such a sampler can give
     assert "TruncatedSubsampledGaussian" in repr(solver.guarantee().event)
+    assert solver.primal.relation == "replace_one"
     assert solver.guarantee().epsilon(1e-5) <= 1.0
-    untruncated = _solver()
+    untruncated = _solver(budget=dpjax.Budget(1.0, 1e-5, "replace_one"))
     assert solver.primal.noise_multiplier > untruncated.primal.noise_multiplier
     with pytest.raises(ValueError, match=r"[Ll]aplace"):
-        _solver(sampler=sampler, batch_size=None, steps=None, histogram="laplace")
+        _solver(**options, histogram="laplace")
+    with pytest.raises(ValueError, match=r"must be replace_one.*got add_or_remove_one"):
+        _solver(**options, budget=dpjax.Budget(1.0, 1e-5, "add_or_remove_one"))
+    with pytest.raises(ValueError, match=r"1999 records.*exactly num_records = 2000"):
+        dpjax.solve(solver, _problem(), _records(1999), key=jax.random.key(0))
 
 
 @pytest.mark.parametrize(
