@@ -36,10 +36,9 @@ def main(argv: list[str] | None = None) -> int:
         file=say,
     )
     private, reference = [], []
-    shown = sys.stderr.isatty()
-    with tqdm(total=2 * len(args.slacks), desc="training", unit="run", disable=not shown) as bar:
+    with tqdm(total=2 * len(args.slacks), desc="training", unit="frontier point") as bar:
         for slack in args.slacks:
-            private.append(_private(train, test, slack, budget, args, bar.disable is False))
+            private.append(_private(train, test, slack, budget, args))
             bar.update()
             reference.append(_non_private(train, test, slack, args))
             bar.update()
@@ -82,7 +81,7 @@ def _parse(argv: list[str] | None) -> argparse.Namespace:
 
 
 def _private(
-    train: Dataset, test: Dataset, slack: float, budget: Budget, args: Any, progress: bool
+    train: Dataset, test: Dataset, slack: float, budget: Budget, args: Any
 ) -> dict[str, Any]:
     problem = _problem(train, slack)
     start = time.perf_counter()
@@ -90,9 +89,7 @@ def _private(
         problem, num_records=len(train), budget=budget, steps=args.steps
     )
     keys = jax.random.split(jax.random.key(args.seed), args.seeds)
-    params = [
-        solve(solver, problem, train.as_dict(), key=key, progress=progress).params for key in keys
-    ]
+    params = [solve(solver, problem, train.as_dict(), key=key).params for key in keys]
     jax.block_until_ready(params)
     seconds = time.perf_counter() - start
     return {
