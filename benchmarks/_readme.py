@@ -3,7 +3,7 @@
 import textwrap
 from pathlib import Path
 
-from benchmarks import _runner, fair_frontiers, step_time
+from benchmarks import _runner, adult_splits, fair_frontiers, step_time
 
 README = Path(__file__).parents[1] / "README.md"
 START, END = "<!-- results -->\n", "<!-- /results -->"
@@ -29,6 +29,7 @@ def results() -> str:
             the sex alone where we protect the whole record. Much of the difference is the
             features: ours are one-hot and binned by public bounds.
         """),
+        _text(adult_splits.readme(_runner.load("adult_splits"))),
         "![frontiers](benchmarks/results/fair_frontiers.png)",
         _text(f"""
             Where it does not do well: on Parkinsons

@@ -35,38 +35,52 @@ def run(*, fast: bool, data: Path | None) -> dict[str, Any]:
     """All frontiers; `fast` takes two slacks, two seeds and 50 steps of Adult alone."""
     adult = dpjax.datasets.adult()
     cases: dict[str, tuple[Any, Any, Any, dict[str, Any]]] = {
-        "adult_parity": (adult, _parity, PARITY_SLACKS, {})
+        "adult_parity": (adult, parity, PARITY_SLACKS, {})
     }
     if not fast:
         credit = dpjax.datasets.credit_default(path=data and data / "credit_default.csv.gz")
         parkinsons = dpjax.datasets.parkinsons(path=data and data / "parkinsons_updrs.csv.gz")
-        cases["adult_parity_as_published"] = (adult, _parity, PARITY_SLACKS, {"as_published": True})
-        cases["credit_parity"] = (credit, _parity, PARITY_SLACKS, {})
-        cases["parkinsons_parity"] = (parkinsons, _parity, PARITY_SLACKS, {})
-        cases["adult_false_negatives"] = (adult, _fnr, FNR_SLACKS, {})
-        cases["adult_false_negatives_clip_8"] = (adult, _fnr, FNR_SLACKS, {"clip_norm": 8.0})
+        cases["adult_parity_as_published"] = (adult, parity, PARITY_SLACKS, {"as_published": True})
+        cases["credit_parity"] = (credit, parity, PARITY_SLACKS, {})
+        cases["parkinsons_parity"] = (parkinsons, parity, PARITY_SLACKS, {})
+        cases["adult_false_negatives"] = (adult, false_negatives, FNR_SLACKS, {})
+        cases["adult_false_negatives_clip_8"] = (
+            adult,
+            false_negatives,
+            FNR_SLACKS,
+            {"clip_norm": 8.0},
+        )
     frontiers = {}
     for name, (dataset, constraint, slacks, options) in cases.items():
         print(name, flush=True)
         options = {"steps": 50} if fast else options
         seeds, slacks = (2, slacks[2:4]) if fast else (SEEDS, slacks)
-        frontiers[name] = _frontier(dataset, constraint, slacks, seeds, options)
+        frontiers[name] = frontier(dataset, constraint, slacks, seeds, options)
         frontiers[name]["published"] = PUBLISHED.get(name, [])
     return {"delta": DELTA, "frontiers": frontiers}
 
 
-def _parity(slack: Any) -> Any:
+def parity(slack: Any) -> Any:
     return dpjax.problems.demographic_parity(num_groups=2, num_classes=2, slack=slack)
 
 
-def _fnr(slack: Any) -> Any:
+def false_negatives(slack: Any) -> Any:
     return dpjax.problems.false_negative_rate(num_classes=2, slack=slack)
 
 
-def _frontier(
-    dataset: Any, constraint: Any, slacks: Any, seeds: int, options: dict[str, Any]
+def frontier(
+    dataset: Any,
+    constraint: Any,
+    slacks: Any,
+    seeds: int,
+    options: dict[str, Any],
+    *,
+    epsilons: tuple[float, ...] = EPSILONS,
+    split: int = 0,
+    reference: bool = True,
 ) -> dict[str, Any]:
-    train, test = dataset.split(test=0.25, seed=0)
+    """Private and, as a reference, non-private points of one data set, by slack."""
+    train, test = dataset.split(test=0.25, seed=split)
     on_device = jax.tree.map(jnp.asarray, (train.as_dict(), test.as_dict()))
     problem = dpjax.problems.RateConstrained.linear(train.num_features, 2, constraint(0.1))
 
@@ -81,7 +95,7 @@ def _frontier(
 
     keys = jax.random.split(jax.random.key(2024), seeds)
     points = []
-    for epsilon in EPSILONS:
+    for epsilon in epsilons:
         solver = dpjax.solvers.RateConstrainedSGDA.for_budget(
             problem, len(train), dpjax.Budget(epsilon, DELTA), **options
         )
@@ -98,7 +112,7 @@ def _frontier(
         histogram_noise=0.0,
         clip_norm=1e6,
     )
-    reference = [_point(s, [one(plain, jnp.asarray(s), keys[0])]) for s in slacks]
+    plain_slacks = slacks if reference else ()
     return {
         "num_train": len(train),
         "num_test": len(test),
@@ -107,7 +121,7 @@ def _frontier(
         "steps": solver.sampler.steps,
         "batch_size": solver.primal.batch_size,
         "private": points,
-        "non_private": reference,
+        "non_private": [_point(s, [one(plain, jnp.asarray(s), keys[0])]) for s in plain_slacks],
     }
 
 
