@@ -88,7 +88,7 @@ def clip_by_norm(max_norm: ArrayLike, norm: str = "l2") -> Aggregator:
 
     def sensitivity(relation: Any) -> float:
         factor = 2 if resolve_relation(relation).name == "REPLACE_ONE" else 1
-        bound: Any = factor * jnp.asarray(max_norm) if is_traced(max_norm) else factor * max_norm
+        bound: Any = factor * max_norm
         return bound if is_traced(max_norm) else float(bound)
 
     return Aggregator(init, update, sensitivity)
