@@ -139,6 +139,46 @@ def calibrate_gaussian(
     )
 
 
+def zcdp_budget(
+    budget: Budget,
+    *,
+    relation: RelationLike | None = None,
+    failure_probability: float = 0.0,
+) -> float:
+    """The largest rho such that rho-zero-concentrated DP meets the budget, rounded down.
+
+    max { rho : Guarantee(ZCDpEvent(rho), relation, failure).epsilon(delta) <= epsilon }
+
+    **Guarantee**: never above the budget; below the exact maximum by less than a factor 1.0001.
+
+    Args:
+        budget: What must hold. *Public*.
+        relation: The relation of the guarantee. Defaults to the budget's, else add_or_remove_one.
+        failure_probability: As in `Guarantee`.
+
+    Returns:
+        rho > 0. k draws of bounded range eta each spend `k * eta**2 / 8` of it.
+
+    Raises:
+        ValueError: If no noise meets the budget, or `relation` contradicts the budget's.
+
+    Example:
+        >>> round(zcdp_budget(Budget(1.0, 1e-6)), 4)
+        0.0244
+
+    Source: Bun and Steinke 2016 (zero-concentrated DP); Dong, Durfee and Rogers 2020 (bounded
+    range).
+    """
+
+    def make_event(noise: float) -> dpe.DpEvent:
+        return dpe.ZCDpEvent(1 / (2 * noise**2))
+
+    noise = calibrate_noise(
+        make_event, budget, relation=relation, failure_probability=failure_probability
+    )
+    return 1 / (2 * noise**2)
+
+
 def max_steps(
     make_event_from_steps: Callable[[int], dpe.DpEvent],
     budget: Budget,

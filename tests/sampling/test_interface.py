@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from dpjax.core import Sampler
-from dpjax.sampling import DisjointPartition, FullBatch, PoissonSampler
+from dpjax.sampling import DisjointPartition, FullBatch, IndependentPartition, PoissonSampler
 
 N = 24
 SAMPLERS = {
@@ -15,6 +15,7 @@ SAMPLERS = {
     "host": PoissonSampler(0.2, 6, 30, method="host"),
     "full": FullBatch(6),
     "partition": DisjointPartition(6, 4),
+    "independent": IndependentPartition(6, 30),
     "partition-given": DisjointPartition(6, 4, order="given"),
 }
 

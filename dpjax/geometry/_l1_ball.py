@@ -1,0 +1,149 @@
+"""The ball of the l1 norm."""
+
+import dataclasses
+import functools
+import math
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+from jax.typing import ArrayLike
+
+from dpjax.core import check_int, check_key, check_positive, check_shape, is_traced
+from dpjax.geometry._blocks import (
+    as_floating,
+    as_vector,
+    block_entries,
+    block_lse,
+    block_size,
+    coarser,
+    draw_from_tables,
+    gumbels,
+    noisy_argmax,
+)
+from dpjax.geometry._domain import check_last_axis
+from dpjax.geometry._maurey import as_indices
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class L1Ball:
+    r"""The ball $\{x \in R^p : \|x\|_1 \le R\}$.
+
+    Its $2p$ vertices are, in this order, $+Re_1, \dots, +Re_p, -Re_1, \dots, -Re_p$. See `Domain`
+    for the methods.
+
+    Args:
+      dim: Number of coordinates $p$ `>= 1` (*public*, static).
+      radius: $R$ `> 0` (*public*); scalar, may be traced.
+
+    Raises:
+      ValueError: If `dim < 1` or `radius <= 0`; in methods, if an argument has another shape.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> ball = L1Ball(2, radius=3.0)
+      >>> ball.scores(jnp.array([1.0, 2.0])).tolist()
+      [3.0, 6.0, -3.0, -6.0]
+      >>> ball.average(jnp.array([0, 3])).tolist()
+      [1.5, -1.5]
+    """
+
+    dim: int = dataclasses.field(metadata={"static": True})
+    radius: Any = 1.0
+
+    def __post_init__(self) -> None:
+        check_int("dim", self.dim, minimum=1)
+        check_positive("radius", self.radius)
+
+    @property
+    def num_vertices(self) -> int:
+        """Number of vertices: `2 * dim`."""
+        return 2 * self.dim
+
+    @property
+    def log_num_vertices(self) -> float:
+        """Logarithm of the number of vertices."""
+        return math.log(2 * self.dim)
+
+    @property
+    def diameter(self) -> Any:
+        """Largest l1 distance of two vertices: `2 * radius`."""
+        return 2 * self.radius_l1
+
+    @property
+    def radius_l1(self) -> Any:
+        """Largest l1 distance of a vertex from the origin: `radius`."""
+        return self.radius if is_traced(self.radius) else float(self.radius)
+
+    def scores(self, v: ArrayLike) -> jax.Array:
+        """Inner products of the vertices with `v` `[p]`: `(R v, -R v)`, `[2p]`."""
+        check_shape("v", v, (self.dim,))
+        v = as_vector("v", v)
+        scaled = self._radius(v.dtype) * v
+        return jnp.concatenate([scaled, -scaled])
+
+    def point(self, weights: ArrayLike) -> jax.Array:
+        """The point with these weights `[2p]`: `R` times first less second half, `[p]`."""
+        check_shape("weights", weights, (2 * self.dim,))
+        weights = as_floating(weights)
+        difference = weights[: self.dim] - weights[self.dim :]
+        return self._radius(difference.dtype) * difference
+
+    def average(self, indices: ArrayLike) -> jax.Array:
+        """The mean of the vertices `indices` `[k]`, by scatter-add, `[p]`."""
+        indices = as_indices(indices)
+        zeros = jnp.zeros(self.dim)
+        share = self._radius(zeros.dtype) / indices.shape[0]
+        coordinates = jnp.where(indices < self.dim, indices, indices - self.dim)
+        return zeros.at[coordinates].add(jnp.where(indices < self.dim, share, -share))
+
+    def spread(self, v: ArrayLike) -> jax.Array:
+        """`2 R` times the largest modulus along the last axis of `v` `[..., p]`."""
+        check_last_axis("v", v, self.dim)
+        largest = jnp.max(jnp.abs(as_floating(v)), axis=-1)
+        return 2 * self._radius(largest.dtype) * largest
+
+    def sample(self, key: jax.Array, v: ArrayLike, k: int) -> jax.Array:
+        """`k` independent vertices from the softmax of `scores(v)`, `[k]` int32.
+
+        The law, not the realisation, of `sample_vertices(key, scores(v), k)`: both signs of a
+        coordinate share a block, so that the `2p` scores are never written.
+        """
+        check_key("key", key)
+        check_int("k", k, minimum=1)
+        check_shape("v", v, (self.dim,))
+        v = as_vector("v", v)
+        return _sample(key, v, self._radius(v.dtype), int(k))
+
+    def project(self, v: ArrayLike) -> jax.Array:
+        """The nearest point of the ball in the l2 norm, `[p]`."""
+        check_shape("v", v, (self.dim,))
+        v = as_floating(v)
+        return optax.projections.projection_l1_ball(v, self._radius(v.dtype))
+
+    def _radius(self, dtype: Any) -> jax.Array:
+        return jnp.asarray(self.radius, dtype)
+
+
+@functools.partial(jax.jit, static_argnums=3)
+def _sample(key: jax.Array, v: jax.Array, radius: jax.Array, k: int) -> jax.Array:
+    dim = v.shape[0]
+    size = min(dim, block_size(dim))
+    table = block_lse(v, size, lambda values, axis: _lse_of_both_signs(radius * values, axis))
+    tables = coarser(table, size)
+    noise = gumbels(key, k, tables, size, more=2 * size)
+    block = draw_from_tables(noise, tables, size)
+    values, mine, first = jax.vmap(block_entries, (None, None, 0))(v, size, block)
+    both = radius * jnp.stack([values, -values], axis=1)
+    weights = jnp.where(mine[:, None], both, -jnp.inf).reshape(k, 2 * size)
+    place = noisy_argmax(weights, noise[:, -2 * size :])
+    return first + jnp.where(place < size, place, dim + place - size)
+
+
+def _lse_of_both_signs(values: jax.Array, axis: int) -> jax.Array:
+    size = jnp.abs(values)
+    top = jnp.max(size, axis=axis, keepdims=True)
+    total = jnp.sum(jnp.exp(size - top) + jnp.exp(-size - top), axis=axis)
+    return jnp.squeeze(top, axis) + jnp.log(total)

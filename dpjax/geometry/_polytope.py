@@ -1,0 +1,144 @@
+"""Polytopes given by their vertices."""
+
+import dataclasses
+import functools
+import math
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.typing import ArrayLike
+from scipy.spatial.distance import cdist
+
+from dpjax.core import check_finite, check_shape, is_traced
+from dpjax.geometry._domain import check_last_axis
+from dpjax.geometry._maurey import as_indices
+from dpjax.geometry._vertices import sample_vertices
+
+# on accelerators float32 products keep 10 bits by default, and scores are privacy-relevant
+_EXACT = jax.lax.Precision.HIGHEST
+_BLOCK = 512
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True, eq=False)
+class Polytope:
+    r"""The convex hull of given points, $\{V^\top w : w \in \Delta_m\}$, $V$ the `[m, p]` matrix.
+
+    See `Domain` for the methods.
+
+    Args:
+      vertices: The points `[m, p]`, finite (*public*); may be traced.
+
+    Raises:
+      ValueError: If `vertices` is no matrix with `m >= 1` and `p >= 1`, or not finite; in methods,
+        if an argument has another shape.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> triangle = Polytope(jnp.array([[0.0, 0.0], [1.0, 0.0], [0.0, 2.0]]))
+      >>> triangle.scores(jnp.array([1.0, 1.0])).tolist()
+      [0.0, 1.0, 2.0]
+      >>> triangle.diameter
+      3.0
+    """
+
+    vertices: Any
+
+    def __post_init__(self) -> None:
+        if isinstance(self.vertices, np.ndarray | list):
+            object.__setattr__(self, "vertices", jnp.asarray(self.vertices))
+        # tree transformations rebuild with placeholders, batches or one number for the leaf
+        shape = getattr(self.vertices, "shape", ())
+        if shape and (len(shape) < 2 or 0 in shape):
+            raise ValueError(f"vertices must have shape [m, p] with m, p >= 1, got {list(shape)}")
+        check_finite("vertices", self.vertices)
+
+    @property
+    def dim(self) -> int:
+        """Ambient dimension $p$."""
+        return int(self._matrix.shape[1])
+
+    @property
+    def num_vertices(self) -> int:
+        """Number of vertices $m$."""
+        return int(self._matrix.shape[0])
+
+    @property
+    def log_num_vertices(self) -> float:
+        """Logarithm of the number of vertices."""
+        return math.log(self.num_vertices)
+
+    @functools.cached_property
+    def diameter(self) -> float:
+        r"""Largest l1 distance of two vertices; on the host, $O(m^2 p)$ in blocks, remembered."""
+        points = self._on_host("diameter")
+        starts = range(0, len(points), _BLOCK)
+        return max(
+            float(cdist(points[i : i + _BLOCK], points[j : j + _BLOCK], "cityblock").max())
+            for i in starts
+            for j in starts
+            if i <= j
+        )
+
+    @functools.cached_property
+    def radius_l1(self) -> float:
+        r"""Upper bound on $\min_c \max_i \|v_i - c\|_1$; on the host, $O(mp)$, remembered.
+
+        The smallest over four centres: origin, mean, median, middle of the range. The exact value
+        is a linear program.
+        """
+        points = self._on_host("radius_l1")
+        centres = (
+            np.zeros(points.shape[1]),
+            points.mean(axis=0),
+            np.median(points, axis=0),
+            (points.max(axis=0) + points.min(axis=0)) / 2,
+        )
+        return min(float(np.abs(points - centre).sum(axis=1).max()) for centre in centres)
+
+    def scores(self, v: ArrayLike) -> jax.Array:
+        """Inner products of the vertices with `v` `[p]`, `[m]`."""
+        check_shape("v", v, (self.dim,))
+        return jnp.matmul(self._matrix, jnp.asarray(v), precision=_EXACT)
+
+    def point(self, weights: ArrayLike) -> jax.Array:
+        """The point with these weights `[m]`, `[p]`."""
+        check_shape("weights", weights, (self.num_vertices,))
+        return jnp.matmul(jnp.asarray(weights), self._matrix, precision=_EXACT)
+
+    def average(self, indices: ArrayLike) -> jax.Array:
+        """The mean of the vertices `indices` `[k]`, by gathering `k` rows, `[p]`."""
+        return jnp.mean(self._matrix[as_indices(indices)], axis=0)
+
+    def spread(self, v: ArrayLike) -> jax.Array:
+        """Largest less smallest score of `v` `[..., p]`."""
+        check_last_axis("v", v, self.dim)
+        scores = jnp.matmul(jnp.asarray(v), self._matrix.T, precision=_EXACT)
+        return jnp.max(scores, axis=-1) - jnp.min(scores, axis=-1)
+
+    def sample(self, key: jax.Array, v: ArrayLike, k: int) -> jax.Array:
+        """`k` independent vertices from the softmax of `scores(v)`: see `sample_vertices`."""
+        return sample_vertices(key, self.scores(v), k)
+
+    def project(self, v: ArrayLike) -> jax.Array:
+        """Not available: the projection on a general polytope is a quadratic program.
+
+        Raises:
+          NotImplementedError: Always.
+        """
+        raise NotImplementedError(
+            f"Polytope of {self.num_vertices} vertices has no closed Euclidean projection: "
+            "optimise the weights, a point of Simplex(num_vertices), and map back by point(weights)"
+        )
+
+    def _on_host(self, what: str) -> np.ndarray:
+        if is_traced(self.vertices):
+            raise TypeError(f"Polytope.{what} is computed on the host, but vertices are traced")
+        return np.asarray(self._matrix, np.float64)
+
+    @property
+    def _matrix(self) -> jax.Array:
+        check_shape("vertices", self.vertices, (None, None))
+        return self.vertices
