@@ -78,6 +78,8 @@ def solve(
     else:
         state, (info, raw) = _scan(solver, problem, data, start, xs, sensitive)
     params = solver.finalize(problem, state)
+    if hasattr(solver, "redact"):
+        state = solver.redact(state)
     return Solution(params, _guarantee(solver), info, state, raw if sensitive else None)
 
 

@@ -61,10 +61,11 @@ class Solver(Protocol):
     """A private method: a frozen dataclass registered as a pytree.
 
     What one would sweep (step sizes, noise scales) is data; what shapes the program (steps,
-    capacities) is static, so that a sweep compiles once. Two more methods are optional:
+    capacities) is static, so that a sweep compiles once. Three more methods are optional:
     `prologue(problem, data, state) -> state` runs once on the whole data set before the loop and
     must be covered by the guarantee; `diagnose(problem, batch, mask, state) -> tree` computes raw,
-    non-private values and runs only under `solve(..., sensitive=True)`.
+    non-private values and runs only under `solve(..., sensitive=True)`; `redact(state) -> state`
+    takes out of the last state what the guarantee does not cover.
     """
 
     @property
@@ -78,7 +79,7 @@ class Solver(Protocol):
         """One step: `(state, info)`, where `info` holds functions of released values alone."""
 
     def finalize(self, problem: Any, state: Any) -> PyTree:
-        """The parameters to return: post-processing of the state only."""
+        """The parameters to return: from the state only, by draws that the event counts or none."""
 
     def guarantee(self) -> GuaranteeLike:
         """The guarantee, from the same fields that set noise and sampling (host only)."""
@@ -91,8 +92,8 @@ class Solution(NamedTuple):
       params: The released parameters.
       guarantee: `guarantee.epsilon(delta)` and `guarantee.delta(epsilon)` of the whole run.
       info: Released values of every step, leaves `[steps, ...]`.
-      state: The solver's last state. All of it is covered by the guarantee but its PRNG key,
-        which must stay *secret*: with it the noise can be subtracted.
+      state: The solver's last state, without what the solver redacts. All of it is covered by the
+        guarantee but its PRNG key, which must stay *secret*: with it the noise can be subtracted.
       sensitive: Raw values of every step, *not private*; None unless asked for.
     """
 

@@ -4,6 +4,7 @@ import dataclasses
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from dpjax.core._checks import check_choice, check_int, check_key
 
@@ -46,6 +47,11 @@ class DisjointPartition:
         check_int("steps", self.steps, minimum=1)
         check_int("batch_size", self.batch_size, minimum=1)
         check_choice("order", self.order, ("random", "given"))
+
+    @property
+    def sizes(self) -> np.ndarray:
+        """Records of each batch, `[steps]`."""
+        return np.full(self.steps, self.batch_size)
 
     def plan(self, key: jax.Array, num_records: int) -> jax.Array:
         """Indices of all batches, `[steps, batch_size]` int32."""

@@ -5,7 +5,15 @@ from typing import Any
 import dp_accounting
 
 from dpjax.privacy import joint_poisson_event
-from dpjax.sampling import DisjointPartition, FullBatch, PoissonSampler
+from dpjax.sampling import (
+    DisjointPartition,
+    FullBatch,
+    IndependentPartition,
+    PoissonSampler,
+    TaperedPartition,
+)
+
+_FIXED_PARTITIONS = (DisjointPartition, TaperedPartition)
 
 
 def run_event(
@@ -38,14 +46,14 @@ def run_event(
         return joint_poisson_event(sampler.rate, sampler.steps, **releases)
     if isinstance(sampler, FullBatch):
         return joint_poisson_event(1.0, sampler.steps, **releases)
-    if isinstance(sampler, DisjointPartition):
+    if isinstance(sampler, (*_FIXED_PARTITIONS, IndependentPartition)):
         return joint_poisson_event(1.0, 1, **releases)
     raise TypeError(f"no event is known for a sampler of type {type(sampler).__name__}")
 
 
 def natural_relation(sampler: Any) -> str:
     """The relation a sampler's guarantee is stated for, unless the user asks for another."""
-    if isinstance(sampler, DisjointPartition) or getattr(sampler, "overflow", "") == "truncate":
+    if isinstance(sampler, _FIXED_PARTITIONS) or getattr(sampler, "overflow", "") == "truncate":
         return "replace_one"
     return "add_or_remove_one"
 
@@ -53,10 +61,11 @@ def natural_relation(sampler: Any) -> str:
 def check_relation(sampler: Any, relation: Any) -> None:
     """Raises ValueError where a sampler cannot give a guarantee under a relation."""
     name = getattr(relation, "name", str(relation)).lower()
-    if isinstance(sampler, DisjointPartition) and name == "add_or_remove_one":
+    if isinstance(sampler, _FIXED_PARTITIONS) and name == "add_or_remove_one":
+        kind = type(sampler).__name__
         raise ValueError(
-            "relation must be replace_one or replace_special with DisjointPartition, whose batches "
-            f"depend on the number of records, got {name}"
+            f"relation must be replace_one or replace_special with {kind}, whose batches "
+            f"depend on the number of records, got {name}; IndependentPartition takes it"
         )
     if getattr(sampler, "overflow", None) == "truncate" and name != "replace_one":
         raise ValueError(
@@ -69,4 +78,8 @@ def participation_rate(sampler: Any, num_records: int) -> float:
     """Probability that a record is in a batch."""
     if isinstance(sampler, PoissonSampler):
         return sampler.rate
+    if isinstance(sampler, IndependentPartition):
+        return 1 / sampler.steps
+    if isinstance(sampler, TaperedPartition):
+        return float(sampler.sizes.mean()) / num_records
     return getattr(sampler, "batch_size", num_records) / num_records

@@ -1,0 +1,127 @@
+"""Single pass under add-or-remove-one: each record picks its batch by itself."""
+
+import dataclasses
+import functools
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from scipy import stats
+
+from dpjax.core._checks import check_int, check_key
+from dpjax.sampling._capacity import MULTIPLE, poisson_capacity
+
+_DELTA, _EPSILON = 1e-6, 10.0
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class IndependentPartition:
+    """Disjoint batches of random size: each record joins one of them on its own.
+
+        P[i in batch_t] = share_t,    independently for all i
+
+    Guarantee: add-or-remove-one. A record takes part in one step, which does not depend on the
+    other records, so with the divisors of the run public its absence is the same as a record that
+    contributes nothing, and the steps compose in parallel. A batch with more members than slots
+    loses the surplus, which is a failure: it costs `(1 + e^epsilon) * failure_probability()` of
+    delta. No amplification is claimed.
+
+    Args:
+      steps: number of batches (public, static).
+      num_records: public upper bound on the number of records (static).
+      capacity: slots of a batch (public, static); None for one that costs at most a hundredth of
+        a delta of 1e-6 up to epsilon 10, rounded up to a multiple of 32.
+      tapered: whether shares fall as `sqrt(steps - t + tail)`, as in `TaperedPartition`, or are
+        equal (public, static).
+      tail: as in `TaperedPartition`.
+
+    Raises:
+      ValueError: an argument is outside its range, or (by `plan`) there are too many records.
+
+    Example:
+      >>> import jax
+      >>> sampler = IndependentPartition(steps=10, num_records=1000)
+      >>> _, masks = sampler.plan(jax.random.key(0), 900)
+      >>> int(masks.sum())
+      900
+    """
+
+    steps: int = dataclasses.field(metadata={"static": True})
+    num_records: int = dataclasses.field(metadata={"static": True})
+    capacity: int = dataclasses.field(default=None, metadata={"static": True})  # type: ignore[assignment]
+    tapered: bool = dataclasses.field(default=False, metadata={"static": True})
+    tail: int = dataclasses.field(default=0, metadata={"static": True})
+
+    def __post_init__(self) -> None:
+        check_int("steps", self.steps, minimum=1)
+        check_int("num_records", self.num_records, minimum=1)
+        check_int("tail", self.tail, minimum=0)
+        if self.capacity is None:
+            exact = poisson_capacity(
+                self.num_records + 1, self._largest, self.steps, delta=_DELTA, epsilon=_EPSILON
+            )
+            rounded = min(math.ceil(exact / MULTIPLE) * MULTIPLE, self.num_records + 1)
+            object.__setattr__(self, "capacity", rounded)
+        check_int("capacity", self.capacity, minimum=1)
+
+    @property
+    def shares(self) -> np.ndarray:
+        """The chance of each batch, `[steps]`."""
+        return np.diff(_table(self.steps, self.tapered, self.tail), prepend=0) / 2.0**32
+
+    @property
+    def sizes(self) -> np.ndarray:
+        """Public sizes to divide by: `num_records * shares`, `[steps]`."""
+        return self.num_records * self.shares
+
+    def plan(self, key: jax.Array, num_records: int) -> tuple[jax.Array, jax.Array]:
+        """Indices `[steps, capacity]` int32 and masks `[steps, capacity]` of all batches."""
+        self._check(num_records)
+        check_key("key", key)
+        last = (_table(self.steps, self.tapered, self.tail)[:-1] - 1).astype(np.uint32)
+        bits = jax.random.bits(key, (num_records,), jnp.uint32)
+        batch = jnp.searchsorted(jnp.asarray(last), bits, side="left").astype(jnp.int32)
+        order = jnp.argsort(batch).astype(jnp.int32)
+        counts = jnp.zeros(self.steps, jnp.int32).at[batch].add(1)
+        ends = jnp.cumsum(counts)
+        slots = jnp.arange(self.capacity, dtype=jnp.int32)
+        mask = slots[None, :] < counts[:, None]
+        place = (ends - counts)[:, None] + slots[None, :]
+        return jnp.where(mask, order[jnp.minimum(place, num_records - 1)], 0), mask
+
+    def batch(
+        self, x: tuple[jax.Array, jax.Array], num_records: int
+    ) -> tuple[jax.Array, jax.Array]:
+        """Members of one step: indices `[capacity]` int32 and mask `[capacity]`, *secret*."""
+        self._check(num_records)
+        indices, mask = x
+        return indices, mask
+
+    def failure_probability(self) -> float:
+        """Bound on the probability that any batch has more members than slots."""
+        shares, counts = np.unique(self.shares, return_counts=True)
+        tails = stats.binom.sf(self.capacity, self.num_records + 1, shares)
+        return min(1.0, float(counts @ tails))
+
+    @property
+    def _largest(self) -> float:
+        return float(self.shares.max())
+
+    def _check(self, num_records: int) -> None:
+        check_int("num_records", num_records, minimum=1)
+        if num_records > self.num_records:
+            raise ValueError(
+                f"the data have {num_records} records, more than the sampler's public bound "
+                f"num_records = {self.num_records}"
+            )
+
+
+@functools.lru_cache(maxsize=64)
+def _table(steps: int, tapered: bool, tail: int) -> np.ndarray:
+    """Cumulative chances of the batches, `[steps]`, in units of 2^-32; the last is 2^32."""
+    weights = np.sqrt(np.arange(steps, 0, -1) + tail) if tapered else np.ones(steps)
+    table = np.round(np.cumsum(weights) / weights.sum() * 2.0**32).astype(np.int64)
+    table[-1] = 2**32
+    return table
