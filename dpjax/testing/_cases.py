@@ -1,7 +1,7 @@
 """What a registered subject tells the conformance suite about itself."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from dpjax.core import PyTree
@@ -19,6 +19,9 @@ class TransformCase:
       params: Passed on to `update`.
       random: Whether it draws; then `update` must ask for a key.
       key_in_state: Whether it got its key when built and keeps it in its state (`dpjax.seeded`).
+      extra: More keyword arguments of `update`.
+      output: `output(updates) -> tree` of the shapes and dtypes that `update` must give; default:
+        those of `updates`.
     """
 
     build: Callable[..., Any]
@@ -27,6 +30,8 @@ class TransformCase:
     params: PyTree = None
     random: bool = True
     key_in_state: bool = False
+    extra: Mapping[str, Any] = field(default_factory=dict)
+    output: Callable[[PyTree], PyTree] | None = None
 
 
 @dataclass(frozen=True)
@@ -39,6 +44,7 @@ class AggregatorCase:
       values: Two values of what a user would sweep.
       norm: Norm its sensitivity is stated in, or None to skip that check.
       random: Whether it draws; then `update` must ask for a key.
+      shape: Shape of the sum where it is one leaf, other than that of an example.
     """
 
     build: Callable[..., Any]
@@ -46,6 +52,7 @@ class AggregatorCase:
     values: tuple[Any, Any] = (0.5, 2.0)
     norm: str | None = "l2"
     random: bool = False
+    shape: tuple[int, ...] | None = None
 
 
 @dataclass(frozen=True)

@@ -39,16 +39,16 @@ def check_aggregator(entry: Entry) -> None:
 
     def total(value: Any, values: PyTree, mask: jax.Array, key: jax.Array | None) -> Any:
         aggregator = case.build(value)
-        state = aggregator.init(_total_like(values))
+        state = aggregator.init(_total_like(values, case.shape))
         extra = {"key": key} if case.random else {}
-        return aggregator.update(values, state, _total_like(values), mask=mask, **extra)
+        return aggregator.update(values, state, _total_like(values, case.shape), mask=mask, **extra)
 
     for dtype in trees.float_types():
         values = trees.cast(case.per_example, dtype)
         out, after = jax.eval_shape(
             lambda v, key: total(case.values[0], v, everyone, key), values, jax.random.key(0)
         )
-        trees.assert_types(out, _total_like(values), f"{name}: sum")
+        trees.assert_types(out, _total_like(values, case.shape), f"{name}: sum")
         trees.assert_types(after, case.build(case.values[0]).init(out), f"{name}: state")
 
     traces: list[None] = []
@@ -124,12 +124,13 @@ def _batch_size(per_example: PyTree) -> int:
     return int(jax.tree.leaves(per_example)[0].shape[0])
 
 
-def _total_like(per_example: PyTree) -> PyTree:
+def _total_like(per_example: PyTree, shape: tuple[int, ...] | None) -> PyTree:
     """Zeros of the shapes and types a sum must have."""
 
     def zero(leaf: Any) -> jax.Array:
         made = jax.eval_shape(leaf.materialize) if _is_outer(leaf) else leaf
-        return jnp.zeros(made.shape[1:], jnp.promote_types(made.dtype, jnp.float32))
+        dtype = jnp.promote_types(made.dtype, jnp.float32)
+        return jnp.zeros(made.shape[1:] if shape is None else shape, dtype)
 
     return jax.tree.map(zero, per_example, is_leaf=_is_outer)
 

@@ -19,9 +19,9 @@ _STEPS = 3
 def check_transform(entry: Entry) -> None:
     """Runs the conformance suite on a registered transformation.
 
-    Structure, shapes and dtypes are kept; one trace for all values; vmap over keys equals a loop;
-    a saved and loaded state goes on bit for bit; no two draws are equal across leaf, step, run and
-    re-initialisation; a missing key is a TypeError.
+    Structure, shapes and dtypes are kept, or those the case says; one trace for all values; vmap
+    over keys equals a loop; a saved and loaded state goes on bit for bit; no two draws are equal
+    across leaf, step, run and re-initialisation; a missing key is a TypeError.
 
     Args:
       entry: Of kind `"transform"`; its `make` gives a `TransformCase`.
@@ -36,20 +36,25 @@ def check_transform(entry: Entry) -> None:
         return case.build(value, key) if case.key_in_state else case.build(value)
 
     def update(transform: Any, updates: PyTree, state: Any, key: jax.Array) -> Any:
+        params = _like(case.params, updates)
         if case.random and not case.key_in_state:
-            return transform.update(updates, state, case.params, key=key)
-        return transform.update(updates, state, case.params)
+            return transform.update(updates, state, params, key=key, **case.extra)
+        return transform.update(updates, state, params, **case.extra)
+
+    def start_of(transform: Any, updates: PyTree) -> Any:
+        return transform.init(updates if case.params is None else _like(case.params, updates))
 
     for dtype in trees.float_types():
         updates = trees.cast(case.updates, dtype)
 
         def both(key: jax.Array, updates: PyTree = updates) -> Any:
             transform = build(case.values[0], key)
-            state = transform.init(updates)
+            state = start_of(transform, updates)
             return state, update(transform, updates, trees.fresh(state), key)
 
         state, (out, after) = jax.eval_shape(both, jax.random.key(0))
-        trees.assert_types(out, updates, f"{name}: updates")
+        want = updates if case.output is None else case.output(updates)
+        trees.assert_types(out, want, f"{name}: updates")
         trees.assert_types(after, state, f"{name}: state")
 
     traces: list[None] = []
@@ -59,7 +64,7 @@ def check_transform(entry: Entry) -> None:
         traces.append(None)
         return update(build(value, jax.random.key(2)), updates, state, key)
 
-    state = build(case.values[0], jax.random.key(2)).init(case.updates)
+    state = start_of(build(case.values[0], jax.random.key(2)), case.updates)
     start = trees.fresh(state)
     for i, value in enumerate(case.values):
         out, state = step(value, case.updates, state, jax.random.key(i))
@@ -77,28 +82,35 @@ def check_transform(entry: Entry) -> None:
         key = jax.random.wrap_key_data(data)
         if case.key_in_state:
             transform = build(case.values[0], key)
-            return update(transform, case.updates, transform.init(case.updates), key)[0]
+            return update(transform, case.updates, start_of(transform, case.updates), key)[0]
         return update(build(case.values[0], key), case.updates, trees.fresh(start), key)[0]
 
     assert_vmap_equals_loop(keyed, name)
     if case.random:
-        _check_draws(case, build, update, name)
+        _check_draws(case, build, update, start_of, name)
         if not case.key_in_state:
             transform = build(case.values[0], jax.random.key(0))
             assert_needs_key(
-                lambda: transform.update(case.updates, transform.init(case.updates), case.params),
+                lambda: transform.update(
+                    case.updates, start_of(transform, case.updates), case.params, **case.extra
+                ),
                 name,
             )
 
 
-def _check_draws(case: TransformCase, build: Any, update: Any, name: str) -> None:
+def _like(params: PyTree, updates: PyTree) -> PyTree:
+    """The parameters in the float type of the updates."""
+    return trees.cast(params, jnp.result_type(*jax.tree.leaves(updates)))
+
+
+def _check_draws(case: TransformCase, build: Any, update: Any, start_of: Any, name: str) -> None:
     zeros = jax.tree.map(jnp.zeros_like, case.updates)
     shared = build(case.values[1], jax.random.key(3))  # one object, initialised for each run
 
     def run(data: jax.Array) -> list[PyTree]:
         key = jax.random.wrap_key_data(data)
         transform = build(case.values[1], key) if case.key_in_state else shared
-        state, outs = transform.init(zeros), []
+        state, outs = start_of(transform, zeros), []
         for _ in range(_STEPS):
             out, state = update(transform, zeros, state, key)
             outs.append(out)

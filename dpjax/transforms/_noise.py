@@ -7,7 +7,8 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from dpjax.core import PyTree, Transform, check_key, check_nonnegative
+from dpjax.core import PyTree, Transform, check_nonnegative
+from dpjax.transforms._draws import map_with_keys
 
 
 class AddNoiseState(NamedTuple):
@@ -90,12 +91,10 @@ def _add_noise(scale: ArrayLike, draw: Callable[..., jax.Array]) -> Transform:
         **extra: Any,
     ) -> tuple[PyTree, AddNoiseState]:
         del params, extra
-        now = jax.random.fold_in(check_key("key", key), state.count)
-        leaves, treedef = jax.tree.flatten(updates)
-        noisy = [
-            _noisy(leaf, scale, draw, jax.random.fold_in(now, i)) for i, leaf in enumerate(leaves)
-        ]
-        return jax.tree.unflatten(treedef, noisy), AddNoiseState(state.count + 1)
+        noisy = map_with_keys(
+            lambda leaf, leaf_key: _noisy(leaf, scale, draw, leaf_key), updates, key, state.count
+        )
+        return noisy, AddNoiseState(state.count + 1)
 
     return Transform(init, update)
 

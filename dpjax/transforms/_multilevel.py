@@ -1,0 +1,196 @@
+"""Gradients of an average of many draws, at the price of few: a random level of precision."""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jax.typing import ArrayLike
+
+from dpjax.core import PyTree, Transform, check_int, check_shape, is_traced
+from dpjax.transforms._weighted_sum import wide
+
+
+class Multilevel(NamedTuple):
+    """What `multilevel` makes: points to take gradients at, and how to combine them.
+
+    Attributes:
+      max_level: Largest level $M$ (static).
+      antithetic: Whether the coarse gradient is an average over two halves (static).
+    """
+
+    max_level: int
+    antithetic: bool
+
+    @property
+    def probabilities(self) -> np.ndarray:
+        """Probabilities of the levels 0 to `max_level`, numpy `[M + 1]` (*public*)."""
+        return np.exp2(-np.arange(self.max_level + 1.0)) / self._constant
+
+    @property
+    def num_draws(self) -> int:
+        """Draws in the pool, those of the largest level: $2^{M+1}$."""
+        return 2 ** (self.max_level + 1)
+
+    @property
+    def num_points(self) -> int:
+        """Points $P$ to take gradients at: 3, antithetic 4."""
+        return 4 if self.antithetic else 3
+
+    @property
+    def transform(self) -> Transform:
+        """`init` and `update` as an optax transformation, for `dpjax.chain`."""
+        return Transform(self.init, self.update)
+
+    def weights(self, level: ArrayLike) -> jax.Array:
+        """Weights `[P, 2^(M+1)]` that make the points of a level of the pool of draws.
+
+        In this order: the mean of the first $2^{N+1}$ draws; of the first $2^N$ (antithetic: of
+        these, and of the next $2^N$); the first draw. The level may be traced.
+        """
+        size = self._size(level)
+        draw = jnp.arange(self.num_draws)
+        fine, coarse = draw < 2 * size, draw < size
+        rows = [fine / (2 * size), coarse / size]
+        if self.antithetic:
+            rows.append((fine & ~coarse) / size)
+        return jnp.stack([*rows, jnp.where(draw == 0, 1.0, 0.0).astype(size.dtype)])
+
+    def init(self, params: PyTree) -> optax.EmptyState:
+        """No state."""
+        del params
+        return optax.EmptyState()
+
+    def update(
+        self,
+        updates: PyTree,
+        state: optax.EmptyState,
+        params: PyTree = None,
+        *,
+        level: ArrayLike,
+        key: jax.Array | None = None,
+        **extra: Any,
+    ) -> tuple[PyTree, optax.EmptyState]:
+        """The estimate, leaves `[*p]`, of gradients at the points of `weights(level)` `[P, *p]`."""
+        del params, key, extra
+        scale = self._constant * self._size(level)
+
+        def combine(leaf: Any) -> jax.Array:
+            check_shape("updates", leaf, (self.num_points, *np.shape(leaf)[1:]))
+            g = wide(leaf)
+            coarse = 0.5 * (g[1] + g[2]) if self.antithetic else g[1]
+            estimate = scale.astype(g.dtype) * (g[0] - coarse) + g[-1]
+            return estimate.astype(jnp.asarray(leaf).dtype)
+
+        return jax.tree.map(combine, updates), state
+
+    def factor(self, level: int) -> float:
+        r"""By how much the estimate may exceed one gradient, $\bar\kappa_N$ (host).
+
+        The sum of the moduli of the coefficients, those of equal points added first: if every
+        gradient has range (or norm) at most $\omega$, the estimate has at most
+        $\bar\kappa_N\omega$, and reaches it. $2 C_M - 1$ at level 0, where the first draw is the
+        coarse point (antithetic $C_M + 1$, where it is one of two); $2^{N+1} C_M + 1$ above.
+        """
+        self._check(level)
+        if level == 0:
+            return self._constant + 1 if self.antithetic else 2 * self._constant - 1
+        return 2 ** (level + 1) * self._constant + 1
+
+    def records(self, level: int) -> int:
+        r"""Batch size for a level, $\kappa_N$ in units of any number of records (host).
+
+        The least integers that are no multiples of less sensitivity: `factor(level) /
+        records(level) < 1`, whatever `max_level`; 3 at level 0, $4\cdot 2^N + 1$ above.
+        """
+        self._check(level)
+        return 3 if level == 0 else 4 * 2**level + 1
+
+    @property
+    def _constant(self) -> float:
+        return 2 - 2.0**-self.max_level
+
+    def _size(self, level: ArrayLike) -> jax.Array:
+        self._check(level)
+        return jnp.asarray(np.exp2(np.arange(self.max_level + 1)), float)[level]
+
+    def _check(self, level: Any) -> None:
+        if not is_traced(level) and not 0 <= int(level) <= self.max_level:
+            raise ValueError(f"level must lie in 0..{self.max_level}, got {level}")
+
+
+def multilevel(max_level: int, antithetic: bool = False) -> Multilevel:
+    r"""An estimate of the gradient at an average of $2^{M+1}$ draws that takes fewer on average.
+
+    A level $N$ is drawn with $P[N = k] = 2^{-k} / C_M$, where $C_M = 2 - 2^{-M}$; then $2^{N+1}$
+    vertices, independent, from one law. With $\hat x_k$ the mean of the first $2^k$ of them,
+
+    $$ g = 2^N C_M \bigl(\nabla F(\hat x_{N+1}) - \nabla F(\hat x_N)\bigr) + \nabla F(\hat x_0) $$
+
+    The expectation telescopes to $E\,\nabla F(\hat x_{M+1})$, at an expected $2(M+1)/C_M$ draws.
+    Its bias is that of $2^{M+1}$ draws, at most $2 L_2 / 2^{M+1}$ in the linf norm if the second
+    derivatives of $F$ are $L_2$-Lipschitz (l1 to linf). Where gradients are Lipschitz the second
+    moment grows with $M$, not with $2^M$: a step of level $N$ has size $2^N$, square difference of
+    order $2^{-N}$ and probability of order $2^{-N}$. With `antithetic`, $\nabla F(\hat x_N)$ is
+    averaged over both halves of the draws; then a quadratic's gradient, which is linear, cancels,
+    and a cubic's second moment shrinks; the mean is the same.
+
+    Guarantee: none of its own. A record that moves each of the gradients by range at most
+    $\omega$ moves the estimate by at most `factor(level)` times that. Levels are drawn without a
+    look at data, so that a run may be accounted at the levels it drew.
+
+    Args:
+      max_level: $M \ge 0$ (*public*, static).
+      antithetic: Whether to average over halves: one gradient more (static).
+
+    Returns:
+      A `Multilevel`. `weights(level)` are the points, as weights over `num_draws` draws of which a
+      level reads the first $2^{N+1}$. `update(gradients, state, params=None, *, level)` takes
+      leaves `[P, *p]`, the gradients at these points (*secret*), and gives leaves `[*p]`, computed
+      in at least float32. `level` is an integer scalar (*public*); it may be traced, and then is
+      not checked. `factor`, `records` and `probabilities` are for calibration.
+
+    Raises:
+      ValueError: If `max_level < 0`; later, if the level or a leading axis is out of range.
+
+    Example:
+      >>> import dpjax, jax.numpy as jnp
+      >>> estimator = dpjax.transforms.multilevel(1)
+      >>> estimator.weights(0).tolist()
+      [[0.5, 0.5, 0.0, 0.0], [1.0, 0.0, 0.0, 0.0], [1.0, 0.0, 0.0, 0.0]]
+      >>> g, _ = estimator.update(jnp.array([3.0, 2.0, 1.0]), estimator.init(None), level=1)
+      >>> float(g)  # 2 * 1.5 * (3 - 2) + 1
+      4.0
+      >>> estimator.factor(1), estimator.records(1)
+      (7.0, 9)
+
+    Source: Blanchet and Glynn, "Unbiased Monte Carlo for optimization and functions of
+    expectations via multi-level randomization", 2015.
+    """
+    check_int("max_level", max_level, minimum=0)
+    return Multilevel(int(max_level), bool(antithetic))
+
+
+def draw_levels(seed: Any, max_level: int, size: int) -> np.ndarray:
+    """Levels of `size` estimates, independent, on the host: they shape the program.
+
+    Args:
+      seed: Seed or `numpy.random.Generator`; from no data, so that levels are *public*.
+      max_level: Largest level `>= 0`.
+      size: How many `>= 0`.
+
+    Returns:
+      numpy int32 `[size]`.
+
+    Raises:
+      ValueError: If a number is too small.
+
+    Example:
+      >>> draw_levels(0, 0, 3).tolist()
+      [0, 0, 0]
+    """
+    check_int("size", size, minimum=0)
+    chances = multilevel(max_level).probabilities
+    drawn = np.random.default_rng(seed).choice(max_level + 1, size=size, p=chances)
+    return drawn.astype(np.int32)

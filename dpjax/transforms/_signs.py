@@ -1,0 +1,110 @@
+"""Features of +1 and -1, one bit each, with the products that linear losses need."""
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.typing import ArrayLike
+
+from dpjax.core import check_int, check_shape
+
+_WORD = 32
+_SIGN = 0x8000_0000
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class PackedSigns:
+    r"""A matrix `[n, p]` of signs at an eighth of a byte an entry, for p in the millions.
+
+    Feature j is bit `j // W` of word `j % W`, `W = ceil(p / 32)`, so that neighbouring words hold
+    neighbouring features and products run along words. A bit of 1 stands for +1. As `data["x"]` of
+    `dpjax.problems.SimplexRisk.linear` it is indexed by records like an array.
+
+    Attributes:
+      words: `[n, W]` uint32 (*secret*).
+      dim: Number of features p (static).
+
+    Raises:
+      ValueError: If the words have another width than `dim` asks for.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> signs = PackedSigns.pack(jnp.array([[1, -1, 1], [-1, -1, 1]]))
+      >>> signs.weighted_sum(jnp.array([1.0, 2.0])).tolist()
+      [-1.0, -3.0, 3.0]
+    """
+
+    words: Any
+    dim: int = dataclasses.field(metadata={"static": True})
+
+    def __post_init__(self) -> None:
+        check_int("dim", self.dim, minimum=1)
+        if hasattr(self.words, "ndim"):
+            check_shape("words", self.words, (*self.words.shape[:-1], -(-self.dim // _WORD)))
+
+    @classmethod
+    def pack(cls, signs: ArrayLike) -> "PackedSigns":
+        """Packs a matrix `[n, p]`: entries > 0 become +1, all others -1."""
+        signs = jnp.asarray(signs)
+        n, dim = signs.shape
+        width = -(-dim // _WORD)
+        bits = jnp.pad(signs > 0, ((0, 0), (0, width * _WORD - dim)))
+        planes = bits.reshape(n, _WORD, width).astype(jnp.uint32)
+        shifts = jnp.arange(_WORD, dtype=jnp.uint32)[None, :, None]
+        return cls(jnp.sum(planes << shifts, axis=1, dtype=jnp.uint32), dim)
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """`(n, p)`."""
+        return self.words.shape[0], self.dim
+
+    def unpack(self) -> jax.Array:
+        """The matrix `[n, p]`, int8."""
+        shifts = jnp.arange(_WORD, dtype=jnp.uint32)[None, :, None]
+        bits = (self.words[:, None, :] >> shifts) & 1
+        flat = bits.reshape(self.words.shape[0], -1)[:, : self.dim]
+        return 2 * flat.astype(jnp.int8) - 1
+
+    def columns(self, indices: jax.Array) -> jax.Array:
+        """Features `indices` `[k]` of every record, `[n, k]` float."""
+        width = self.words.shape[1]
+        words = self.words[:, indices % width]
+        bits = (words >> (indices // width).astype(jnp.uint32)[None, :]) & 1
+        return 2 * bits.astype(float) - 1
+
+    def dot(self, point: ArrayLike) -> jax.Array:
+        """Inner products `[n]` with a point `[p]`, one record at a time."""
+        point = jnp.asarray(point)
+        planes = self._planes(point.astype(jnp.promote_types(point.dtype, jnp.float32)))
+        return jax.lax.map(lambda words: jnp.sum(_flip(planes, words)), self.words)
+
+    def weighted_sum(self, weights: ArrayLike) -> jax.Array:
+        """Sum of the records times `weights` `[n]`, `[p]`, in one pass over the words."""
+        weights = jnp.asarray(weights)
+        weights = weights.astype(jnp.promote_types(weights.dtype, jnp.float32))
+
+        # record by record: XLA's CPU compiler vectorises this loop, and none with several at once
+        def add(total: jax.Array, record: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, None]:
+            words, weight = record
+            return total + _flip(jnp.broadcast_to(weight, total.shape), words), None
+
+        zeros = jnp.zeros((_WORD, self.words.shape[1]), weights.dtype)
+        return jax.lax.scan(add, zeros, (self.words, weights))[0].reshape(-1)[: self.dim]
+
+    def _planes(self, point: jax.Array) -> jax.Array:
+        width = self.words.shape[1]
+        return jnp.pad(point, (0, width * _WORD - self.dim)).reshape(_WORD, width)
+
+
+def _flip(values: jax.Array, words: jax.Array) -> jax.Array:
+    """Values `[32, W]` where the bit is 1, their negatives where it is 0."""
+    shifts = jnp.arange(_WORD, dtype=jnp.uint32)[:, None]
+    ones = ((words[None, :] >> shifts) & 1).astype(bool)
+    if values.dtype != jnp.float32:
+        return jnp.where(ones, values, -values)
+    # the bit moves to the place of the sign: half the work of a selection
+    signs = (~words[None, :] << (_WORD - 1 - shifts)) & jnp.uint32(_SIGN)
+    flipped = jax.lax.bitcast_convert_type(values, jnp.uint32) ^ signs
+    return jax.lax.bitcast_convert_type(flipped, jnp.float32)

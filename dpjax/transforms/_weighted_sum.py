@@ -1,0 +1,77 @@
+"""Weighted sums over the examples of a batch, which aggregators share."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from dpjax.transforms._outer import is_outer
+
+# up to here a vector-matrix product for each column beats one transposed matrix product on CPU,
+# which copies its inputs: 14 against 37 microseconds for 512 x 98 inputs and 2 columns
+_FEW_COLUMNS = 4
+# from here on adding row to row beats a product on CPU, which would first write the rows out once
+# more, widened and without NaN: 4 against 57 milliseconds for 32 x 10^6
+_LONG_ROW = 2**14
+# so many rows are added in one pass over the sum
+_UNROLL = 32
+# by default accelerators multiply float32 with 10 bits, and the sum could exceed its bound
+_EXACT = jax.lax.Precision.HIGHEST
+
+
+def weighted_sum(leaf: Any, scale: jax.Array) -> jax.Array:
+    """Sum of `scale[b] * leaf[b]` in at least float32; a zero scale drops even NaN and inf."""
+    if is_outer(leaf):
+        right = jnp.where((scale > 0)[:, None], wide(leaf.right), 0)
+        return _outer_sum(jnp.asarray(leaf.left), right * scale[:, None].astype(right.dtype))
+    leaf = jnp.asarray(leaf)
+    scale = scale.astype(wide(leaf).dtype)
+    if leaf.ndim == 2:
+        return sum_rows(leaf, scale)
+    return jnp.tensordot(scale, _kept(leaf, scale), axes=1, precision=_EXACT)
+
+
+def _outer_sum(left: jax.Array, weights: jax.Array) -> jax.Array:
+    """Sum of `left[b] weights[b]^T`, `[p, K]`; examples with all weights 0 are dropped."""
+    if weights.shape[1] <= _FEW_COLUMNS and left.shape[1] >= _LONG_ROW:
+        return jnp.stack([sum_rows(left, column) for column in weights.T], axis=1)
+    left = _kept(left, jnp.any(weights != 0, axis=1))
+    if weights.shape[1] > _FEW_COLUMNS:
+        return jnp.einsum("bp,bk->pk", left, weights, precision=_EXACT)
+    columns = [jnp.matmul(column, left, precision=_EXACT) for column in weights.T]
+    return jnp.stack(columns, axis=1)
+
+
+def sum_rows(rows: jax.Array, weights: jax.Array) -> jax.Array:
+    """Sum of `weights[b] * rows[b]` over `rows` `[B, p]`; a zero weight drops even NaN and inf."""
+    if rows.shape[1] < _LONG_ROW:
+        return _product(rows, weights)
+    return jax.lax.platform_dependent(rows, weights, cpu=_row_by_row, default=_product)
+
+
+def _product(rows: jax.Array, weights: jax.Array) -> jax.Array:
+    return jnp.matmul(weights, _kept(rows, weights), precision=_EXACT)
+
+
+def _row_by_row(rows: jax.Array, weights: jax.Array) -> jax.Array:
+    def add(total: jax.Array, at: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, None]:
+        row, weight = at
+        return total + weight * _kept(row[None], weight[None])[0], None
+
+    zero = jnp.zeros(rows.shape[1], jnp.result_type(weights, wide(rows[:0])))
+    unroll = rows.shape[0] if 0 < rows.shape[0] <= _UNROLL else 1
+    return jax.lax.scan(add, zero, (rows, weights), unroll=unroll)[0]
+
+
+def _kept(leaf: jax.Array, weights: jax.Array) -> jax.Array:
+    """The examples, widened, with 0 for those of weight 0; integers are finite as they are."""
+    if not jnp.issubdtype(leaf.dtype, jnp.inexact):
+        return wide(leaf)
+    used = (weights != 0).reshape((-1,) + (1,) * (leaf.ndim - 1))
+    return jnp.where(used, wide(leaf), 0)
+
+
+def wide(leaf: Any) -> jax.Array:
+    """The leaf in at least float32."""
+    leaf = jnp.asarray(leaf)
+    return leaf.astype(jnp.promote_types(leaf.dtype, jnp.float32))
