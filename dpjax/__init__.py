@@ -1,6 +1,7 @@
 """dpjax: private optimisation in JAX, as pure gradient transformations and jitted solvers."""
 
 from dpjax import datasets as datasets
+from dpjax import geometry as geometry
 from dpjax import privacy as privacy
 from dpjax import problems as problems
 from dpjax import sampling as sampling

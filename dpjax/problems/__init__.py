@@ -7,9 +7,13 @@ from dpjax.problems._constraint_kinds import false_negative_rate as false_negati
 from dpjax.problems._constraint_kinds import from_masks as from_masks
 from dpjax.problems._constraints import RateConstraints as RateConstraints
 from dpjax.problems._linear import LinearLogits as LinearLogits
+from dpjax.problems._max_loss import group_risk as group_risk
+from dpjax.problems._max_loss import max_loss as max_loss
 from dpjax.problems._parts import ByField as ByField
 from dpjax.problems._parts import ByLabelAndGroup as ByLabelAndGroup
 from dpjax.problems._parts import ByTable as ByTable
 from dpjax.problems._parts import PartRule as PartRule
 from dpjax.problems._rate_constrained import RateConstrained as RateConstrained
 from dpjax.problems._risk import Risk as Risk
+from dpjax.problems._saddle import Saddle as Saddle
+from dpjax.problems._simplex_risk import SimplexRisk as SimplexRisk

@@ -1,0 +1,171 @@
+"""Convex-concave saddle points over two simplices or polytopes."""
+
+import dataclasses
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from dpjax.core import PyTree
+from dpjax.problems._vertex_domains import check_constants, domain_of, uniform_point
+
+
+def _static(**kwargs: Any) -> Any:
+    return dataclasses.field(metadata={"static": True}, **kwargs)
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Saddle:
+    r"""$\min_{x \in X} \max_{y \in Y} \mathbb E_z\, f(x, y; z)$, f convex in x and concave in y.
+
+    X and Y are simplices, or polytopes given by their vertices. Solvers clip the gradient of each
+    record and block to `grad_range`, so a value that is too small costs accuracy and never privacy.
+    The other constants only guide plans.
+
+    Attributes:
+      loss: `loss(x, y, record) -> scalar`, one record at a time (static).
+      dims: Dimensions of x and y; may be left out where `vertices` tells (static).
+      grad_range: For each block the range of one record's gradient over the vertices,
+        $\max_i \langle g, v_i\rangle - \min_i \langle g, v_i\rangle$ (*public*); on a simplex
+        largest minus smallest coordinate: 2 if they lie in [-1, 1]. One number stands for both.
+      vertices: For each block a matrix `[m, p]` of vertices, a domain of `dpjax.geometry`, or None
+        for the simplex (*public*).
+      smoothness: For each block the largest second derivative within it, in vertex coordinates;
+        (0, 0) for matrix games; None for half of `grad_range` (static).
+      coupling: Largest second derivative across blocks; None for half the smaller range (static).
+      third_order: Lipschitz constant of the second derivatives; 0 for quadratics (static).
+      grad_from_vertices: `(x_indices [k], y_indices [k], batch) -> (gx [B, p], gy [B, q])`, the
+        gradients at the means of vertices, where that is cheaper than differentiating `loss`
+        (static).
+
+    Raises:
+      ValueError: If a constant is outside its bound, or dims contradict the vertices.
+
+    Example:
+      >>> import dpjax
+      >>> problem = dpjax.problems.Saddle(
+      ...     loss=lambda x, y, rec: x @ rec["A"] @ y, dims=(3, 4), grad_range=(2.0, 2.0))
+      >>> [domain.num_vertices for domain in problem.domains]
+      [3, 4]
+    """
+
+    loss: Callable[..., jax.Array] = _static()
+    dims: tuple[int | None, int | None] = _static(default=(None, None))
+    grad_range: Any = None
+    vertices: tuple[Any, Any] = (None, None)
+    smoothness: tuple[float, float] | None = _static(default=None, kw_only=True)
+    coupling: float | None = _static(default=None, kw_only=True)
+    third_order: float = _static(default=0.0, kw_only=True)
+    grad_from_vertices: Callable[..., Any] | None = _static(default=None, kw_only=True)
+
+    def __post_init__(self) -> None:
+        if self.grad_range is None:
+            raise ValueError("grad_range is required: the ranges of one record's gradients")
+        if isinstance(self.grad_range, int | float):
+            object.__setattr__(self, "grad_range", (float(self.grad_range),) * 2)
+        check_constants(self)
+        object.__setattr__(self, "dims", tuple(self.dims))
+        _ = self.domains
+
+    @classmethod
+    def matrix_game(
+        cls, dims: tuple[int, int], value_range: float = 2.0, field: str = "A"
+    ) -> "Saddle":
+        r"""$x^\top A y$ with one matrix `[dx, dy]` a record, its entries in an interval.
+
+        Gradients at sampled vertices gather k rows and k columns of each matrix.
+
+        Args:
+          dims: Numbers of pure strategies (static).
+          value_range: Length of the interval: 2 for entries in [-1, 1] (*public*).
+          field: Where records keep their matrix (static).
+
+        Returns:
+          A problem for data `{field: [n, dx, dy]}` of any real type.
+
+        Example:
+          >>> import dpjax
+          >>> dpjax.problems.Saddle.matrix_game((3, 4)).smoothness
+          (0.0, 0.0)
+        """
+        return cls(MatrixGame(field), dims, (value_range, value_range), smoothness=(0.0, 0.0))
+
+    @property
+    def domains(self) -> tuple[Any, Any]:
+        """The domains of x and y."""
+        first, second = self.vertices
+        return domain_of(first, self.dims[0]), domain_of(second, self.dims[1])
+
+    @property
+    def ranges(self) -> tuple[Any, Any]:
+        """`grad_range` of each block."""
+        return tuple(self.grad_range)  # type: ignore[return-value]
+
+    @property
+    def signs(self) -> tuple[int, int]:
+        """x is minimised over, y maximised."""
+        return (1, -1)
+
+    @property
+    def init(self) -> tuple[jax.Array, jax.Array]:
+        """The means of the vertices, from which Euclidean methods start."""
+        first, second = self.domains
+        return uniform_point(first), uniform_point(second)
+
+    @property
+    def num_params(self) -> int:
+        """Number of coordinates of both blocks."""
+        return sum(domain.dim for domain in self.domains)
+
+    def assemble(self, points: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+        """The pair of points itself."""
+        return points
+
+    def gradients_at_vertices(
+        self, indices: tuple[jax.Array, jax.Array], batch: PyTree
+    ) -> tuple[Any, Any]:
+        """Gradients `[B, p]` and `[B, q]` of each record at the means of vertices."""
+        fast = self.grad_from_vertices or getattr(self.loss, "at_vertices", None)
+        if fast is not None:
+            return fast(*indices, batch)
+        first, second = self.domains
+        return self.gradients_at((first.average(indices[0]), second.average(indices[1])), batch)
+
+    def gradients_at(self, points: tuple[jax.Array, jax.Array], batch: PyTree) -> tuple[Any, Any]:
+        """Gradients `[B, p]` and `[B, q]` of each record at a pair of points."""
+        gradient = jax.grad(self.loss, argnums=(0, 1))
+        return jax.vmap(gradient, in_axes=(None, None, 0))(*points, batch)
+
+    def project(self, params: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+        """The nearest point of each domain."""
+        first, second = self.domains
+        return first.project(params[0]), second.project(params[1])
+
+    def mean_loss(self, params: tuple[jax.Array, jax.Array], data: PyTree) -> jax.Array:
+        """Mean of f over `data`, a scalar. **Not private**."""
+        return jnp.mean(jax.vmap(self.loss, in_axes=(None, None, 0))(*params, data))
+
+
+@dataclass(frozen=True)
+class MatrixGame:
+    """The payoff of one record's matrix, with its fast path; hashable."""
+
+    field: str
+
+    def __call__(self, x: jax.Array, y: jax.Array, record: PyTree) -> jax.Array:
+        """x^T A y."""
+        return x @ record[self.field].astype(x.dtype) @ y
+
+    def at_vertices(
+        self, rows: jax.Array, columns: jax.Array, batch: PyTree
+    ) -> tuple[jax.Array, jax.Array]:
+        """Mean of the sampled columns and of the sampled rows of each matrix."""
+        matrices = batch[self.field]
+        wide = jnp.promote_types(matrices.dtype, jnp.float32)
+        return (
+            jnp.mean(matrices[:, :, columns].astype(wide), axis=2),
+            jnp.mean(matrices[:, rows, :].astype(wide), axis=1),
+        )

@@ -1,0 +1,54 @@
+"""Losses of one inner product, at points that are means of vertices."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from dpjax.core import PyTree
+from dpjax.geometry import L1Ball, Simplex
+from dpjax.transforms import OuterProduct
+
+_EXACT = jax.lax.Precision.HIGHEST
+
+
+@dataclass(frozen=True)
+class LinearLoss:
+    r"""$\ell(\langle x, w\rangle, y)$ of a record `{"x": [p], "y": []}`; hashable by its link."""
+
+    link_loss: Callable[[jax.Array, jax.Array], jax.Array]
+
+    def __call__(self, w: jax.Array, record: PyTree) -> jax.Array:
+        """The loss of one record at w `[p]`."""
+        return self.link_loss(jnp.dot(record["x"], w, precision=_EXACT), record["y"])
+
+    def values(self, margins: jax.Array, batch: PyTree) -> jax.Array:
+        """Losses `[B]` at given inner products."""
+        return jax.vmap(self.link_loss)(margins, batch["y"])
+
+    def gradients(self, margins: jax.Array, batch: PyTree) -> OuterProduct:
+        """Factored gradients in w at given inner products `[B]`."""
+        slopes = jax.vmap(jax.grad(self.link_loss))(margins, batch["y"])
+        return OuterProduct(batch["x"], slopes[:, None])
+
+
+def mean_margins(domain: Any, x: Any, indices: jax.Array) -> jax.Array:
+    """Inner products `[B]` of inputs `[B, p]` with the mean of vertices `[k]`."""
+    if isinstance(domain, Simplex):
+        columns, values = indices, jnp.ones(indices.shape)
+    elif isinstance(domain, L1Ball):
+        columns = indices % domain.dim
+        values = jnp.where(indices < domain.dim, 1.0, -1.0) * domain.radius
+    else:
+        return margins_at(x, domain.average(indices))
+    taken = x.columns(columns) if hasattr(x, "columns") else x[:, columns]
+    return jnp.matmul(taken.astype(values.dtype), values, precision=_EXACT) / values.shape[0]
+
+
+def margins_at(x: Any, point: jax.Array) -> jax.Array:
+    """Inner products `[B]` of inputs `[B, p]` with a point `[p]`."""
+    if hasattr(x, "dot"):
+        return x.dot(point)
+    return jnp.matmul(x, point, precision=_EXACT)
