@@ -1,0 +1,306 @@
+"""Entropic mirror descent on sampled vertices: saddle points and convex risks, in one pass."""
+
+import dataclasses
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from dpjax.core import PyTree, check_choice, check_int, check_key
+from dpjax.privacy import Budget, Guarantee
+from dpjax.solvers._vertex_constants import constants_of
+from dpjax.solvers._vertex_plan import VertexPlan, plan_mirror_descent
+from dpjax.solvers._vertex_solver import VertexSolver
+from dpjax.solvers._vertex_steps import (
+    add_compensated,
+    available_rho,
+    check_vertex_fields,
+    clipped_sums,
+    divisor,
+    draws_event,
+    influence,
+    single_pass_sampler,
+)
+
+OUTPUTS = ("played", "fresh")
+
+
+class MirrorState(NamedTuple):
+    """State of `SaddleMirrorDescent`; one entry a block in each tuple.
+
+    Attributes:
+      scores: Sums of gradients times step size, `[p]`, and what rounding lost of them. They follow
+        from the data: *secret*, and redacted by `dpjax.solve`.
+      counts: How often each vertex was drawn for the output, `[m]` int32.
+      played: The vertices drawn last, `[K]` int32.
+      count: Steps so far, `[]` int32.
+      key: For the draws (*secret*).
+    """
+
+    scores: Any
+    counts: tuple[jax.Array, ...]
+    played: tuple[jax.Array, ...]
+    count: jax.Array  # type: ignore[assignment]
+    key: jax.Array
+
+
+def _static(**kwargs: Any) -> Any:
+    return dataclasses.field(metadata={"static": True}, **kwargs)
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class SaddleMirrorDescent(VertexSolver):
+    r"""Mirror descent-ascent in which vertices drawn from the iterates are all that is released.
+
+    With one disjoint batch $B_t$ a step, the gradient averaged over it, and $\hat x_t, \hat y_t$ the means of K vertices drawn
+    from the softmax of the scores u and v,
+
+    $$ u \leftarrow u - \tau_x \nabla_x f(\hat x_t, \hat y_t; B_t), \qquad
+       v \leftarrow v + \tau_y \nabla_y f(\hat x_t, \hat y_t; B_t) $$
+
+    The result is the mean of the points drawn. Works with `dpjax.problems.Saddle`, and with
+    `SimplexRisk`, which has one block: then it is private stochastic convex optimisation, and the
+    result one point.
+
+    Guarantee: the draws are the mechanism. A record moves the scores of one block, in all draws
+    after its batch, by one vector of range at most $\eta = c\,\tau\,\omega / b_t$, with omega
+    `grad_range` (enforced by scaling each record's gradient), $b_t$ the public size of its batch
+    and c = 2 under replace-one, 1 under add-or-remove-one (each record picks its batch on its own).
+    So each draw is $\eta^2/8$-zCDP, and a record of batch t meets $(S - t) K$ of them a block, t
+    from 0 ($K + 1$ for K if fresh): the draws after the last step included, those before its own
+    left out. The event is that of the batch where this comes to most. Idealised in one respect: scores are summed and sampled in
+    floating point.
+
+    | input | effect |
+    | --- | --- |
+    | empty batch | scores stay |
+    | NaN or inf in a record's gradient | contributes nothing (unless `assume_bounded`) |
+    | step size 0 is refused | use a small one |
+
+    Attributes (data may be swept under `vmap`; static ones shape the program; all *public*):
+      sampler: `TaperedPartition` or `DisjointPartition` (replace-one), or `IndependentPartition`;
+        S steps, and the sizes to divide batch sums by (static).
+      step_size: tau of each block (data).
+      grad_range: omega of each block, in units of a record's gradient (data).
+      num_draws: K, vertices that stand for an iterate (static).
+      output: `"played"`, the mean of the points at which gradients were taken; `"fresh"`, of one
+        more draw a step, which those gradients do not depend on (static).
+      assume_bounded: Skip the clipping: the caller answers for `grad_range` (static).
+      relation: Neighbouring relation of the guarantee (static).
+
+    Raises:
+      ValueError: If a value is outside its bound.
+      TypeError: If the sampler is of another kind.
+
+    Source: mirror descent for saddle points of Nemirovski, Juditsky, Lan and Shapiro 2009; the
+    exponential mechanism of McSherry and Talwar 2007; Maurey's sampling (Pisier 1981).
+    """
+
+    sampler: Any = _static()
+    step_size: Any
+    grad_range: Any
+    num_draws: int = _static(default=1)
+    output: str = _static(default="played")
+    assume_bounded: bool = _static(default=False)
+    relation: str = _static(default="replace_one")
+
+    def __post_init__(self) -> None:
+        check_vertex_fields(self)
+        check_int("num_draws", self.num_draws, minimum=1)
+        check_choice("output", self.output, OUTPUTS)
+
+    @classmethod
+    def plan(
+        cls,
+        problem: Any,
+        num_records: int,
+        budget: Budget,
+        *,
+        output: str | None = None,
+        certified: bool = False,
+        steps: int | None = None,
+        num_draws: int | None = None,
+    ) -> VertexPlan:
+        """Steps, draws and step sizes from explicit bounds and public constants alone.
+
+        Args:
+          problem: `Saddle` or `SimplexRisk`; its constants are used, never data.
+          num_records: *Public* number of records (a bound on it under add-or-remove-one).
+          budget: What must hold; the relation defaults to replace-one.
+          output: `"played"`, `"fresh"`, or None for the better bound.
+          certified: Whether to minimise the bound on the expected error itself; by default what is
+            typical is minimised, the bound without its worst case over comparators.
+          steps: Number of steps, if it is to be fixed.
+          num_draws: Number of draws, if it is to be fixed.
+
+        Returns:
+          The plan, with its bound on the expected duality gap or excess risk.
+
+        Example:
+          >>> import dpjax
+          >>> game = dpjax.problems.Saddle.matrix_game((1000, 1000))
+          >>> plan = SaddleMirrorDescent.plan(game, 1_000_000, dpjax.Budget(1.0, 1e-6))
+          >>> plan.num_draws, round(plan.bound, 2)
+          (1, 0.11)
+        """
+        return plan_mirror_descent(
+            constants_of(problem),
+            num_records,
+            available_rho(budget),
+            influence(budget.relation_or("replace_one")),
+            output,
+            certified=certified,
+            steps=steps,
+            num_draws=num_draws,
+        )
+
+    @classmethod
+    def for_budget(
+        cls,
+        problem: Any,
+        num_records: int,
+        budget: Budget,
+        *,
+        output: str | None = None,
+        certified: bool = False,
+        steps: int | None = None,
+        num_draws: int | None = None,
+        order: str = "random",
+        **overrides: Any,
+    ) -> "SaddleMirrorDescent":
+        """The solver of `plan`.
+
+        Args:
+          problem: `Saddle` or `SimplexRisk`.
+          num_records: *Public* number of records (a bound on it under add-or-remove-one).
+          budget: epsilon, delta and relation to meet; the relation defaults to replace-one.
+          output: As in `plan`.
+          certified: As in `plan`.
+          steps: As in `plan`.
+          num_draws: As in `plan`.
+          order: Of the records under replace-one: `"random"`, or `"given"` to read them in turn.
+          **overrides: `assume_bounded`, or `step_size` at the caller's own risk of the budget.
+
+        Returns:
+          A solver whose `guarantee().epsilon(budget.delta) <= budget.epsilon`.
+
+        Raises:
+          ValueError: If a value is outside its bound, or the budget cannot be met.
+
+        Example:
+          >>> import dpjax
+          >>> game = dpjax.problems.Saddle.matrix_game((5, 5))
+          >>> solver = SaddleMirrorDescent.for_budget(game, 1000, dpjax.Budget(1.0, 1e-6))
+          >>> solver.guarantee().epsilon(1e-6) <= 1.0
+          True
+        """
+        plan = cls.plan(
+            problem,
+            num_records,
+            budget,
+            output=output,
+            certified=certified,
+            steps=steps,
+            num_draws=num_draws,
+        )
+        fields = {
+            "step_size": plan.step_size,
+            "grad_range": tuple(problem.ranges),
+            "num_draws": plan.num_draws,
+            "output": plan.output,
+            "relation": budget.relation_or("replace_one").name.lower(),
+        }
+        sampler = single_pass_sampler(num_records, plan.steps, budget, order)
+        return cls(sampler, **(fields | overrides))
+
+    def init(self, problem: Any, *, key: jax.Array) -> MirrorState:
+        """The state before the first step; the key (*secret*) is for the draws."""
+        return MirrorState(
+            tuple((jnp.zeros(d.dim), jnp.zeros(d.dim)) for d in problem.domains),
+            tuple(jnp.zeros(d.num_vertices, jnp.int32) for d in problem.domains),
+            tuple(jnp.zeros(self.num_draws, jnp.int32) for _ in problem.domains),
+            jnp.zeros((), jnp.int32),
+            check_key("key", key),
+        )
+
+    def prepare(self, problem: Any, state: MirrorState) -> MirrorState:
+        """Nothing to do before a draw."""
+        del problem
+        return state
+
+    def logits(self, problem: Any, state: MirrorState) -> tuple[jax.Array, ...]:
+        """What the coming draws are the softmax of, `[m]` a block. **Not private**."""
+        pairs = zip(problem.domains, state.scores, strict=True)
+        return tuple(domain.scores(total) for domain, (total, _) in pairs)
+
+    def draws_now(self, state: MirrorState) -> bool:
+        """Every step draws."""
+        del state
+        return True
+
+    draws_last = True
+
+    def sample(self, problem: Any, state: MirrorState) -> tuple[jax.Array, ...]:
+        """Vertices of each block, `[K]`, or `[K + 1]` with a fresh one at the end."""
+        now = jax.random.fold_in(state.key, state.count)
+        return tuple(
+            domain.sample(jax.random.fold_in(now, b), scores, self._draws)
+            for b, (domain, (scores, _)) in enumerate(
+                zip(problem.domains, state.scores, strict=True)
+            )
+        )
+
+    def accept(
+        self, problem: Any, indices: tuple[jax.Array, ...], state: MirrorState
+    ) -> MirrorState:
+        """Counts the vertices that make up the output, and keeps those to take gradients at."""
+        del problem
+        k = self.num_draws
+        counts = tuple(
+            count.at[drawn[k:] if self.output == "fresh" else drawn].add(1)
+            for count, drawn in zip(state.counts, indices, strict=True)
+        )
+        return state._replace(counts=counts, played=tuple(drawn[:k] for drawn in indices))
+
+    def advance(
+        self, problem: Any, batch: PyTree, mask: jax.Array, state: MirrorState
+    ) -> MirrorState:
+        """The part of a step that sees data: new scores, given what was drawn."""
+        gradients = problem.gradients_at_vertices(state.played, batch)
+        sums = clipped_sums(
+            problem.domains, gradients, mask, self.grad_range, self.assume_bounded
+        )
+        share = 1 / divisor(self.sampler, state.count, state.scores[0][0].dtype)
+        scores = tuple(
+            add_compensated(*score, -sign * size * share * total)
+            for score, total, sign, size in zip(
+                state.scores, sums, problem.signs, self.step_size, strict=True
+            )
+        )
+        return state._replace(scores=scores, count=state.count + 1)
+
+    def finalize(self, problem: Any, state: MirrorState) -> PyTree:
+        """The mean of the points drawn in every step, and once more after the last."""
+        counts = self.accept(problem, self.sample(problem, state), state).counts
+        drawn = (state.count + 1) * (self.num_draws if self.output == "played" else 1)
+        return problem.assemble(
+            tuple(d.point(c / drawn) for d, c in zip(problem.domains, counts, strict=True))
+        )
+
+    def redact(self, state: MirrorState) -> MirrorState:
+        """The state without the scores, which no draw covers."""
+        return state._replace(scores=None)
+
+    def guarantee(self) -> Guarantee:
+        """The guarantee of the whole run (host)."""
+        return Guarantee(
+            draws_event(self, self._draws * np.arange(self.sampler.steps, 0, -1)),
+            self.relation,
+            self.sampler.failure_probability(),
+        )
+
+    @property
+    def _draws(self) -> int:
+        return self.num_draws + (self.output == "fresh")

@@ -1,0 +1,124 @@
+"""What the methods over vertices share: clipped gradients, summed scores, event and sampler."""
+
+import math
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from dp_accounting import dp_event as dpe
+
+from dpjax.core import check_choice, check_positive
+from dpjax.privacy import Budget, resolve_relation, zcdp_budget
+from dpjax.sampling import (
+    DisjointPartition,
+    IndependentPartition,
+    TaperedPartition,
+    poisson_capacity,
+)
+from dpjax.sampling._capacity import DELTA_SHARE
+from dpjax.solvers._sampled_event import check_relation
+from dpjax.transforms import OuterProduct, clip_by_range
+
+_SINGLE_PASS = (DisjointPartition, TaperedPartition, IndependentPartition)
+
+
+def influence(relation: Any) -> int:
+    """By how many records' gradients a batch sum of two neighbours may differ."""
+    return 2 if resolve_relation(relation).name == "REPLACE_ONE" else 1
+
+
+def clipped_sums(
+    domains: tuple[Any, ...],
+    gradients: tuple[Any, ...],
+    mask: jax.Array,
+    ranges: tuple[Any, ...],
+    assume_bounded: bool,
+) -> tuple[jax.Array, ...]:
+    """Sum over the batch of each block's gradients, of bounded range or as they are."""
+    if assume_bounded:
+        return tuple(_masked_sum(leaf, mask) for leaf in gradients)
+    return tuple(
+        clip_by_range(bound, domain).update(leaf, None, mask=mask)[0]
+        for domain, leaf, bound in zip(domains, gradients, ranges, strict=True)
+    )
+
+
+def _masked_sum(leaf: Any, mask: jax.Array) -> jax.Array:
+    exact = jax.lax.Precision.HIGHEST
+    if isinstance(leaf, OuterProduct):
+        return jnp.matmul(jnp.where(mask, leaf.right[:, 0], 0), leaf.left, precision=exact)
+    return jnp.tensordot(mask.astype(leaf.dtype), leaf, axes=1, precision=exact)
+
+
+def add_compensated(
+    total: jax.Array, lost: jax.Array, term: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+    """`total + term` and what rounding lost of it (Kahan 1965)."""
+    corrected = term.astype(total.dtype) - lost
+    after = total + corrected
+    return after, (after - total) - corrected
+
+
+def divisor(sampler: Any, count: jax.Array, dtype: Any) -> jax.Array:
+    """The public size of the batch of step `count`."""
+    return jnp.asarray(sampler.sizes, dtype)[count]
+
+
+def draws_event(
+    solver: Any, draws: np.ndarray, weights: np.ndarray | float = 1.0
+) -> dpe.DpEvent:
+    """Event of a run, as the record sees it whose batch lets it see most.
+
+    A record of batch t enters the `draws[t]` that follow it, each of bounded range
+    eta = c tau omega weight_t / size_t, which is eta^2 / 8 zero-concentrated.
+    """
+    sizes = np.asarray(solver.sampler.sizes, float) / weights
+    worst = int(np.argmax(draws / np.square(sizes)))
+    ranges = [
+        influence(solver.relation) * float(step) * float(bound) / sizes[worst]
+        for step, bound in zip(solver.step_size, solver.grad_range, strict=True)
+    ]
+    return dpe.ComposedDpEvent(
+        [dpe.SelfComposedDpEvent(dpe.ZCDpEvent(eta**2 / 8), int(draws[worst])) for eta in ranges]
+    )
+
+
+def available_rho(budget: Budget) -> float:
+    """Zero-concentrated budget of a single pass, less what a surplus of records may cost."""
+    if influence(budget.relation_or("replace_one")) == 2:
+        return zcdp_budget(budget, relation="replace_one")
+    failure = DELTA_SHARE * budget.delta / (1 + math.exp(min(budget.epsilon, 700.0)))
+    return zcdp_budget(budget, failure_probability=failure)
+
+
+def single_pass_sampler(
+    num_records: int, steps: int, budget: Budget, order: str = "random", tail: int = 0
+) -> Any:
+    """Disjoint tapered batches: cut from an order under replace-one, else independent."""
+    if influence(budget.relation_or("replace_one")) == 2:
+        return TaperedPartition(steps, num_records, order, tail)
+    largest = float(
+        IndependentPartition(steps, num_records, 1, tapered=True, tail=tail).shares.max()
+    )
+    capacity = poisson_capacity(
+        num_records + 1, largest, steps, delta=budget.delta, epsilon=budget.epsilon
+    )
+    return IndependentPartition(steps, num_records, capacity, tapered=True, tail=tail)
+
+
+def check_vertex_fields(solver: Any) -> None:
+    """Raises unless sampler, relation, ranges, step sizes and divisor fit together."""
+    for name in ("step_size", "grad_range"):
+        value = getattr(solver, name)
+        if isinstance(value, int | float | jax.Array):
+            object.__setattr__(solver, name, (value,))
+        check_positive(name, getattr(solver, name))
+    if not isinstance(solver.sampler, _SINGLE_PASS):
+        names = ", ".join(kind.__name__ for kind in _SINGLE_PASS)
+        raise TypeError(
+            f"sampler must be one of {names}, since scores remember every batch, "
+            f"got {type(solver.sampler).__name__}"
+        )
+    check_choice("relation", solver.relation, ("replace_one", "add_or_remove_one", "replace_special"))
+    check_relation(solver.sampler, solver.relation)
