@@ -6,6 +6,7 @@ from importlib import resources
 
 import numpy as np
 
+from dpjax.core import check_choice
 from dpjax.datasets._adult_file import unpack
 from dpjax.datasets._adult_schema import REGION_OF, REGIONS, VOCABULARY
 from dpjax.datasets._dataset import Dataset
@@ -64,7 +65,7 @@ def adult_table() -> dict[str, np.ndarray]:
     return _verified_table((folder / "adult.xz").read_bytes(), record["sha256"], record["rows"])
 
 
-def adult() -> Dataset:
+def adult(group: str = "sex") -> Dataset:
     """UCI Adult, encoded for a linear model with public constants only.
 
     Features are one-hot categories and one-hot bins, `x` in {0, 1}, one 1 a block, so that every
@@ -76,12 +77,16 @@ def adult() -> Dataset:
     the encoder itself are *public*, and a record's row is a function of that record alone. `x`,
     `y` and `group` are *secret*.
 
+    Args:
+        group: what the group of a record is: `"sex"`, `"race"` (which the features hold as well) or
+            `"sex_race"`, all ten pairs, of which the smallest has 155 records.
+
     Returns:
         Dataset with `x [48842, p]` float32, `y [48842]` int32 (1: income above 50,000 dollars,
         23.93 %) and `group [48842]` int32.
 
     Raises:
-        ValueError: the embedded file does not match its recorded checksum.
+        ValueError: the embedded file does not match its recorded checksum, or `group` is unknown.
 
     Example:
         >>> import dpjax
@@ -92,21 +97,36 @@ def adult() -> Dataset:
     Source: B. Becker and R. Kohavi, Adult, UCI Machine Learning Repository, 1996,
     https://doi.org/10.24432/C5XW20. Licence: CC BY 4.0.
     """
+    check_choice("group", group, ("sex", "race", "sex_race"))
     table = adult_table()
     x, names = _features(table)
+    groups, group_names = _groups(table, group)
     return Dataset(
         x=x,
         y=(table[">50K"] == "Yes").astype(np.int32),
-        group=(table["sex"] == "Male").astype(np.int32),
+        group=groups,
         feature_names=names,
         label_names=("<=50K", ">50K"),
-        group_names=("female", "male"),
+        group_names=group_names,
         norm_bound=norm_bound(_BLOCKS),
         name="adult",
         source="https://doi.org/10.24432/C5XW20",
         licence="CC BY 4.0",
         note=_NOTE,
     )
+
+
+def _groups(table: Table, group: str) -> tuple[np.ndarray, tuple[str, ...]]:
+    """Group of each record, and the names of the groups."""
+    races = VOCABULARY["race"]
+    sex = (table["sex"] == "Male").astype(np.int32)
+    race = np.argmax(np.asarray(table["race"])[:, None] == np.array(races)[None, :], axis=1)
+    if group == "sex":
+        return sex, ("female", "male")
+    if group == "race":
+        return race.astype(np.int32), races
+    names = tuple(f"{s}, {r}" for s in ("female", "male") for r in races)
+    return (len(races) * sex + race).astype(np.int32), names
 
 
 def _features(table: Table) -> tuple[np.ndarray, tuple[str, ...]]:

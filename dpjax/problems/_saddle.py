@@ -9,11 +9,8 @@ import jax
 import jax.numpy as jnp
 
 from dpjax.core import PyTree
+from dpjax.problems._gaps import GapBounds, duality_gap
 from dpjax.problems._vertex_domains import check_constants, domain_of, uniform_point
-
-
-def _static(**kwargs: Any) -> Any:
-    return dataclasses.field(metadata={"static": True}, **kwargs)
 
 
 @jax.tree_util.register_dataclass
@@ -52,14 +49,22 @@ class Saddle:
       [3, 4]
     """
 
-    loss: Callable[..., jax.Array] = _static()
-    dims: tuple[int | None, int | None] = _static(default=(None, None))
+    loss: Callable[..., jax.Array] = dataclasses.field(metadata={"static": True})
+    dims: tuple[int | None, int | None] = dataclasses.field(
+        default=(None, None), metadata={"static": True}
+    )
     grad_range: Any = None
     vertices: tuple[Any, Any] = (None, None)
-    smoothness: tuple[float, float] | None = _static(default=None, kw_only=True)
-    coupling: float | None = _static(default=None, kw_only=True)
-    third_order: float = _static(default=0.0, kw_only=True)
-    grad_from_vertices: Callable[..., Any] | None = _static(default=None, kw_only=True)
+    smoothness: tuple[float, float] | None = dataclasses.field(
+        default=None, kw_only=True, metadata={"static": True}
+    )
+    coupling: float | None = dataclasses.field(
+        default=None, kw_only=True, metadata={"static": True}
+    )
+    third_order: float = dataclasses.field(default=0.0, kw_only=True, metadata={"static": True})
+    grad_from_vertices: Callable[..., Any] | None = dataclasses.field(
+        default=None, kw_only=True, metadata={"static": True}
+    )
 
     def __post_init__(self) -> None:
         if self.grad_range is None:
@@ -102,7 +107,7 @@ class Saddle:
     @property
     def ranges(self) -> tuple[Any, Any]:
         """`grad_range` of each block."""
-        return tuple(self.grad_range)  # type: ignore[return-value]
+        return tuple(self.grad_range)
 
     @property
     def signs(self) -> tuple[int, int]:
@@ -136,8 +141,38 @@ class Saddle:
 
     def gradients_at(self, points: tuple[jax.Array, jax.Array], batch: PyTree) -> tuple[Any, Any]:
         """Gradients `[B, p]` and `[B, q]` of each record at a pair of points."""
+        if isinstance(self.loss, MatrixGame):
+            return self.loss.at_points(*points, batch)
         gradient = jax.grad(self.loss, argnums=(0, 1))
         return jax.vmap(gradient, in_axes=(None, None, 0))(*points, batch)
+
+    def per_example_gradients(
+        self, params: tuple[jax.Array, jax.Array], batch: PyTree
+    ) -> tuple[Any, Any]:
+        """Directions that descend for both players: the gradient in x, and minus that in y.
+
+        With these any method that descends along per-example gradients, `DPSGD` among them, is
+        descent-ascent; average its iterates uniformly.
+        """
+        first, second = self.gradients_at(params, batch)
+        return first, -second
+
+    def gap(self, params: tuple[jax.Array, jax.Array], data: PyTree, steps: int = 300) -> GapBounds:
+        """Bounds on the duality gap of the mean loss over `data`. **Not private**.
+
+        Args:
+          params: A point of each domain.
+          data: Records, leaves `[n, ...]`.
+          steps: Steps of each best response; one is exact where f is linear in a block.
+
+        Returns:
+          Certified lower and upper bounds.
+        """
+
+        def mean(x: jax.Array, y: jax.Array) -> jax.Array:
+            return self.mean_loss((x, y), data)
+
+        return duality_gap(mean, self.domains, *params, steps=steps)
 
     def project(self, params: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
         """The nearest point of each domain."""
@@ -168,4 +203,12 @@ class MatrixGame:
         return (
             jnp.mean(matrices[:, :, columns].astype(wide), axis=2),
             jnp.mean(matrices[:, rows, :].astype(wide), axis=1),
+        )
+
+    def at_points(self, x: jax.Array, y: jax.Array, batch: PyTree) -> tuple[jax.Array, jax.Array]:
+        """A y and A^T x of each matrix; sums of products, since batched products are slow on CPU."""
+        matrices = batch[self.field].astype(jnp.result_type(x, y))
+        return (
+            jnp.sum(matrices * y[None, None, :], axis=2),
+            jnp.sum(matrices * x[None, :, None], axis=1),
         )

@@ -13,10 +13,6 @@ from dpjax.problems._vertex_domains import check_constants, domain_of, uniform_p
 from dpjax.problems._vertex_linear import LinearLoss, margins_at, mean_margins
 
 
-def _static(**kwargs: Any) -> Any:
-    return dataclasses.field(metadata={"static": True}, **kwargs)
-
-
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class SimplexRisk:
@@ -52,13 +48,17 @@ class SimplexRisk:
       True
     """
 
-    loss: Callable[..., jax.Array] = _static()
+    loss: Callable[..., jax.Array] = dataclasses.field(metadata={"static": True})
     vertices: Any = None
-    dim: int | None = _static(default=None)
+    dim: int | None = dataclasses.field(default=None, metadata={"static": True})
     grad_range: Any = None
-    smoothness: float | None = _static(default=None, kw_only=True)
-    third_order: float = _static(default=0.0, kw_only=True)
-    grad_from_vertices: Callable[..., Any] | None = _static(default=None, kw_only=True)
+    smoothness: float | None = dataclasses.field(
+        default=None, kw_only=True, metadata={"static": True}
+    )
+    third_order: float = dataclasses.field(default=0.0, kw_only=True, metadata={"static": True})
+    grad_from_vertices: Callable[..., Any] | None = dataclasses.field(
+        default=None, kw_only=True, metadata={"static": True}
+    )
 
     def __post_init__(self) -> None:
         if self.grad_range is None:
@@ -95,9 +95,7 @@ class SimplexRisk:
           >>> problem = dpjax.problems.SimplexRisk.linear(
           ...     lambda margin, y: 0.5 * (margin - y) ** 2, ball, grad_range=4.0)
         """
-        return cls(
-            LinearLoss(link_loss), vertices, dim, **constants
-        )
+        return cls(LinearLoss(link_loss), vertices, dim, **constants)
 
     @property
     def domains(self) -> tuple[Any]:

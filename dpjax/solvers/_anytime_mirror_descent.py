@@ -93,7 +93,7 @@ class AnytimeMirrorDescent(VertexSolver):
     McSherry and Talwar 2007; Maurey's sampling (Pisier 1981).
     """
 
-    sampler: Any = _static()
+    sampler: Any = dataclasses.field(metadata={"static": True})
     step_size: Any
     grad_range: Any
     num_draws: int = _static(default=1)
@@ -110,9 +110,7 @@ class AnytimeMirrorDescent(VertexSolver):
             check_int("output_draws", self.output_draws, minimum=1)
 
     @classmethod
-    def plan(
-        cls, problem: Any, num_records: int, budget: Budget, **choices: Any
-    ) -> VertexPlan:
+    def plan(cls, problem: Any, num_records: int, budget: Budget, **choices: Any) -> VertexPlan:
         """Steps, draws, refreshes and step size from explicit bounds and public constants alone.
 
         Args:
@@ -239,9 +237,7 @@ class AnytimeMirrorDescent(VertexSolver):
             return (draw(state),)
         return (jax.lax.cond(self.draws_now(state), draw, lambda state: state.indices, state),)
 
-    def accept(
-        self, problem: Any, indices: tuple[jax.Array], state: AnytimeState
-    ) -> AnytimeState:
+    def accept(self, problem: Any, indices: tuple[jax.Array], state: AnytimeState) -> AnytimeState:
         """Keeps the vertices to take gradients at."""
         del problem
         return state._replace(indices=indices[0])
@@ -255,7 +251,7 @@ class AnytimeMirrorDescent(VertexSolver):
             problem.domains, gradients, mask, self.grad_range, self.assume_bounded
         )
         share = self.step_size[0] / divisor(self.sampler, state.count, total.dtype)
-        scores = add_compensated(*state.scores, -share * total)
+        scores = add_compensated(state.scores[0], state.scores[1], -share * total)
         return state._replace(scores=scores, count=state.count + 1)
 
     def finalize(self, problem: Any, state: AnytimeState) -> PyTree:

@@ -15,7 +15,6 @@ from dpjax.solvers._vertex_plan import (
     tapered_scale,
 )
 
-
 OUTPUT_SHARE = 0.1  # of all draws, for the result
 
 
@@ -93,9 +92,9 @@ def plan_anytime(
     sizes = mean_sizes(chosen, n, influence, taper_tail(last_k, k, q))
     worst = np.min(sizes / np.sqrt(k * (refreshes_left(chosen, q) - 1) + last_k))
     exact = np.asarray((1 - 1e-6) * math.sqrt(2 * rho) * worst / influence)
-    whole = tuple(np.asarray(float(v)) for v in (chosen + 1, k, q, last_k))
-    size, _ = _minimise(constants, *whole, exact, factor)
-    bound = _bound(constants, *whole, size, 1.0)
+    whole = [np.asarray(float(v)) for v in (chosen + 1, k, q, last_k)]
+    size, _ = _minimise(constants, whole[0], whole[1], whole[2], whole[3], exact, factor)
+    bound = _bound(constants, whole[0], whole[1], whole[2], whole[3], size, 1.0)
     half = constants.half_ranges[0]
     return VertexPlan(chosen, k, q, (float(size) / half,), "anytime", float(bound))
 

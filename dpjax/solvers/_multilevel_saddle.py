@@ -1,4 +1,4 @@
-"""Mirror descent with bias-reduced multilevel gradients: saddle points of second-order smoothness."""
+"""Mirror descent with bias-reduced multilevel gradients, for second-order smooth losses."""
 
 import dataclasses
 from typing import Any, NamedTuple
@@ -71,8 +71,9 @@ class MultilevelSaddle(VertexSolver):
 
     Guarantee: the draws are the mechanism, as in `SaddleMirrorDescent`. Each of the gradients of a
     record is clipped to range omega, so an estimate moves by at most
-    $c\,\omega\,\bar\kappa_N / (\kappa_N b_t) \le c\,\omega / b_t$. A record meets $2^{N+1} + 1$ draws
-    of each block in every estimate after its own; the event is that of the record that meets most.
+    $c\,\omega\,\bar\kappa_N / (\kappa_N b_t) \le c\,\omega / b_t$. A record meets $2^{N+1} + 1$
+    draws of each block in every estimate after its own; the event is that of the record for which
+    this comes to most.
 
     | input | effect |
     | --- | --- |
@@ -97,11 +98,11 @@ class MultilevelSaddle(VertexSolver):
     Source: multilevel estimators of Blanchet and Glynn 2015; see also `SaddleMirrorDescent`.
     """
 
-    sampler: Any = _static()
+    sampler: Any = dataclasses.field(metadata={"static": True})
     step_size: Any
     grad_range: Any
-    levels: tuple[int, ...] = _static()
-    max_level: int = _static()
+    levels: tuple[int, ...] = dataclasses.field(metadata={"static": True})
+    max_level: int = dataclasses.field(metadata={"static": True})
     antithetic: bool = _static(default=False)
     assume_bounded: bool = _static(default=False)
     relation: str = _static(default="replace_one")
@@ -114,7 +115,9 @@ class MultilevelSaddle(VertexSolver):
             raise ValueError(f"levels must be >= 1 numbers in 0..{self.max_level}")
         needed = int(batches_of(np.array(self.levels), self.max_level).sum())
         if self.sampler.steps != needed:
-            raise ValueError(f"sampler.steps must be {needed} for these levels, got {self.sampler.steps}")
+            raise ValueError(
+                f"sampler.steps must be {needed} for these levels, got {self.sampler.steps}"
+            )
 
     @classmethod
     def plan(
@@ -289,7 +292,7 @@ class MultilevelSaddle(VertexSolver):
         dtype = state.scores[0][0].dtype
         share = 1 / (divisor(self.sampler, state.count, dtype) * jnp.asarray(records, dtype)[level])
         scores = tuple(
-            add_compensated(*score, -sign * size * share * total)
+            add_compensated(score[0], score[1], -sign * size * share * total)
             for score, total, sign, size in zip(
                 state.scores, totals, problem.signs, self.step_size, strict=True
             )

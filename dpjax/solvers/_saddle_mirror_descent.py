@@ -54,8 +54,8 @@ def _static(**kwargs: Any) -> Any:
 class SaddleMirrorDescent(VertexSolver):
     r"""Mirror descent-ascent in which vertices drawn from the iterates are all that is released.
 
-    With one disjoint batch $B_t$ a step, the gradient averaged over it, and $\hat x_t, \hat y_t$ the means of K vertices drawn
-    from the softmax of the scores u and v,
+    With one disjoint batch $B_t$ a step, the gradient averaged over it, and $\hat x_t, \hat y_t$
+    the means of K vertices drawn from the softmax of the scores u and v,
 
     $$ u \leftarrow u - \tau_x \nabla_x f(\hat x_t, \hat y_t; B_t), \qquad
        v \leftarrow v + \tau_y \nabla_y f(\hat x_t, \hat y_t; B_t) $$
@@ -70,14 +70,13 @@ class SaddleMirrorDescent(VertexSolver):
     and c = 2 under replace-one, 1 under add-or-remove-one (each record picks its batch on its own).
     So each draw is $\eta^2/8$-zCDP, and a record of batch t meets $(S - t) K$ of them a block, t
     from 0 ($K + 1$ for K if fresh): the draws after the last step included, those before its own
-    left out. The event is that of the batch where this comes to most. Idealised in one respect: scores are summed and sampled in
-    floating point.
+    left out. The event is that of the batch where this comes to most. Idealised in one respect:
+    scores are summed and sampled in floating point.
 
     | input | effect |
     | --- | --- |
     | empty batch | scores stay |
     | NaN or inf in a record's gradient | contributes nothing (unless `assume_bounded`) |
-    | step size 0 is refused | use a small one |
 
     Attributes (data may be swept under `vmap`; static ones shape the program; all *public*):
       sampler: `TaperedPartition` or `DisjointPartition` (replace-one), or `IndependentPartition`;
@@ -98,7 +97,7 @@ class SaddleMirrorDescent(VertexSolver):
     exponential mechanism of McSherry and Talwar 2007; Maurey's sampling (Pisier 1981).
     """
 
-    sampler: Any = _static()
+    sampler: Any = dataclasses.field(metadata={"static": True})
     step_size: Any
     grad_range: Any
     num_draws: int = _static(default=1)
@@ -269,12 +268,10 @@ class SaddleMirrorDescent(VertexSolver):
     ) -> MirrorState:
         """The part of a step that sees data: new scores, given what was drawn."""
         gradients = problem.gradients_at_vertices(state.played, batch)
-        sums = clipped_sums(
-            problem.domains, gradients, mask, self.grad_range, self.assume_bounded
-        )
+        sums = clipped_sums(problem.domains, gradients, mask, self.grad_range, self.assume_bounded)
         share = 1 / divisor(self.sampler, state.count, state.scores[0][0].dtype)
         scores = tuple(
-            add_compensated(*score, -sign * size * share * total)
+            add_compensated(score[0], score[1], -sign * size * share * total)
             for score, total, sign, size in zip(
                 state.scores, sums, problem.signs, self.step_size, strict=True
             )

@@ -10,7 +10,6 @@ from dpjax.core import check_int, check_positive
 from dpjax.sampling import IndependentPartition, tapered_sizes
 from dpjax.solvers._vertex_constants import Constants
 
-
 TYPICAL_SAMPLING = 0.2
 
 
@@ -73,8 +72,10 @@ def plan_mirror_descent(
     """
     check_int("num_records", num_records, minimum=1)
     check_positive("rho", rho)
-    grid = (fixed_or("steps", steps, step_grid, num_records)[:, None],
-            fixed_or("num_draws", num_draws, draw_grid, num_records)[None, :])
+    grid = (
+        fixed_or("steps", steps, step_grid, num_records)[:, None],
+        fixed_or("num_draws", num_draws, draw_grid, num_records)[None, :],
+    )
     plans = [
         _best(constants, num_records, rho, influence, kind, *grid, certified)
         for kind in (("played", "fresh") if output is None else (output,))
@@ -197,9 +198,7 @@ def mean_sizes(steps: int, n: int, influence: int, tail: int = 0) -> np.ndarray:
     return IndependentPartition(steps, n, 1, tapered=True, tail=tail).sizes
 
 
-def fixed_or(
-    name: str, value: int | None, grid: Callable[[int], np.ndarray], n: int
-) -> np.ndarray:
+def fixed_or(name: str, value: int | None, grid: Callable[[int], np.ndarray], n: int) -> np.ndarray:
     """The value that the caller fixed, or a grid for n records.
 
     Raises:

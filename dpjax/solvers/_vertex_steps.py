@@ -18,9 +18,10 @@ from dpjax.sampling import (
 )
 from dpjax.sampling._capacity import DELTA_SHARE
 from dpjax.solvers._sampled_event import check_relation
-from dpjax.transforms import OuterProduct, clip_by_range
+from dpjax.transforms import OuterProduct, clip_by_range, weighted_sum
 
 _SINGLE_PASS = (DisjointPartition, TaperedPartition, IndependentPartition)
+_RELATIONS = ("replace_one", "add_or_remove_one", "replace_special")
 
 
 def influence(relation: Any) -> int:
@@ -45,10 +46,9 @@ def clipped_sums(
 
 
 def _masked_sum(leaf: Any, mask: jax.Array) -> jax.Array:
-    exact = jax.lax.Precision.HIGHEST
     if isinstance(leaf, OuterProduct):
-        return jnp.matmul(jnp.where(mask, leaf.right[:, 0], 0), leaf.left, precision=exact)
-    return jnp.tensordot(mask.astype(leaf.dtype), leaf, axes=1, precision=exact)
+        return weighted_sum(leaf.left, jnp.where(mask, leaf.right[:, 0], 0))
+    return weighted_sum(leaf, mask)
 
 
 def add_compensated(
@@ -65,9 +65,7 @@ def divisor(sampler: Any, count: jax.Array, dtype: Any) -> jax.Array:
     return jnp.asarray(sampler.sizes, dtype)[count]
 
 
-def draws_event(
-    solver: Any, draws: np.ndarray, weights: np.ndarray | float = 1.0
-) -> dpe.DpEvent:
+def draws_event(solver: Any, draws: np.ndarray, weights: np.ndarray | float = 1.0) -> dpe.DpEvent:
     """Event of a run, as the record sees it whose batch lets it see most.
 
     A record of batch t enters the `draws[t]` that follow it, each of bounded range
@@ -120,5 +118,5 @@ def check_vertex_fields(solver: Any) -> None:
             f"sampler must be one of {names}, since scores remember every batch, "
             f"got {type(solver.sampler).__name__}"
         )
-    check_choice("relation", solver.relation, ("replace_one", "add_or_remove_one", "replace_special"))
+    check_choice("relation", solver.relation, _RELATIONS)
     check_relation(solver.sampler, solver.relation)

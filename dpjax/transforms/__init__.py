@@ -19,3 +19,4 @@ from dpjax.transforms._noise import add_laplace as add_laplace
 from dpjax.transforms._outer import OuterProduct as OuterProduct
 from dpjax.transforms._range import clip_by_range as clip_by_range
 from dpjax.transforms._signs import PackedSigns as PackedSigns
+from dpjax.transforms._weighted_sum import weighted_sum as weighted_sum

@@ -13,7 +13,7 @@ from dpjax.geometry import Domain, L1Ball, Polytope, Simplex
 from dpjax.privacy import resolve_relation
 from dpjax.transforms._outer import is_outer
 from dpjax.transforms._signs import PackedSigns
-from dpjax.transforms._weighted_sum import sum_rows, weighted_sum, wide
+from dpjax.transforms._weighted_sum import weighted_sum, wide
 
 # an example whose scores lie this many times further from 0 than its bound lets them lie from each
 # other would by rounding wipe out what the other examples add to the sum
@@ -114,9 +114,7 @@ def _clipped_sum(leaf: Any, mask: jax.Array, bound: ArrayLike, domain: Domain) -
     factor = wide(leaf.right)[:, 0]
     scale = _scale(spread * abs(factor), reach * abs(factor), mask, bound)
     weights = jnp.where(scale > 0, factor * scale.astype(factor.dtype), 0)
-    if isinstance(rows, PackedSigns):
-        return rows.weighted_sum(weights)
-    return sum_rows(rows, weights)
+    return weighted_sum(rows, weights)
 
 
 def _scale(spread: jax.Array, reach: jax.Array, mask: jax.Array, bound: ArrayLike) -> jax.Array:

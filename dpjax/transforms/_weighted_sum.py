@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from dpjax.transforms._outer import is_outer
+from dpjax.transforms._signs import PackedSigns
 
 # up to here a vector-matrix product for each column beats one transposed matrix product on CPU,
 # which copies its inputs: 14 against 37 microseconds for 512 x 98 inputs and 2 columns
@@ -20,7 +21,24 @@ _EXACT = jax.lax.Precision.HIGHEST
 
 
 def weighted_sum(leaf: Any, scale: jax.Array) -> jax.Array:
-    """Sum of `scale[b] * leaf[b]` in at least float32; a zero scale drops even NaN and inf."""
+    """Sum over examples of `scale[b] * leaf[b]`, in at least float32.
+
+    A scale of 0 drops even NaN and inf.
+
+    Args:
+      leaf: `[B, *p]` of any real type, `PackedSigns` or an `OuterProduct`.
+      scale: `[B]`, floating or bool.
+
+    Returns:
+      `[*p]`.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> weighted_sum(jnp.array([[1.0, 2.0], [jnp.inf, 1.0]]), jnp.array([2.0, 0.0])).tolist()
+      [2.0, 4.0]
+    """
+    if isinstance(leaf, PackedSigns):
+        return leaf.weighted_sum(scale)
     if is_outer(leaf):
         right = jnp.where((scale > 0)[:, None], wide(leaf.right), 0)
         return _outer_sum(jnp.asarray(leaf.left), right * scale[:, None].astype(right.dtype))

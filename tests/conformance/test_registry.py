@@ -1,4 +1,5 @@
 import sys
+import types
 
 import pytest
 
@@ -16,7 +17,17 @@ SLOW = {
     "clip_by_norm(l1)",
     "clip_by_norm(linf)",
     "clip_by_norm(linf, OuterProduct)",
+    "SaddleMirrorDescent(SimplexRisk, fresh)",
+    "AnytimeMirrorDescent(q = 1)",
 }
+
+
+# what solvers give back, rather than solvers
+_RECORDS = ("Info", "State", "Replay")
+
+
+# public functions of dpjax.transforms that are no transformations
+HELPERS = {"clip_scale", "per_example_norm", "microbatched_sum", "draw_levels", "weighted_sum"}
 
 
 @pytest.mark.parametrize(
@@ -32,11 +43,15 @@ def test_everything_public_is_registered():
 
     names = " ".join(ENTRIES)
     for package in (dpjax.solvers, dpjax.sampling):
-        public = [n for n in dir(package) if n[0].isupper() and not n.endswith(("Info", "State"))]
+        public = [n for n in dir(package) if n[0].isupper() and not n.endswith(_RECORDS)]
         assert public
         for name in public:
             assert name in names, f"{name} has no entry in the registry"
-    for name in ("add_gaussian", "add_laplace", "clip_by_norm", "chain", "seeded"):
+    for name in dir(dpjax.transforms):
+        value = getattr(dpjax.transforms, name)
+        if isinstance(value, types.FunctionType) and name not in HELPERS:
+            assert name in names, f"{name} has no entry in the registry"
+    for name in ("chain", "seeded"):
         assert name in names
 
 

@@ -120,3 +120,17 @@ def test_the_folder_names_source_licence_and_checksum():
     record = json.loads((FOLDER / "adult.json").read_text())
     for word in ("10.24432/C5XW20", "CC BY 4.0", record["sha256"]):
         assert word in text
+
+
+def test_groups_by_sex_and_race():
+    table = adult_table()
+    by_race, by_both = adult(group="race"), adult(group="sex_race")
+    for i in (0, 5, 40_000):
+        assert by_race.group_names[by_race.group[i]] == table["race"][i]
+        name = f"{table['sex'][i].lower()}, {table['race'][i]}"
+        assert by_both.group_names[by_both.group[i]] == name
+    assert len(by_both.group_names) == 10
+    assert np.bincount(by_both.group).min() == 155
+    np.testing.assert_array_equal(by_both.x, by_race.x)
+    with pytest.raises(ValueError, match="sex_race"):
+        adult(group="age")
