@@ -53,7 +53,11 @@ def _known(value: Any) -> np.ndarray | None:
     """
     if isinstance(value, bool) or is_traced(value):
         return None
-    if isinstance(value, int | float | np.number | np.ndarray | jax.Array | list | tuple):
+    if isinstance(value, list | tuple):
+        known = [_known(entry) for entry in value]
+        flat = [np.ravel(entry) for entry in known if entry is not None]
+        return np.concatenate(flat) if flat and len(flat) == len(known) else None
+    if isinstance(value, int | float | np.number | np.ndarray | jax.Array):
         return np.asarray(value, dtype=np.float64)
     return None
 

@@ -96,11 +96,12 @@ def _scan(
     solver: Any, problem: Any, data: PyTree, state: Any, xs: PyTree, sensitive: bool
 ) -> tuple[Any, tuple[Any, Any]]:
     num_records = _num_records(data)
+    diagnose = getattr(solver, "diagnose", None) if sensitive else None
 
     def body(state: Any, x: PyTree) -> tuple[Any, tuple[Any, Any]]:
         indices, mask = solver.sampler.batch(x, num_records)
         batch = data if indices is None else jax.tree.map(lambda a: a[indices], data)
-        raw = solver.diagnose(problem, batch, mask, state) if sensitive else None
+        raw = diagnose(problem, batch, mask, state) if diagnose else None
         state, info = solver.step(problem, batch, mask, state)
         return state, (info, raw)
 

@@ -12,7 +12,7 @@ from dpjax.core._checks import check_choice, check_int, check_key
 
 @functools.lru_cache(maxsize=64)
 def tapered_sizes(steps: int, num_records: int, tail: int = 0) -> np.ndarray:
-    r"""Batch sizes $\lceil c \sqrt{S - t + r} \rceil$, t = 0 .. S - 1, with the largest c that fits.
+    r"""Batch sizes $\lceil c \sqrt{S - t + r} \rceil$, t from 0 to S - 1, c as large as fits.
 
     Where all S - t + r releases that follow batch t depend on it, with weight 1 / size, this makes
     the sum of squares of these weights about equal for all batches, and the largest least.
