@@ -9,7 +9,8 @@ import jax
 import jax.numpy as jnp
 
 from dpjax.core import PyTree
-from dpjax.problems._gaps import GapBounds, duality_gap
+from dpjax.problems._gaps import GapBounds, duality_gap, matrix_game_gap
+from dpjax.problems._mean import mean_over_records
 from dpjax.problems._vertex_domains import check_constants, domain_of, uniform_point
 
 
@@ -168,6 +169,9 @@ class Saddle:
         Returns:
           Certified lower and upper bounds.
         """
+        if isinstance(self.loss, MatrixGame) and self.vertices == (None, None):
+            gap = matrix_game_gap(self.loss.mean(data), *params)
+            return GapBounds(gap, gap)
 
         def mean(x: jax.Array, y: jax.Array) -> jax.Array:
             return self.mean_loss((x, y), data)
@@ -181,7 +185,8 @@ class Saddle:
 
     def mean_loss(self, params: tuple[jax.Array, jax.Array], data: PyTree) -> jax.Array:
         """Mean of f over `data`, a scalar. **Not private**."""
-        return jnp.mean(jax.vmap(self.loss, in_axes=(None, None, 0))(*params, data))
+        losses = jax.vmap(self.loss, in_axes=(None, None, 0))
+        return mean_over_records(lambda batch: losses(*params, batch), data)
 
 
 @dataclass(frozen=True)
@@ -205,8 +210,12 @@ class MatrixGame:
             jnp.mean(matrices[:, rows, :].astype(wide), axis=1),
         )
 
+    def mean(self, data: PyTree) -> jax.Array:
+        """The mean matrix, `[dx, dy]`."""
+        return mean_over_records(lambda batch: batch[self.field].astype(float), data)
+
     def at_points(self, x: jax.Array, y: jax.Array, batch: PyTree) -> tuple[jax.Array, jax.Array]:
-        """A y and A^T x of each matrix; sums of products, since batched products are slow on CPU."""
+        """A y and A^T x of each matrix, as sums: batched products are slow on CPU."""
         matrices = batch[self.field].astype(jnp.result_type(x, y))
         return (
             jnp.sum(matrices * y[None, None, :], axis=2),

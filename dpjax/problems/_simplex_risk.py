@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 
 from dpjax.core import PyTree
+from dpjax.problems._mean import mean_over_records
 from dpjax.problems._vertex_domains import check_constants, domain_of, uniform_point
 from dpjax.problems._vertex_linear import LinearLoss, margins_at, mean_margins
 
@@ -156,6 +156,10 @@ class SimplexRisk:
 
     def mean_loss(self, params: jax.Array, data: PyTree) -> jax.Array:
         """Mean loss over `data`, a scalar. **Not private**."""
-        if isinstance(self.loss, LinearLoss):
-            return jnp.mean(self.loss.values(margins_at(data["x"], params), data))
-        return jnp.mean(jax.vmap(self.loss, in_axes=(None, 0))(params, data))
+
+        def values(batch: PyTree) -> jax.Array:
+            if isinstance(self.loss, LinearLoss):
+                return self.loss.values(margins_at(batch["x"], params), batch)
+            return jax.vmap(self.loss, in_axes=(None, 0))(params, batch)
+
+        return mean_over_records(values, data)
