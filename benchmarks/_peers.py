@@ -22,8 +22,7 @@ import optax
 from dp_accounting import dp_event as dpe
 
 import dpjax
-from dpjax.geometry import L1Ball
-from dpjax.privacy import calibrate_noise, split_noise_multiplier, zcdp_budget
+from dpjax.privacy import calibrate_noise, split_noise_multiplier
 from dpjax.solvers import DPSGD
 from dpjax.transforms import OuterProduct, add_gaussian
 
@@ -205,77 +204,6 @@ def dp_sgd_l1(
     problem = BallGlm(data["x"].shape[1], radius, link)
     params, guarantee = _dpsgd(problem, data, budget, key, options)
     return Released(params[:, 0], guarantee)
-
-
-def frank_wolfe(
-    data: Any,
-    budget: dpjax.Budget,
-    key: jax.Array,
-    *,
-    radius: float = 1.0,
-    label_bound: float = 1.0,
-    link: Link = SQUARED,
-    steps: int | None = None,
-) -> Released:
-    r"""Private Frank-Wolfe on the l1 ball, with vertices drawn by the exponential mechanism.
-
-    $$ P[v_t = v] \propto \exp(-\lambda \langle v, \nabla F(\theta_t)\rangle), \qquad
-       \theta_{t+1} = \theta_t + \tfrac{2}{t + 2} (v_t - \theta_t) $$
-
-    Features are clipped to [-1, 1] and slopes to `c` (`link.slope_bound`), so the scores of one
-    record span at most $\omega = 2 R c$. Replacing a record shifts the scores of the mean gradient
-    by a vector of range $\eta / \lambda \le 2 \omega / n$; each of the draws is
-    $\eta^2 / 8$-zCDP, so $\lambda = n \sqrt{2 \rho / T} / \omega$ spends rho in T draws. By default
-    T minimises the bound $2 C / (T + 2) + \log(2p) / \lambda$, with C = 4 R^2 curvature.
-
-    Source: Talwar, Thakurta and Zhang 2015.
-    """
-    n, p = data["x"].shape
-    relation = _replace_one(budget)
-    rho = zcdp_budget(budget, relation=relation)
-    bound = link.slope_bound(radius, label_bound)
-    omega = 2 * radius * bound
-    if steps is None:
-        steps = frank_wolfe_steps(n, p, rho, omega, radius, link.curvature)
-    sharpness = n * math.sqrt(2 * rho / steps) / omega
-    eta = sharpness * 2 * omega / n
-    domain = L1Ball(p, radius)
-    dtype = jnp.result_type(float)
-    x, y = jnp.asarray(data["x"]), jnp.asarray(data["y"], dtype)
-
-    def body(carry: tuple[jax.Array, jax.Array], step: jax.Array) -> tuple[Any, None]:
-        theta, margins = carry
-        gradient = _bounded_mean_gradient(x, y, margins, link, bound)
-        index = domain.sample(jax.random.fold_in(key, step), -sharpness * gradient, 1)[0]
-        coordinate = index % p
-        value = jnp.where(index < p, radius, -radius).astype(dtype)
-        share = 2 / (step.astype(dtype) + 2)
-        theta = ((1 - share) * theta).at[coordinate].add(share * value)
-        column = jnp.clip(jnp.take(x, coordinate, axis=1), -1, 1).astype(dtype)
-        return (theta, margins + share * (value * column - margins)), None
-
-    start = (jnp.zeros(p, dtype), jnp.zeros(n, dtype))
-    (theta, _), _ = jax.lax.scan(body, start, jnp.arange(steps))
-    event = dpe.SelfComposedDpEvent(dpe.ZCDpEvent(eta**2 / 8), steps)
-    return Released(theta, dpjax.Guarantee(event, relation))
-
-
-def _bounded_mean_gradient(
-    x: jax.Array, y: jax.Array, margins: jax.Array, link: Link, bound: float
-) -> jax.Array:
-    """Mean over records of gradients of which each entry lies in [-bound, bound], `[p]`."""
-    slopes = jnp.clip(jnp.nan_to_num(link.slope(margins, y)), -bound, bound)
-    features = jnp.clip(x, -1, 1).astype(slopes.dtype)
-    return jnp.matmul(slopes, features, precision=_EXACT) / len(y)
-
-
-def frank_wolfe_steps(
-    n: int, p: int, rho: float, omega: float, radius: float, curvature: float
-) -> int:
-    """The number of steps that minimises the bound on the excess risk, from public constants."""
-    steps = np.unique(np.logspace(0, 4, 400).astype(int))
-    selection = math.log(2 * p) * omega * np.sqrt(steps / (2 * rho)) / n
-    return int(steps[np.argmin(8 * curvature * radius**2 / (steps + 2) + selection)])
 
 
 def noisy_statistics(

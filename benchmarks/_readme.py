@@ -1,9 +1,9 @@
 """The README's results, made from the committed runs so that they cannot drift."""
 
-import textwrap
 from pathlib import Path
 
-from benchmarks import _runner, adult_splits, fair_frontiers, step_time
+from benchmarks import _readme_vertices, _runner, adult_splits, fair_frontiers, step_time
+from benchmarks._readme_text import text as _text
 
 README = Path(__file__).parents[1] / "README.md"
 START, END = "<!-- results -->\n", "<!-- /results -->"
@@ -53,13 +53,9 @@ def results() -> str:
             {ratios["DP-SGD / SGD, our product"]:.2f}. Constraints make a step
             {ratios["RaCO / DP-SGD"]:.2f} times as long.
         """),
+        *_readme_vertices.blocks(),
     ]
     return "\n\n".join(blocks) + "\n"
-
-
-def _text(paragraph: str) -> str:
-    joined = " ".join(paragraph.split())
-    return textwrap.fill(joined, 100, break_long_words=False, break_on_hyphens=False)
 
 
 def write() -> Path:

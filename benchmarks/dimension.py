@@ -19,13 +19,14 @@ from benchmarks import _runner
 from benchmarks import _saddle_instances as instances
 from benchmarks.million_features import NOISE, RADIUS, make, regression
 from dpjax.problems import Saddle
-from dpjax.solvers import AnytimeMirrorDescent, SaddleMirrorDescent
+from dpjax.solvers import AnytimeMirrorDescent, FrankWolfe, SaddleMirrorDescent
 
 BUDGET = dpjax.Budget(1.0, 1e-6, "replace_one")
 NUM_RECORDS = 30_000
-DIMS = (100, 1_000, 10_000, 100_000, 1_000_000)
+DIMS = (100, 300, 1_000, 10_000, 100_000, 1_000_000)
 SEEDS = 3
-LIMITS = {"one-shot statistics": 1_000, "DP-SGD": 10_000, "Frank-Wolfe": 1_000}
+LIMITS = {"one-shot statistics": 1_000, "DP-SGD": 10_000, "Frank-Wolfe": 100_000}
+DENSE_GAME = 300  # strategies up to which matrices of all records are held
 
 
 def run(*, fast: bool, data: Path | None) -> dict[str, Any]:
@@ -53,6 +54,7 @@ def _regression(dim: int, n: int, seeds: int) -> list[dict[str, Any]]:
     for name, kind, options in (
         ("anytime", AnytimeMirrorDescent, {}),
         ("played", SaddleMirrorDescent, {"output": "played"}),
+        ("Frank-Wolfe", FrankWolfe, {}),
     ):
         solver = kind.for_budget(problem, n, BUDGET, **options)
         methods[name] = lambda data, key, solver=solver: (
@@ -62,14 +64,13 @@ def _regression(dim: int, n: int, seeds: int) -> list[dict[str, Any]]:
     methods["one-shot statistics"] = lambda data, key: (
         peers.noisy_statistics(data, BUDGET, key, **dense).params
     )
-    methods["Frank-Wolfe"] = lambda data, key: peers.frank_wolfe(data, BUDGET, key, **dense).params
     methods["DP-SGD"] = lambda data, key: peers.dp_sgd_l1(data, BUDGET, key, radius=RADIUS).params
     points = []
     for name, method in methods.items():
         if dim > LIMITS.get(name, dim):
             continue
         taken = records
-        if name in LIMITS:
+        if name in ("one-shot statistics", "DP-SGD"):
             taken = {"x": records["x"].unpack(), "y": records["y"]}
         released = [np.asarray(jax.jit(method)(taken, key), np.float64) for key in keys]
         errors = [0.5 * float(np.sum((theta - optimum) ** 2)) for theta in released]
@@ -103,6 +104,13 @@ def _game(dim: int, n: int, seeds: int) -> list[dict[str, Any]]:
             params = peers.noisy_mean_of(mean, n, BUDGET, key).params
             gaps.append(float(game.gap(params)))
         points.append(_point("game", "one-shot Gaussian", dim, gaps))
+    if dim <= DENSE_GAME:
+        dense = instances.core_padded(dim, n, seed=3)
+        payoffs = {"A": jnp.asarray(dense.data["A"])}
+        matrices = Saddle.matrix_game((dim, dim))
+        descent = jax.jit(lambda data, key: peers.dpsgda(matrices, data, BUDGET, key).params)
+        gaps = [float(dense.gap(descent(payoffs, key))) for key in keys]
+        points.append(_point("game", "DP-SGDA", dim, gaps))
     return points
 
 
@@ -158,6 +166,11 @@ def summary(result: dict[str, Any]) -> str:
         power = growth(result, problem, method)
         lines.append(f"\n{problem}, {method}: error grows as (log d)^{power:.2f}")
     return "\n".join(lines)
+
+
+def readme(result: dict[str, Any]) -> str:
+    """The table, without the fitted powers."""
+    return summary(result).split("\n\n")[0].strip()
 
 
 def plot(result: dict[str, Any]) -> Path:

@@ -161,3 +161,8 @@ def summary(result: dict[str, Any]) -> str:
             f"(sd {p['worst_group_std']:.4f}) |"
         )
     return "\n".join(lines)
+
+
+def readme(result: dict[str, Any]) -> str:
+    """Worst group's error of each method."""
+    return summary(result)

@@ -1,0 +1,70 @@
+"""The README's results on saddle points and convex problems over vertices."""
+
+from benchmarks import _runner, dimension, group_risk, vertex_reference
+from benchmarks._readme_text import text as _text
+
+ADVICE = """
+- **Matrix games and other saddle points**: up to some hundred strategies `DPSGD` on both players
+  (it takes a `Saddle`; `average="uniform"`); beyond, `SaddleMirrorDescent`.
+- **Convex risks on an l1 ball or polytope**: `FrankWolfe`, which reads all data at every step; in
+  one pass `AnytimeMirrorDescent`; in few dimensions `DPSGD` with a small step.
+- `MultilevelSaddle` and `output="fresh"` are there for completeness: they never won.
+"""
+
+
+def blocks() -> list[str]:
+    """Saddle points and convex problems over vertices, and which method to take."""
+    reference, wide = _runner.load("vertex_reference"), _runner.load("dimension")
+    million, groups = _runner.load("million_features"), _runner.load("group_risk")
+    seconds = million["seconds"]
+    powers = {
+        name: dimension.growth(wide, *name)
+        for name in (("game", "played"), ("regression", "anytime"))
+    }
+    return [
+        "### Which method",
+        _text("""
+            Methods over vertices pay for the logarithm of the dimension; that is worth it where the
+            dimension is large against the number of records times epsilon, or where the data can
+            be read once only. In small dimensions plain methods win, by a lot. At the same data
+            and budget:
+        """),
+        ADVICE.strip(),
+        _text(f"""
+            Error against dimension d with {wide["num_records"]:,} records at epsilon
+            {wide["epsilon"]:g}, delta {wide["delta"]:g}, replace-one: duality gap of a matrix game
+            and excess risk of least squares on an l1 ball (0.175 at 0). Blank where a method cannot
+            run. From d = 100 to 10^6 our error grows as (log d)^{powers["game", "played"]:.2f} and
+            (log d)^{powers["regression", "anytime"]:.2f} (`benchmarks/results/dimension.json`):
+        """),
+        dimension.readme(wide),
+        "![dimension](benchmarks/results/dimension.png)",
+        _text(f"""
+            A matrix game of {vertex_reference.GAME_DIM} strategies (duality gap; epsilon 1, delta
+            1e-6, mean of {reference["seeds"]} seeds; `benchmarks/results/vertex_reference.json`):
+        """),
+        vertex_reference.readme(reference, "game"),
+        _text(f"""
+            Least squares on an l1 ball in {vertex_reference.BALL_DIM} dimensions (excess risk):
+        """),
+        vertex_reference.readme(reference, "regression"),
+        _text("Logistic regression on an l1 ball in 100 dimensions (excess risk):"),
+        vertex_reference.readme(reference, "logistic"),
+        _text(f"""
+            Least squares with {million["dim"]:,} features and {million["num_records"]:,} records
+            ({million["data_gigabytes"]:.1f} GB of signs) takes {seconds["run"]:.0f} s on
+            {million["environment"]["cores"]} cores, {million["ratio"]:.2f} times what reading the
+            data once ({seconds["pass over the data"]:.1f} s) and updating and drawing alone
+            ({seconds["updates alone"]:.1f} s) take; peak memory
+            {million["peak_gigabytes"]:.1f} GB (`benchmarks/results/million_features.json`).
+        """),
+        _text(
+            """
+            The risk of the worst of ten groups (sex and race) on Adult, {seeds} seeds
+            (`benchmarks/results/group_risk.json`): plain DP-SGD serves the worst group best, and
+            even without privacy minimax training gains nothing on test data. Over vertices of an l1
+            ball the problem is out of reach at this size:
+        """.format(seeds=groups["seeds"])
+        ),
+        group_risk.readme(groups),
+    ]
