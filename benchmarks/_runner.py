@@ -13,7 +13,17 @@ from typing import Any
 import jax
 
 RESULTS = Path(__file__).parent / "results"
-PACKAGES = ("dpjax", "jax", "jaxlib", "optax", "numpy", "dp-accounting", "jax-privacy", "opacus")
+PACKAGES = (
+    "dpjax",
+    "jax",
+    "jaxlib",
+    "optax",
+    "numpy",
+    "dp-accounting",
+    "jax-privacy",
+    "opacus",
+    "diffprivlib",
+)
 
 
 def environment() -> dict[str, Any]:

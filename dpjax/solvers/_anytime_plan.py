@@ -7,6 +7,7 @@ import numpy as np
 from dpjax.core import check_int, check_positive
 from dpjax.solvers._vertex_constants import Constants
 from dpjax.solvers._vertex_plan import (
+    TYPICAL_GRADIENT,
     TYPICAL_SAMPLING,
     VertexPlan,
     draw_grid,
@@ -82,9 +83,9 @@ def plan_anytime(
     many, draws, every = np.meshgrid(*grids, indexing="ij", sparse=True)
     number = 1 / every + every / many + OUTPUT_SHARE  # of draws a step and K, about
     room = np.sqrt(2 * rho / draws / number) * tapered_scale(n, many) / influence
-    factor = 1.0 if certified else TYPICAL_SAMPLING
+    weights = (1.0, 1.0) if certified else (TYPICAL_SAMPLING, TYPICAL_GRADIENT)
     last = np.maximum(draws, OUTPUT_SHARE * draws * many / every)
-    _, objective = _minimise(constants, many + 1, draws, every, last, room, factor)
+    _, objective = _minimise(constants, many + 1, draws, every, last, room, weights)
     objective = np.where(every <= many + 1, objective, np.inf)
     at = np.unravel_index(int(np.argmin(objective)), objective.shape)
     chosen, k, q = (int(grid[i]) for grid, i in zip(grids, at, strict=True))
@@ -93,8 +94,8 @@ def plan_anytime(
     worst = np.min(sizes / np.sqrt(k * (refreshes_left(chosen, q) - 1) + last_k))
     exact = np.asarray((1 - 1e-6) * math.sqrt(2 * rho) * worst / influence)
     whole = [np.asarray(float(v)) for v in (chosen + 1, k, q, last_k)]
-    size, _ = _minimise(constants, whole[0], whole[1], whole[2], whole[3], exact, factor)
-    bound = _bound(constants, whole[0], whole[1], whole[2], whole[3], size, 1.0)
+    size, _ = _minimise(constants, whole[0], whole[1], whole[2], whole[3], exact, weights)
+    bound = _bound(constants, whole[0], whole[1], whole[2], whole[3], size, (1.0, 1.0))
     half = constants.half_ranges[0]
     return VertexPlan(chosen, k, q, (float(size) / half,), "anytime", float(bound))
 
@@ -106,14 +107,15 @@ def _minimise(
     every: np.ndarray,
     last: np.ndarray,
     room: np.ndarray,
-    factor: float,
+    weights: tuple[float, float],
 ) -> tuple[np.ndarray, np.ndarray]:
     """The best size tau L within the room, and the bound there."""
     half, log_m = constants.half_ranges[0], constants.log_vertices[0]
-    slope = half / 2 + factor * 4 * every * _variation(constants, draws) / half * (every > 1)
+    between = 4 * every * _variation(constants, draws) / half * (every > 1)
+    slope = weights[1] * half / 2 + weights[0] * between
     free = np.sqrt(log_m * half / iterates / slope)
     size = np.minimum(np.minimum(free, room), np.where(every > 1, 1 / (4 * every), np.inf))
-    return size, _bound(constants, iterates, draws, every, last, size, factor)
+    return size, _bound(constants, iterates, draws, every, last, size, weights)
 
 
 def _bound(
@@ -123,7 +125,7 @@ def _bound(
     every: np.ndarray,
     last: np.ndarray,
     size: np.ndarray,
-    factor: float,
+    weights: tuple[float, float],
 ) -> np.ndarray:
     half, log_m = constants.half_ranges[0], constants.log_vertices[0]
     smooth, third = constants.joint_smoothness, constants.third_order
@@ -137,7 +139,7 @@ def _bound(
             0,
         )
     )
-    return log_m * half / (size * iterates) + half * size / 2 + factor * sampling
+    return log_m * half / (size * iterates) + weights[1] * half * size / 2 + weights[0] * sampling
 
 
 def _variation(constants: Constants, draws: np.ndarray) -> np.ndarray:

@@ -133,22 +133,6 @@ def test_records_beyond_their_bounds_count_as_clipped(large):
     np.testing.assert_allclose(solve(records), solve(10 * records), atol=1e-6)
 
 
-def test_frank_wolfe_draws_what_the_sharpness_says():
-    """One step on one coordinate: the two vertices come up in the ratio of their weights."""
-    n = 40
-    data = {"x": jnp.ones((n, 1), jnp.int8), "y": jnp.full(n, 1.0)}
-
-    def run(seed):
-        return _peers.frank_wolfe(data, BUDGET, jax.random.key(seed), steps=1)
-
-    thetas, guarantee = _quick(jax.vmap(run))(jnp.arange(4000))
-    eta = np.sqrt(8 * guarantee.event.event.rho)
-    # scores are +-1 times a gradient of -1; the range 4 of one record's scores maps to eta n / 2
-    wanted = 1 / (1 + np.exp(-2 * eta * n / 8))
-    share = float(jnp.mean(thetas[:, 0] > 0))
-    assert share == pytest.approx(wanted, abs=5 * np.sqrt(wanted * (1 - wanted) / 4000) + 1e-3)
-
-
 def test_statistics_of_one_record_stay_within_their_sensitivity(rng):
     p, label, noise = 5, 0.7, 3.0
     deviations = _peers.statistics_noise(p, 2.0, label, noise)
