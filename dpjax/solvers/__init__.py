@@ -5,6 +5,8 @@ from dpjax.solvers._anytime_mirror_descent import AnytimeState as AnytimeState
 from dpjax.solvers._dpsgd import DPSGD as DPSGD
 from dpjax.solvers._dpsgd import DPSGDInfo as DPSGDInfo
 from dpjax.solvers._dpsgd import DPSGDState as DPSGDState
+from dpjax.solvers._frank_wolfe import FrankWolfe as FrankWolfe
+from dpjax.solvers._frank_wolfe import FrankWolfeState as FrankWolfeState
 from dpjax.solvers._histogram_share import optimal_histogram_share as optimal_histogram_share
 from dpjax.solvers._multilevel_saddle import MultilevelSaddle as MultilevelSaddle
 from dpjax.solvers._multilevel_saddle import MultilevelState as MultilevelState

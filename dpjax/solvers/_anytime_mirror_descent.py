@@ -14,7 +14,7 @@ from dpjax.solvers._vertex_constants import constants_of
 from dpjax.solvers._vertex_plan import VertexPlan
 from dpjax.solvers._vertex_solver import VertexSolver
 from dpjax.solvers._vertex_steps import (
-    add_compensated,
+    add_scores,
     available_rho,
     check_vertex_fields,
     clipped_sums,
@@ -251,7 +251,7 @@ class AnytimeMirrorDescent(VertexSolver):
             problem.domains, gradients, mask, self.grad_range, self.assume_bounded
         )
         share = self.step_size[0] / divisor(self.sampler, state.count, total.dtype)
-        scores = add_compensated(state.scores[0], state.scores[1], -share * total)
+        scores = add_scores(problem.domains[0], state.scores, -share * total)
         return state._replace(scores=scores, count=state.count + 1)
 
     def finalize(self, problem: Any, state: AnytimeState) -> PyTree:

@@ -69,7 +69,7 @@ def plan_multilevel(
       The plan.
 
     Raises:
-      ValueError: If there are too few records for one estimate.
+      ValueError: If there are too few records for two estimates.
     """
     check_int("num_records", num_records, minimum=1)
     check_positive("rho", rho)
@@ -90,9 +90,10 @@ def plan_multilevel(
     # the realised number of draws may exceed its mean: then the last estimates are left out
     while len(levels) and not _fits(levels, top, constants, num_records, rho, influence, size):
         levels = levels[: max(len(levels) - max(1, len(levels) // 50), 0)]
-    if not len(levels):
+    if len(levels) < 2:  # the last estimate moves nothing that is drawn
         raise ValueError(
-            f"num_records = {num_records} is too few for one multilevel estimate at rho = {rho:.3g}"
+            f"num_records = {num_records} is too few for two multilevel estimates at rho = "
+            f"{rho:.3g}"
         )
     steps = int(batches_of(levels, top).sum())
     return MultilevelPlan(tuple(int(n) for n in levels), top, steps, step_size)

@@ -18,7 +18,7 @@ from dpjax.solvers._multilevel_plan import (
 from dpjax.solvers._vertex_constants import constants_of
 from dpjax.solvers._vertex_solver import VertexSolver
 from dpjax.solvers._vertex_steps import (
-    add_compensated,
+    add_scores,
     available_rho,
     check_vertex_fields,
     clipped_sums,
@@ -292,9 +292,9 @@ class MultilevelSaddle(VertexSolver):
         dtype = state.scores[0][0].dtype
         share = 1 / (divisor(self.sampler, state.count, dtype) * jnp.asarray(records, dtype)[level])
         scores = tuple(
-            add_compensated(score[0], score[1], -sign * size * share * total)
-            for score, total, sign, size in zip(
-                state.scores, totals, problem.signs, self.step_size, strict=True
+            add_scores(domain, score, -sign * size * share * total)
+            for domain, score, total, sign, size in zip(
+                problem.domains, state.scores, totals, problem.signs, self.step_size, strict=True
             )
         )
         return state._replace(scores=scores, count=state.count + 1)
@@ -303,8 +303,8 @@ class MultilevelSaddle(VertexSolver):
         """The mean of the vertices drawn for the output, one an estimate."""
         return problem.assemble(
             tuple(
-                d.point(c / jnp.maximum(jnp.sum(c), 1))
-                for d, c in zip(problem.domains, state.counts, strict=True)
+                domain.point(count.astype(float) / jnp.maximum(jnp.sum(count), 1))
+                for domain, count in zip(problem.domains, state.counts, strict=True)
             )
         )
 

@@ -13,7 +13,7 @@ from dpjax.solvers._vertex_constants import constants_of
 from dpjax.solvers._vertex_plan import VertexPlan, plan_mirror_descent
 from dpjax.solvers._vertex_solver import VertexSolver
 from dpjax.solvers._vertex_steps import (
-    add_compensated,
+    add_scores,
     available_rho,
     check_vertex_fields,
     clipped_sums,
@@ -271,9 +271,9 @@ class SaddleMirrorDescent(VertexSolver):
         sums = clipped_sums(problem.domains, gradients, mask, self.grad_range, self.assume_bounded)
         share = 1 / divisor(self.sampler, state.count, state.scores[0][0].dtype)
         scores = tuple(
-            add_compensated(score[0], score[1], -sign * size * share * total)
-            for score, total, sign, size in zip(
-                state.scores, sums, problem.signs, self.step_size, strict=True
+            add_scores(domain, score, -sign * size * share * total)
+            for domain, score, total, sign, size in zip(
+                problem.domains, state.scores, sums, problem.signs, self.step_size, strict=True
             )
         )
         return state._replace(scores=scores, count=state.count + 1)
@@ -283,7 +283,10 @@ class SaddleMirrorDescent(VertexSolver):
         counts = self.accept(problem, self.sample(problem, state), state).counts
         drawn = (state.count + 1) * (self.num_draws if self.output == "played" else 1)
         return problem.assemble(
-            tuple(d.point(c / drawn) for d, c in zip(problem.domains, counts, strict=True))
+            tuple(
+                domain.point(count.astype(float) / drawn)
+                for domain, count in zip(problem.domains, counts, strict=True)
+            )
         )
 
     def redact(self, state: MirrorState) -> MirrorState:

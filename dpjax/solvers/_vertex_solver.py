@@ -64,6 +64,7 @@ class VertexSolver:
           >>> again.logits[0].shape, bool(again.drawn.all())
           ((5, 3), True)
         """
+        data = jax.tree.map(jnp.asarray, data)
         num_records = jax.tree.leaves(data)[0].shape[0]
 
         def body(state: Any, inputs: Any) -> tuple[Any, Any]:
