@@ -1,6 +1,6 @@
 """The README's numbers are those of the committed benchmark runs."""
 
-from benchmarks import _readme, _runner
+from benchmarks import _readme, _runner, dimension, vertex_reference
 
 
 def test_readme_results_come_from_the_committed_runs():
@@ -15,3 +15,42 @@ def test_adult_meets_the_goal_at_epsilon_one():
     assert min(p["error"] for p in mine if p["disparity"] <= 0.05) <= 0.163
     assert min(p["error"] for p in mine if p["disparity"] <= 0.02) <= 0.168
     assert all(p["accounted"] <= 1.0 for p in mine)
+
+
+def test_methods_over_vertices_meet_their_goals():
+    points = _runner.load("vertex_reference")["points"]
+    assert all(p["accounted"] <= p["epsilon"] for p in points if "diffprivlib" not in p["method"])
+    published = _runner.load("vertex_reference")["published"]
+    for task, methods in published.items():
+        for method, goals in methods.items():
+            mine = [p for p in points if (p["task"], p["method"]) == (task, method)]
+            means = [p["mean"] for p in sorted(mine, key=lambda p: p["n"])]
+            assert len(means) == len(goals)
+            above = [m for m, goal in zip(means, goals, strict=True) if m > goal]
+            assert not above, (task, method)
+    # rates in n and in epsilon, over two decades each: -1/2 and -2/5, or faster
+    for task, method, over, rate in (
+        ("game", "played", "n", -0.5),
+        ("game", "fresh", "n", -0.5),
+        ("game, epsilon", "played", "epsilon", -0.5),
+        ("regression", "anytime", "n", -0.5),
+        ("regression", "played", "n", -0.5),
+        ("regression, epsilon", "anytime", "epsilon", -0.5),
+        ("regression, epsilon", "played", "epsilon", -0.5),
+    ):
+        assert vertex_reference.slope(points, task, method, over) <= rate + 0.1, (task, method)
+
+
+def test_error_grows_with_the_logarithm_of_the_dimension():
+    wide = _runner.load("dimension")
+    assert {p["dim"] for p in wide["points"]} >= {100, 1_000_000}
+    for problem, method in (("game", "played"), ("regression", "anytime")):
+        assert dimension.growth(wide, problem, method) <= 1
+
+
+def test_a_million_features_take_less_than_a_minute():
+    million = _runner.load("million_features")
+    assert (million["dim"], million["num_records"]) == (1_000_000, 100_000)
+    assert million["seconds"]["run"] < 60
+    assert million["ratio"] < 3
+    assert million["peak_gigabytes"] < million["data_gigabytes"] + 6
