@@ -15,8 +15,10 @@ def domain_of(vertices: Any, dim: int | None) -> Any:
       ValueError: If neither is given, or `dim` contradicts the vertices.
     """
     if vertices is None:
+        if dim is None:
+            raise ValueError("dim is required where no vertices are given")
         check_int("dim", dim, minimum=1)
-        return Simplex(int(dim))  # type: ignore[arg-type]
+        return Simplex(int(dim))
     domain = vertices if hasattr(vertices, "scores") else Polytope(jnp.asarray(vertices))
     if dim is not None and dim != domain.dim:
         raise ValueError(f"dim must be that of the vertices, {domain.dim}, got {dim}")
@@ -28,6 +30,7 @@ def check_constants(problem: Any) -> None:
     check_positive("grad_range", problem.grad_range)
     check_nonnegative("smoothness", problem.smoothness)
     check_nonnegative("third_order", problem.third_order)
+    check_nonnegative("coupling", problem.coupling)
 
 
 def uniform_point(domain: Any) -> Any:

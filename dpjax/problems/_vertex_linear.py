@@ -9,7 +9,7 @@ import jax.numpy as jnp
 
 from dpjax.core import PyTree
 from dpjax.geometry import L1Ball, Simplex
-from dpjax.transforms import OuterProduct
+from dpjax.transforms import OuterProduct, PackedSigns
 
 _EXACT = jax.lax.Precision.HIGHEST
 
@@ -43,12 +43,12 @@ def mean_margins(domain: Any, x: Any, indices: jax.Array) -> jax.Array:
         values = jnp.where(indices < domain.dim, 1.0, -1.0) * domain.radius
     else:
         return margins_at(x, domain.average(indices))
-    taken = x.columns(columns) if hasattr(x, "columns") else x[:, columns]
+    taken = x.columns(columns) if isinstance(x, PackedSigns) else x[:, columns]
     return jnp.matmul(taken.astype(values.dtype), values, precision=_EXACT) / values.shape[0]
 
 
 def margins_at(x: Any, point: jax.Array) -> jax.Array:
     """Inner products `[B]` of inputs `[B, p]` with a point `[p]`."""
-    if hasattr(x, "dot"):
+    if isinstance(x, PackedSigns):
         return x.dot(point)
     return jnp.matmul(x, point, precision=_EXACT)

@@ -142,7 +142,7 @@ class SaddleMirrorDescent(VertexSolver):
           >>> game = dpjax.problems.Saddle.matrix_game((1000, 1000))
           >>> plan = SaddleMirrorDescent.plan(game, 1_000_000, dpjax.Budget(1.0, 1e-6))
           >>> plan.num_draws, round(plan.bound, 2)
-          (1, 0.11)
+          (1, 0.1)
         """
         return plan_mirror_descent(
             constants_of(problem),

@@ -70,10 +70,11 @@ def _check_guarantee(solver: Any, name: str) -> None:
 
 
 def _check_types(case: SolverCase, solver: Any, name: str) -> None:
-    """Shapes only; also with parameters of every float type where the problem has `init`."""
+    """Shapes only; also with parameters of every float type where the problem holds `init`."""
     problem: Any = case.problem
     variants = [problem]
-    if hasattr(case.problem, "init") and dataclasses.is_dataclass(case.problem):
+    fields = dataclasses.fields(problem) if dataclasses.is_dataclass(problem) else ()
+    if any(field.name == "init" for field in fields):
         variants = [
             dataclasses.replace(problem, init=trees.cast(problem.init, dtype))
             for dtype in trees.float_types()

@@ -1,18 +1,46 @@
 """The public transformations, aggregators and samplers of dpjax, as registry entries."""
 
 import functools
+import itertools
 from collections.abc import Callable
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 
-from dpjax.core import PyTree, chain, seeded
-from dpjax.sampling import DisjointPartition, FullBatch, PoissonSampler
+from dpjax.core import PyTree, Transform, chain, seeded
+from dpjax.geometry import (
+    L1Ball,
+    Polytope,
+    Simplex,
+    entropic,
+    euclidean_ball,
+    log_normalize,
+    product,
+)
+from dpjax.sampling import (
+    DisjointPartition,
+    FullBatch,
+    IndependentPartition,
+    PoissonSampler,
+    TaperedPartition,
+)
 from dpjax.testing import _solver_entries as _solver_entries
 from dpjax.testing._cases import AggregatorCase, SamplerCase, TransformCase
 from dpjax.testing._registry import register
-from dpjax.transforms import OuterProduct, add_gaussian, add_laplace, clip_by_norm
+from dpjax.transforms import (
+    OuterProduct,
+    add_gaussian,
+    add_laplace,
+    anytime_average,
+    clip_by_norm,
+    clip_by_range,
+    maurey_sample,
+    mirror_step,
+    multilevel,
+)
 
 
 def _updates() -> PyTree:
@@ -34,12 +62,23 @@ def _floats(rng: np.random.Generator, *shape: int) -> Any:
     return jnp.asarray(rng.normal(size=shape), jnp.float32)
 
 
+def _rows(outer: bool) -> PyTree:
+    rng = np.random.default_rng(3)
+    rows = _floats(rng, 6, 4)
+    return OuterProduct(rows, _floats(rng, 6, 1)) if outer else rows
+
+
 def _noise_case(noise: Callable[..., Any]) -> TransformCase:
     return TransformCase(noise, _updates())
 
 
 def _clip_case(clip: Callable[..., Any], values: Callable[[], PyTree], norm: str) -> AggregatorCase:
     return AggregatorCase(clip, values(), norm=norm)
+
+
+def _range_case(domain: Any, outer: bool) -> AggregatorCase:
+    norm = "linf" if isinstance(domain, L1Ball) else None  # the range, on the ball of radius 1/2
+    return AggregatorCase(lambda v: clip_by_range(v, domain), _rows(outer), norm=norm, shape=(4,))
 
 
 def _register_transforms() -> None:
@@ -57,6 +96,66 @@ def _register_transforms() -> None:
             lambda v, key: seeded(add_gaussian(v), key), _updates(), key_in_state=True
         ),
     )
+    register("maurey_sample", "transform", _sample_case)
+    for antithetic in (False, True):
+        register(
+            "multilevel(antithetic)" if antithetic else "multilevel",
+            "transform",
+            functools.partial(_multilevel_case, antithetic),
+        )
+    _register_descents()
+
+
+def _sample_case() -> TransformCase:
+    rng = np.random.default_rng(4)
+    logits = {"x": _floats(rng, 50), "y": _floats(rng, 60)}
+    return TransformCase(
+        lambda v: chain(optax.scale(v), maurey_sample(16)),
+        logits,
+        output=lambda u: jax.tree.map(lambda leaf: jnp.zeros(16, jnp.int32), u),
+    )
+
+
+def _multilevel_case(antithetic: bool) -> TransformCase:
+    estimator = multilevel(2, antithetic)
+    rng = np.random.default_rng(5)
+    gradients = {"x": _floats(rng, estimator.num_points, 4), "y": _floats(rng, 3 + antithetic, 2)}
+    return TransformCase(
+        lambda v: Transform(estimator.init, functools.partial(estimator.update, level=v)),
+        gradients,
+        values=(0, 2),
+        random=False,
+        output=lambda u: jax.tree.map(lambda leaf: leaf[0], u),
+    )
+
+
+def _descent_case(build: Callable[..., Any], params: PyTree, random: bool = False) -> TransformCase:
+    rng = np.random.default_rng(6)
+    gradients = jax.tree.map(lambda a: _floats(rng, *a.shape), params)
+    return TransformCase(build, gradients, params=params, random=random)
+
+
+def _register_descents() -> None:
+    logits = jnp.arange(4.0)
+    two = (log_normalize(logits), jnp.full(3, 0.1))
+    maps = product(entropic(), euclidean_ball(1.0))
+    cases: dict[str, tuple[Callable[..., Any], PyTree, bool]] = {
+        "mirror_step(entropic)": (lambda v: mirror_step(entropic(), v), two[0], False),
+        "mirror_step(product)": (lambda v: mirror_step(maps, v), two, False),
+        "anytime_average(sgd)": (lambda v: anytime_average(optax.sgd(v)), {"w": logits}, False),
+        "anytime_average(mirror_step)": (
+            lambda v: anytime_average(mirror_step(entropic(), v), entropic()),
+            jax.nn.softmax(logits),
+            False,
+        ),
+        "anytime_average(chain(add_gaussian, sgd))": (
+            lambda v: anytime_average(chain(add_gaussian(v), optax.sgd(1.0))),
+            {"w": logits, "b": logits},
+            True,
+        ),
+    }
+    for name, case in cases.items():
+        register(name, "transform", functools.partial(_descent_case, *case))
 
 
 def _register_aggregators() -> None:
@@ -68,6 +167,14 @@ def _register_aggregators() -> None:
                 "aggregator",
                 functools.partial(_clip_case, clip, values, norm),
             )
+    corners = np.random.default_rng(7).normal(size=(5, 4)).astype(np.float32)
+    domains = (Simplex(4), L1Ball(4, 0.5), Polytope(corners))
+    for domain, outer in itertools.product(domains, (False, True)):
+        register(
+            f"clip_by_range({type(domain).__name__}{', OuterProduct' if outer else ''})",
+            "aggregator",
+            functools.partial(_range_case, domain, outer),
+        )
     register(
         "chain(clip_by_norm, add_gaussian)",
         "aggregator",
@@ -100,6 +207,16 @@ def _register_samplers() -> None:
         "sampler",
         lambda: SamplerCase(DisjointPartition(3, 4, order="given"), 14, random=False),
     )
+    register("TaperedPartition", "sampler", lambda: SamplerCase(TaperedPartition(4, 13), 14))
+    register(
+        "TaperedPartition(given)",
+        "sampler",
+        lambda: SamplerCase(TaperedPartition(4, 13, order="given"), 14, random=False),
+    )
+    for shares in ("equal", "tapered"):
+        sampler = IndependentPartition(4, 24, tapered=shares == "tapered")
+        make = functools.partial(SamplerCase, sampler, 20)
+        register(f"IndependentPartition({shares})", "sampler", make)
 
 
 _register_transforms()

@@ -10,11 +10,33 @@ import numpy as np
 import optax
 
 from dpjax.core import PyTree
-from dpjax.problems import RateConstrained, Risk, demographic_parity, from_masks
-from dpjax.sampling import DisjointPartition, FullBatch, PoissonSampler
-from dpjax.solvers import DPSGD, RateConstrainedSGDA
+from dpjax.geometry import L1Ball
+from dpjax.problems import (
+    RateConstrained,
+    Risk,
+    Saddle,
+    SimplexRisk,
+    demographic_parity,
+    from_masks,
+)
+from dpjax.sampling import (
+    DisjointPartition,
+    FullBatch,
+    IndependentPartition,
+    PoissonSampler,
+    TaperedPartition,
+)
+from dpjax.solvers import (
+    DPSGD,
+    AnytimeMirrorDescent,
+    FrankWolfe,
+    MultilevelSaddle,
+    RateConstrainedSGDA,
+    SaddleMirrorDescent,
+)
 from dpjax.testing._cases import SolverCase, Statistic
 from dpjax.testing._registry import register
+from dpjax.transforms import multilevel
 
 _N, _P, _K = 24, 3, 2
 _ADAM = optax.adam(0.1)
@@ -163,3 +185,135 @@ register(
 )
 register("RateConstrainedSGDA(ema)", "solver", lambda: _sgda(denominator="ema"))
 register("RateConstrainedSGDA(J = 0)", "solver", lambda: _sgda(constrained=False, histogram="none"))
+
+
+def score_change(solver: Any, problem: Any) -> Statistic:
+    """The clipped gradient sums of one step, read off the scores, in units of `grad_range`.
+
+    As all differences of two vertices, so that the largest is the range.
+    """
+    state = jax.jit(lambda key: solver.init(problem, key=key))(jax.random.key(0))
+    size, weight = float(solver.sampler.sizes[0]), 1.0
+    if isinstance(solver, MultilevelSaddle):
+        estimator, level = multilevel(solver.max_level, solver.antithetic), solver.levels[0]
+        weight = estimator.records(level) / estimator.factor(level)
+
+    def of(batch: PyTree, mask: jax.Array) -> PyTree:
+        after, _ = solver.step(problem, batch, mask, state)
+        scores = after.scores if isinstance(after.scores[0], tuple) else (after.scores,)
+        parts = zip(scores, problem.domains, solver.step_size, solver.grad_range, strict=True)
+        made = [
+            domain.scores(total) * (size * weight / (step * bound))
+            for (total, _), domain, step, bound in parts
+        ]
+        return [one[:, None] - one[None, :] for one in made]
+
+    return Statistic("the change of the scores", of, "linf", 1.0)
+
+
+def _payoff(x: jax.Array, y: jax.Array, record: PyTree) -> jax.Array:
+    return x @ record["A"] @ y + jnp.sum((x - record["A"][:, 0]) ** 2)
+
+
+def _margin(w: jax.Array, record: PyTree) -> jax.Array:
+    return jnp.log1p(jnp.exp(record["x"] @ w)) + record["x"][0]
+
+
+def _squares(margin: jax.Array, y: jax.Array) -> jax.Array:
+    return 0.5 * (margin - y) ** 2
+
+
+_GAME = Saddle.matrix_game((2, 3), value_range=1.5)
+_SADDLE = Saddle(_payoff, (2, 3), grad_range=(1.5, 1.0), third_order=1.0)
+_SIMPLEX = SimplexRisk(_margin, dim=_P, grad_range=0.7)
+_BALL = SimplexRisk.linear(_squares, L1Ball(_P, 2.0), grad_range=1.3)
+
+
+def _vertices(
+    kind: Any, problem: Any, sampler: Any, *shape: Any, attack: bool = False, **options: Any
+) -> SolverCase:
+    def build(value: Any) -> Any:
+        sizes = (value,) * len(problem.domains)
+        return kind(sampler, sizes, problem.ranges, *shape, **options)
+
+    rng = np.random.default_rng(4)
+    data = _data()
+    data = {"x": data["x"], "y": jnp.asarray(rng.normal(size=_N), jnp.float32)}
+    if len(problem.domains) > 1:
+        data = {"A": jnp.asarray(rng.normal(size=(_N, 2, 3)), jnp.float32)}
+    elif problem is _SIMPLEX:
+        data = {"x": data["x"]}
+    return SolverCase(
+        build,
+        problem,
+        data,
+        values=(0.1, 0.3),
+        statistics=[score_change(build(1.0), problem)] if attack else [],
+    )
+
+
+_INDEPENDENT = IndependentPartition(4, 2 * _N, tapered=True)
+_ADD: dict[str, Any] = {"relation": "add_or_remove_one"}
+
+register(
+    "SaddleMirrorDescent(matrix game, played)",
+    "solver",
+    # so many draws that a NaN anywhere in a record is met
+    lambda: _vertices(SaddleMirrorDescent, _GAME, TaperedPartition(5, 20), 16, attack=True),
+)
+register(
+    "SaddleMirrorDescent(SimplexRisk, fresh)",
+    "solver",
+    lambda: _vertices(
+        SaddleMirrorDescent, _SIMPLEX, DisjointPartition(4, 6), 2, "fresh", attack=True
+    ),
+)
+register(
+    "SaddleMirrorDescent(add or remove)",
+    "solver",
+    lambda: _vertices(SaddleMirrorDescent, _SADDLE, _INDEPENDENT, 2, **_ADD),
+)
+register(
+    "AnytimeMirrorDescent(q = 1)",
+    "solver",
+    lambda: _vertices(AnytimeMirrorDescent, _SIMPLEX, _INDEPENDENT, 2, **_ADD),
+)
+register(
+    "AnytimeMirrorDescent(q = 3)",
+    "solver",
+    lambda: _vertices(
+        AnytimeMirrorDescent, _BALL, TaperedPartition(7, 20, tail=3), 2, 3, 5, attack=True
+    ),
+)
+register(
+    "MultilevelSaddle",
+    "solver",
+    lambda: _vertices(
+        MultilevelSaddle, _SADDLE, TaperedPartition(18, 24), (0, 1, 0, 0), 1, attack=True
+    ),
+)
+
+
+def _frank_wolfe(problem: SimplexRisk, attack: bool = False, **options: Any) -> SolverCase:
+    def build(value: Any) -> FrankWolfe:
+        return FrankWolfe(FullBatch(4), value, problem.grad_range, 20.0, **options)
+
+    solver, (domain,) = build(20.0 / problem.grad_range), problem.domains
+    state = jax.jit(lambda key: solver.init(problem, key=key))(jax.random.key(0))
+
+    def of(batch: PyTree, mask: jax.Array) -> PyTree:
+        scores = domain.scores(solver.direction(problem, batch, mask, state))
+        return scores[:, None] - scores[None, :]
+
+    statistic = Statistic("the change of the scores", of, "linf", 1.0)
+    case = _vertices(FrankWolfe, problem, FullBatch(4))
+    attacked = [statistic] if attack else []
+    return dataclasses.replace(case, build=build, values=(5.0, 50.0), statistics=attacked)
+
+
+register("FrankWolfe(linear)", "solver", lambda: _frank_wolfe(_BALL))
+register(
+    "FrankWolfe(autodiff, microbatches)",
+    "solver",
+    lambda: _frank_wolfe(_SIMPLEX, attack=True, microbatch_size=3, relation="replace_one"),
+)
