@@ -34,7 +34,7 @@ def blocks() -> list[str]:
         _text(f"""
             Error against dimension d with {wide["num_records"]:,} records at epsilon
             {wide["epsilon"]:g}, delta {wide["delta"]:g}, replace-one: duality gap of a matrix game
-            and excess risk of least squares on an l1 ball (0.175 at 0). Blank where a method cannot
+            and excess risk of least squares on an l1 ball (0.16 at 0). Blank where a method cannot
             run. From d = 100 to 10^6 our error grows as (log d)^{powers["game", "played"]:.2f} and
             (log d)^{powers["regression", "anytime"]:.2f} (`benchmarks/results/dimension.json`):
         """),

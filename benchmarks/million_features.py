@@ -100,7 +100,7 @@ def make(n: int, dim: int, seed: int) -> tuple[dict[str, Any], np.ndarray]:
     for first in range(0, n, rows):
         part = words[first : first + rows]
         part[:] = rng.integers(0, 2**32, part.shape, dtype=np.uint32)
-    signs = PackedSigns(jnp.asarray(words), dim)
+    signs = PackedSigns(jnp.from_dlpack(words), dim)  # shares the memory
     optimum = np.zeros(dim)
     places = rng.choice(dim, 5, replace=False)
     optimum[places] = np.array([0.5, -0.2, 0.1, -0.1, 0.1])
@@ -110,7 +110,7 @@ def make(n: int, dim: int, seed: int) -> tuple[dict[str, Any], np.ndarray]:
 
 
 def aligned(n: int, width: int) -> np.ndarray:
-    """An array that JAX on CPU takes over without a copy: it starts on a cache line."""
+    """An array that JAX on CPU can share: it starts on a cache line."""
     raw = np.empty(n * width * 4 + 64, np.uint8)
     start = -raw.ctypes.data % 64
     return raw[start : start + n * width * 4].view(np.uint32).reshape(n, width)

@@ -244,19 +244,17 @@ def table(points: list[dict[str, Any]], task: str) -> list[str]:
     lines = ["| method | " + " | ".join(f"n = {n:,}" for n in sizes) + " |"]
     lines.append("|---" * (len(sizes) + 1) + "|")
     for name in methods:
-        for tuned in (False, True):
+        steps = [m for m in {p["method"] for p in mine} if m.startswith(f"{name}, step")]
+        for tuned in (False, True) if steps else (False,):
+            allowed = {name, *steps} if tuned else {name}
             cells = []
             for n in sizes:
-                found = [
-                    p["mean"]
-                    for p in mine
-                    if p["n"] == n
-                    and (p["method"].startswith(f"{name}, step") if tuned else p["method"] == name)
-                ]
-                cells.append(f"{min(found):.4f}" if found else "")
-            if any(cells):
-                label = f"{name}, tuned (not private)" if tuned else name
-                lines.append(f"| {label} | " + " | ".join(cells) + " |")
+                found = [p for p in mine if p["n"] == n and p["method"] in allowed]
+                tried = any(p["method"] in steps for p in found)
+                means = [p["mean"] for p in found] if tried or not tuned else []
+                cells.append(f"{min(means):.3g}" if means else "")
+            label = f"{name}, tuned (not private)" if tuned else name
+            lines.append(f"| {label} | " + " | ".join(cells) + " |")
     return lines
 
 
