@@ -14,6 +14,7 @@ from dpjax.core._checks import check_probability as check_probability
 from dpjax.core._checks import check_rate as check_rate
 from dpjax.core._checks import check_shape as check_shape
 from dpjax.core._checks import is_traced as is_traced
+from dpjax.core._fields import static_field as static_field
 from dpjax.core._solve import UnknownGuarantee as UnknownGuarantee
 from dpjax.core._solve import solve as solve
 from dpjax.core._types import Aggregator as Aggregator

@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from dpjax.core import PyTree
+from dpjax.core import PyTree, static_field
 from dpjax.problems._gaps import GapBounds, duality_gap, matrix_game_gap
 from dpjax.problems._mean import mean_over_records
 from dpjax.problems._vertex_domains import check_constants, domain_of, uniform_point
@@ -51,21 +51,13 @@ class Saddle:
     """
 
     loss: Callable[..., jax.Array] = dataclasses.field(metadata={"static": True})
-    dims: tuple[int | None, int | None] = dataclasses.field(
-        default=(None, None), metadata={"static": True}
-    )
+    dims: tuple[int | None, int | None] = static_field(default=(None, None))
     grad_range: Any = None
     vertices: tuple[Any, Any] = (None, None)
-    smoothness: tuple[float, float] | None = dataclasses.field(
-        default=None, kw_only=True, metadata={"static": True}
-    )
-    coupling: float | None = dataclasses.field(
-        default=None, kw_only=True, metadata={"static": True}
-    )
-    third_order: float = dataclasses.field(default=0.0, kw_only=True, metadata={"static": True})
-    grad_from_vertices: Callable[..., Any] | None = dataclasses.field(
-        default=None, kw_only=True, metadata={"static": True}
-    )
+    smoothness: tuple[float, float] | None = static_field(default=None, kw_only=True)
+    coupling: float | None = static_field(default=None, kw_only=True)
+    third_order: float = static_field(default=0.0, kw_only=True)
+    grad_from_vertices: Callable[..., Any] | None = static_field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
         if self.grad_range is None:

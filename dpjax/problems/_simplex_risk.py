@@ -7,7 +7,7 @@ from typing import Any
 
 import jax
 
-from dpjax.core import PyTree
+from dpjax.core import PyTree, static_field
 from dpjax.problems._mean import mean_over_records
 from dpjax.problems._vertex_domains import check_constants, domain_of, uniform_point
 from dpjax.problems._vertex_linear import LinearLoss, margins_at, mean_margins
@@ -50,15 +50,11 @@ class SimplexRisk:
 
     loss: Callable[..., jax.Array] = dataclasses.field(metadata={"static": True})
     vertices: Any = None
-    dim: int | None = dataclasses.field(default=None, metadata={"static": True})
+    dim: int | None = static_field(default=None)
     grad_range: Any = None
-    smoothness: float | None = dataclasses.field(
-        default=None, kw_only=True, metadata={"static": True}
-    )
-    third_order: float = dataclasses.field(default=0.0, kw_only=True, metadata={"static": True})
-    grad_from_vertices: Callable[..., Any] | None = dataclasses.field(
-        default=None, kw_only=True, metadata={"static": True}
-    )
+    smoothness: float | None = static_field(default=None, kw_only=True)
+    third_order: float = static_field(default=0.0, kw_only=True)
+    grad_from_vertices: Callable[..., Any] | None = static_field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
         if self.grad_range is None:

@@ -10,6 +10,7 @@ import numpy as np
 from scipy import stats
 
 from dpjax.core._checks import check_int, check_key
+from dpjax.core._fields import static_field
 from dpjax.sampling._capacity import MULTIPLE, poisson_capacity
 
 _DELTA, _EPSILON = 1e-6, 10.0
@@ -50,9 +51,9 @@ class IndependentPartition:
 
     steps: int = dataclasses.field(metadata={"static": True})
     num_records: int = dataclasses.field(metadata={"static": True})
-    capacity: int = dataclasses.field(default=None, metadata={"static": True})  # type: ignore[assignment]
-    tapered: bool = dataclasses.field(default=False, metadata={"static": True})
-    tail: int = dataclasses.field(default=0, metadata={"static": True})
+    capacity: int = static_field(default=None)
+    tapered: bool = static_field(default=False)
+    tail: int = static_field(default=0)
 
     def __post_init__(self) -> None:
         check_int("steps", self.steps, minimum=1)

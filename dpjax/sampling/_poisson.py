@@ -7,16 +7,13 @@ import jax
 import jax.numpy as jnp
 
 from dpjax.core._checks import check_choice, check_int, check_key, check_rate, is_traced
+from dpjax.core._fields import static_field
 from dpjax.sampling._capacity import default_capacity, overflow_probability
 from dpjax.sampling._gaps import draw_members, draws_needed, gaps_shortfall, keep_uniform_subset
 from dpjax.sampling._host import draw_on_host
 from dpjax.sampling._keys import StepKeys
 
 _MAX_RECORDS = 2**31 - 1
-
-
-def _static(**kwargs: Any) -> Any:
-    return dataclasses.field(metadata={"static": True}, **kwargs)
 
 
 @jax.tree_util.register_dataclass
@@ -71,12 +68,12 @@ class PoissonSampler:
       True
     """
 
-    rate: float = _static()
-    steps: int = _static()
-    num_records: int = _static()
-    capacity: int = _static(default=None)
-    method: str = _static(default="gaps")
-    overflow: str = _static(default="declare")
+    rate: float = static_field()
+    steps: int = static_field()
+    num_records: int = static_field()
+    capacity: int = static_field(default=None)
+    method: str = static_field(default="gaps")
+    overflow: str = static_field(default="declare")
 
     def __post_init__(self) -> None:
         if is_traced(self.rate):

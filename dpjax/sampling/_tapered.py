@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from dpjax.core._checks import check_choice, check_int, check_key
+from dpjax.core._fields import static_field
 
 
 @functools.lru_cache(maxsize=64)
@@ -82,8 +83,8 @@ class TaperedPartition:
 
     steps: int = dataclasses.field(metadata={"static": True})
     num_records: int = dataclasses.field(metadata={"static": True})
-    order: str = dataclasses.field(default="random", metadata={"static": True})
-    tail: int = dataclasses.field(default=0, metadata={"static": True})
+    order: str = static_field(default="random")
+    tail: int = static_field(default=0)
 
     def __post_init__(self) -> None:
         check_int("steps", self.steps, minimum=1)

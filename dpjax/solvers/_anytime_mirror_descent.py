@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from dpjax.core import PyTree, check_int, check_key
+from dpjax.core import PyTree, check_int, check_key, static_field
 from dpjax.geometry import log_normalize, sample_vertices
 from dpjax.privacy import Budget, Guarantee
 from dpjax.solvers._anytime_plan import output_draws, plan_anytime, refreshes_left, taper_tail
@@ -43,10 +43,6 @@ class AnytimeState(NamedTuple):
     indices: jax.Array
     count: jax.Array  # type: ignore[assignment]
     key: jax.Array
-
-
-def _static(**kwargs: Any) -> Any:
-    return dataclasses.field(metadata={"static": True}, **kwargs)
 
 
 @jax.tree_util.register_dataclass
@@ -96,11 +92,11 @@ class AnytimeMirrorDescent(VertexSolver):
     sampler: Any = dataclasses.field(metadata={"static": True})
     step_size: Any
     grad_range: Any
-    num_draws: int = _static(default=1)
-    refresh: int = _static(default=1)
-    output_draws: int | None = _static(default=None)
-    assume_bounded: bool = _static(default=False)
-    relation: str = _static(default="replace_one")
+    num_draws: int = static_field(default=1)
+    refresh: int = static_field(default=1)
+    output_draws: int | None = static_field(default=None)
+    assume_bounded: bool = static_field(default=False)
+    relation: str = static_field(default="replace_one")
 
     def __post_init__(self) -> None:
         check_vertex_fields(self)

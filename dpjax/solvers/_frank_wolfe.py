@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from dp_accounting import dp_event as dpe
 
-from dpjax.core import PyTree, check_choice, check_int, check_key, check_positive
+from dpjax.core import PyTree, check_choice, check_int, check_key, check_positive, static_field
 from dpjax.privacy import Budget, Guarantee, zcdp_budget
 from dpjax.sampling import FullBatch
 from dpjax.solvers._vertex_constants import constants_of
@@ -50,10 +50,6 @@ class FrankWolfePlan(NamedTuple):
     steps: int
     sharpness: float
     bound: float
-
-
-def _static(**kwargs: Any) -> Any:
-    return dataclasses.field(metadata={"static": True}, **kwargs)
 
 
 @jax.tree_util.register_dataclass
@@ -105,9 +101,9 @@ class FrankWolfe:
     sharpness: Any
     grad_range: Any
     num_records: Any
-    microbatch_size: int | None = _static(default=None)
-    assume_bounded: bool = _static(default=False)
-    relation: str = _static(default="add_or_remove_one")
+    microbatch_size: int | None = static_field(default=None)
+    assume_bounded: bool = static_field(default=False)
+    relation: str = static_field(default="add_or_remove_one")
 
     def __post_init__(self) -> None:
         if not isinstance(self.sampler, FullBatch):

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from dpjax.core import PyTree, check_int, check_key
+from dpjax.core import PyTree, check_int, check_key, static_field
 from dpjax.privacy import Budget, Guarantee
 from dpjax.solvers._multilevel_plan import (
     MultilevelPlan,
@@ -46,10 +46,6 @@ class MultilevelState(NamedTuple):
     counts: tuple[jax.Array, ...]
     count: jax.Array  # type: ignore[assignment]
     key: jax.Array
-
-
-def _static(**kwargs: Any) -> Any:
-    return dataclasses.field(metadata={"static": True}, **kwargs)
 
 
 @jax.tree_util.register_dataclass
@@ -103,9 +99,9 @@ class MultilevelSaddle(VertexSolver):
     grad_range: Any
     levels: tuple[int, ...] = dataclasses.field(metadata={"static": True})
     max_level: int = dataclasses.field(metadata={"static": True})
-    antithetic: bool = _static(default=False)
-    assume_bounded: bool = _static(default=False)
-    relation: str = _static(default="replace_one")
+    antithetic: bool = static_field(default=False)
+    assume_bounded: bool = static_field(default=False)
+    relation: str = static_field(default="replace_one")
 
     def __post_init__(self) -> None:
         check_vertex_fields(self)

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from dpjax.core import PyTree, check_choice, check_int, check_key
+from dpjax.core import PyTree, check_choice, check_int, check_key, static_field
 from dpjax.privacy import Budget, Guarantee
 from dpjax.solvers._vertex_constants import constants_of
 from dpjax.solvers._vertex_plan import VertexPlan, plan_mirror_descent
@@ -43,10 +43,6 @@ class MirrorState(NamedTuple):
     played: tuple[jax.Array, ...]
     count: jax.Array  # type: ignore[assignment]
     key: jax.Array
-
-
-def _static(**kwargs: Any) -> Any:
-    return dataclasses.field(metadata={"static": True}, **kwargs)
 
 
 @jax.tree_util.register_dataclass
@@ -100,10 +96,10 @@ class SaddleMirrorDescent(VertexSolver):
     sampler: Any = dataclasses.field(metadata={"static": True})
     step_size: Any
     grad_range: Any
-    num_draws: int = _static(default=1)
-    output: str = _static(default="played")
-    assume_bounded: bool = _static(default=False)
-    relation: str = _static(default="replace_one")
+    num_draws: int = static_field(default=1)
+    output: str = static_field(default="played")
+    assume_bounded: bool = static_field(default=False)
+    relation: str = static_field(default="replace_one")
 
     def __post_init__(self) -> None:
         check_vertex_fields(self)
