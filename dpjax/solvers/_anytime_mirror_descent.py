@@ -220,8 +220,6 @@ class AnytimeMirrorDescent(VertexSolver):
         time = state.count + 1
         return (time <= self.refresh) | (time % self.refresh == 0)
 
-    draws_last = True
-
     def sample(self, problem: Any, state: AnytimeState) -> tuple[jax.Array]:
         """Vertices `[K]` from the average if it is time, else those drawn last."""
         key = jax.random.fold_in(state.key, state.count)

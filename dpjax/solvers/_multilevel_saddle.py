@@ -211,16 +211,6 @@ class MultilevelSaddle(VertexSolver):
             check_key("key", key),
         )
 
-    def prepare(self, problem: Any, state: MultilevelState) -> MultilevelState:
-        """Nothing to do before a draw."""
-        del problem
-        return state
-
-    def logits(self, problem: Any, state: MultilevelState) -> tuple[jax.Array, ...]:
-        """What a draw now is the softmax of, `[m]` a block. **Not private**."""
-        pairs = zip(problem.domains, state.scores, strict=True)
-        return tuple(domain.scores(total) for domain, (total, _) in pairs)
-
     def draws_now(self, state: MultilevelState) -> jax.Array:
         """Whether an estimate begins with this batch."""
         return jnp.asarray(self._tables()[0])[state.count]
@@ -303,10 +293,6 @@ class MultilevelSaddle(VertexSolver):
                 for domain, count in zip(problem.domains, state.counts, strict=True)
             )
         )
-
-    def redact(self, state: MultilevelState) -> MultilevelState:
-        """The state without the scores, which no draw covers."""
-        return state._replace(scores=None)
 
     def guarantee(self) -> Guarantee:
         """The guarantee of the whole run (host)."""

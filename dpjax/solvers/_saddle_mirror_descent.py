@@ -220,22 +220,10 @@ class SaddleMirrorDescent(VertexSolver):
             check_key("key", key),
         )
 
-    def prepare(self, problem: Any, state: MirrorState) -> MirrorState:
-        """Nothing to do before a draw."""
-        del problem
-        return state
-
-    def logits(self, problem: Any, state: MirrorState) -> tuple[jax.Array, ...]:
-        """What the coming draws are the softmax of, `[m]` a block. **Not private**."""
-        pairs = zip(problem.domains, state.scores, strict=True)
-        return tuple(domain.scores(total) for domain, (total, _) in pairs)
-
     def draws_now(self, state: MirrorState) -> bool:
         """Every step draws."""
         del state
         return True
-
-    draws_last = True
 
     def sample(self, problem: Any, state: MirrorState) -> tuple[jax.Array, ...]:
         """Vertices of each block, `[K]`, or `[K + 1]` with a fresh one at the end."""
@@ -284,10 +272,6 @@ class SaddleMirrorDescent(VertexSolver):
                 for domain, count in zip(problem.domains, counts, strict=True)
             )
         )
-
-    def redact(self, state: MirrorState) -> MirrorState:
-        """The state without the scores, which no draw covers."""
-        return state._replace(scores=None)
 
     def guarantee(self) -> Guarantee:
         """The guarantee of the whole run (host)."""

@@ -27,7 +27,11 @@ class Replay(NamedTuple):
 
 
 class VertexSolver:
-    """A step in four parts: `prepare`, `sample`, `accept` and, alone in seeing data, `advance`."""
+    """A step in four parts: `prepare`, `sample`, `accept` and, alone in seeing data, `advance`.
+
+    Here are the parts for draws from the softmax of the scores; `draws_last` says whether there is
+    a draw after the last step.
+    """
 
     def step(
         self: Any, problem: Any, batch: PyTree, mask: jax.Array, state: Any
@@ -37,6 +41,22 @@ class VertexSolver:
         indices = self.sample(problem, state)
         state = self.accept(problem, indices, state)
         return self.advance(problem, batch, mask, state), VertexInfo(indices)
+
+    draws_last = True
+
+    def prepare(self: Any, problem: Any, state: Any) -> Any:
+        """Nothing to do before a draw."""
+        del problem
+        return state
+
+    def logits(self: Any, problem: Any, state: Any) -> tuple[jax.Array, ...]:
+        """What a draw now is the softmax of, `[m]` a block, up to a shift. **Not private**."""
+        pairs = zip(problem.domains, state.scores, strict=True)
+        return tuple(domain.scores(total) for domain, (total, _) in pairs)
+
+    def redact(self: Any, state: Any) -> Any:
+        """The state without the scores, which no draw covers."""
+        return state._replace(scores=None)
 
     def replay(self: Any, problem: Any, data: PyTree, info: VertexInfo, xs: PyTree) -> Replay:
         """The scores of a run on `data` if it drew what `info` says. **Not private**.
@@ -76,6 +96,7 @@ class VertexSolver:
             state = self.accept(problem, indices, state)
             return self.advance(problem, batch, mask, state), seen
 
+        # nothing is drawn from this key: the draws are given
         start = self.init(problem, key=jax.random.key(0))
         state, (logits, drawn) = jax.lax.scan(body, start, (xs, info.indices))
         last = self.logits(problem, self.prepare(problem, state))
