@@ -3,6 +3,7 @@
 import functools
 
 import jax
+import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from dpjax.core import check_int, check_key
@@ -92,4 +93,7 @@ def log_normalize(logits: ArrayLike) -> jax.Array:
       [0.5, 0.5]
     """
     logits = as_vector("logits", logits)
-    return logits - total_lse(logits)
+    top = jnp.max(logits)
+    # the shift first: next to a large one the log of the sum would be rounded off
+    shifted = logits - jnp.where(jnp.isfinite(top), top, 0)
+    return shifted - total_lse(shifted)

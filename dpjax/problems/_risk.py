@@ -22,9 +22,12 @@ class Risk:
       loss: `loss(params, record) -> scalar`, one record at a time (static).
       init: Parameters to start from (*public*).
       radius: Radius R of an l2 ball around 0 that the parameters stay in; None for no bound.
+      lipschitz: Largest l2 norm of one record's gradient, and
+      smoothness: largest change of it for a unit of displacement; None if not known. Guides for
+        solvers, which enforce by clipping what they rely on (*public*).
 
     Raises:
-      ValueError: If `radius` is not positive and finite.
+      ValueError: If `radius`, `lipschitz` or `smoothness` is not positive and finite.
 
     Example:
       >>> import dpjax, jax.numpy as jnp
@@ -37,9 +40,13 @@ class Risk:
     loss: Callable[..., jax.Array] = dataclasses.field(metadata={"static": True})
     init: PyTree
     radius: Any = None
+    lipschitz: Any = dataclasses.field(default=None, kw_only=True)
+    smoothness: Any = dataclasses.field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
         check_positive("radius", self.radius)
+        check_positive("lipschitz", self.lipschitz)
+        check_positive("smoothness", self.smoothness)
 
     @property
     def num_params(self) -> int:

@@ -2,6 +2,7 @@
 
 from dpjax.solvers._anytime_mirror_descent import AnytimeMirrorDescent as AnytimeMirrorDescent
 from dpjax.solvers._anytime_mirror_descent import AnytimeState as AnytimeState
+from dpjax.solvers._dp_ftrl import DPFTRL as DPFTRL
 from dpjax.solvers._dpsgd import DPSGD as DPSGD
 from dpjax.solvers._dpsgd import DPSGDInfo as DPSGDInfo
 from dpjax.solvers._dpsgd import DPSGDState as DPSGDState
@@ -10,6 +11,9 @@ from dpjax.solvers._frank_wolfe import FrankWolfeState as FrankWolfeState
 from dpjax.solvers._histogram_share import optimal_histogram_share as optimal_histogram_share
 from dpjax.solvers._multilevel_saddle import MultilevelSaddle as MultilevelSaddle
 from dpjax.solvers._multilevel_saddle import MultilevelState as MultilevelState
+from dpjax.solvers._online_to_batch import OnlineToBatch as OnlineToBatch
+from dpjax.solvers._online_to_batch import OnlineToBatchInfo as OnlineToBatchInfo
+from dpjax.solvers._online_to_batch import OnlineToBatchState as OnlineToBatchState
 from dpjax.solvers._rate_constrained_sgda import RateConstrainedSGDA as RateConstrainedSGDA
 from dpjax.solvers._rate_constrained_sgda import SGDAInfo as SGDAInfo
 from dpjax.solvers._rate_constrained_sgda import SGDAState as SGDAState

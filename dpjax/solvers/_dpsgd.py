@@ -12,6 +12,7 @@ import optax
 from dpjax.core import (
     PyTree,
     Sampler,
+    Transform,
     check_between,
     check_choice,
     check_int,
@@ -29,7 +30,6 @@ from dpjax.solvers._sampled_event import (
     run_event,
 )
 from dpjax.transforms import (
-    AddNoiseState,
     add_gaussian,
     clip_by_norm,
     clip_scale,
@@ -44,7 +44,7 @@ class DPSGDState(NamedTuple):
 
     params: PyTree
     opt_state: Any
-    noise: AddNoiseState
+    noise: Any
     average: PyTree
     count: jax.Array  # type: ignore[assignment]
     key: jax.Array
@@ -169,7 +169,9 @@ class DPSGD:
                 failure_probability=sampler.failure_probability(),
             )
         return cls(
-            sampler, relation=relation, **with_defaults(overrides, sampler, num_records, problem)
+            sampler,
+            relation=relation,
+            **with_defaults(cls, overrides, sampler, num_records, problem),
         )
 
     def init(self, problem: Any, *, key: jax.Array) -> DPSGDState:
@@ -179,7 +181,7 @@ class DPSGD:
         return DPSGDState(
             params,
             self.optimizer.init(params),
-            AddNoiseState(jnp.zeros((), jnp.int32)),
+            self.make_noise().init(params),
             init_average(self.average, params),
             jnp.zeros((), jnp.int32),
             key,
@@ -205,9 +207,8 @@ class DPSGD:
     ) -> tuple[DPSGDState, DPSGDInfo]:
         """A step along given per-example gradients: clip, sum, noise, optimizer, average."""
         clip = clip_by_norm(self.clip_norm)
-        noise = add_gaussian(self.noise_multiplier * clip.sensitivity("add_or_remove_one"))
         total = microbatched_sum(gradients, clip, batch, mask, size=self.microbatch_size)
-        noisy, noise_state = noise.update(total, state.noise, key=state.key)
+        noisy, noise_state = self.make_noise().update(total, state.noise, key=state.key)
         mean = jax.tree.map(lambda g, p: (g / self.batch_size).astype(p.dtype), noisy, state.params)
         updates, opt_state = self.optimizer.update(mean, state.opt_state, state.params)
         updates = jax.tree.map(lambda u: (self.learning_rate * u).astype(u.dtype), updates)
@@ -216,6 +217,11 @@ class DPSGD:
         average = update_average(self.average, state.average, params, count, self.decay)
         after = DPSGDState(params, opt_state, noise_state, average, count, state.key)
         return after, DPSGDInfo(optax.tree.norm(mean))
+
+    def make_noise(self) -> Transform:
+        """What is added to the sum of clipped gradients."""
+        clip = clip_by_norm(self.clip_norm)
+        return add_gaussian(self.noise_multiplier * clip.sensitivity("add_or_remove_one"))
 
     def finalize(self, problem: Any, state: DPSGDState) -> PyTree:
         """The last or the averaged parameters."""
@@ -268,18 +274,18 @@ def default_sampler(
 
 
 def with_defaults(
-    overrides: dict[str, Any], sampler: Sampler, num_records: int, problem: Any
+    kind: type, overrides: dict[str, Any], sampler: Sampler, num_records: int, problem: Any
 ) -> dict[str, Any]:
-    """Fields of DPSGD that `for_budget` sets from public sizes unless told otherwise."""
+    """Fields of `kind` that `for_budget` sets from public sizes unless told otherwise."""
     defaults: dict[str, Any] = {
         "clip_norm": 4.0,
         "batch_size": num_records * participation_rate(sampler, num_records),
         "decay": max(0.0, 1 - 10 / sampler.steps),
     }
-    known = {f.name for f in dataclasses.fields(DPSGD)} - {"sampler", "relation"}
+    known = {f.name for f in dataclasses.fields(kind)} - {"sampler", "relation"}
     for name in overrides:
         if name not in known:
-            raise TypeError(f"unknown field {name!r}; DPSGD has {sorted(known)}")
+            raise TypeError(f"unknown field {name!r}; {kind.__name__} has {sorted(known)}")
     fields = defaults | overrides
     if "learning_rate" not in fields:
         fields["learning_rate"] = default_learning_rate(

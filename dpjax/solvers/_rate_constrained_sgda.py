@@ -207,7 +207,7 @@ class RateConstrainedSGDA:
                 noise, histogram_share, own.get("histogram", "gaussian")
             )
             primal = with_defaults(
-                {"noise_multiplier": z_gradient} | overrides, sampler, num_records, problem
+                DPSGD, {"noise_multiplier": z_gradient} | overrides, sampler, num_records, problem
             )
             descent = DPSGD(sampler, relation=relation, **primal)
             dual: dict[str, Any] = {"histogram_noise": z_histogram} | own

@@ -19,6 +19,8 @@ SLOW = {
     "clip_by_norm(linf, OuterProduct)",
     "SaddleMirrorDescent(SimplexRisk, fresh)",
     "AnytimeMirrorDescent(q = 1)",
+    "correlated_noise(BinaryTree, l2)",
+    "correlated_noise(BinaryTree, linf)",
 }
 
 
@@ -27,7 +29,15 @@ _RECORDS = ("Info", "State", "Replay")
 
 
 # public functions of dpjax.transforms that are no transformations
-HELPERS = {"clip_scale", "per_example_norm", "microbatched_sum", "draw_levels", "weighted_sum"}
+HELPERS = {
+    "clip_scale",
+    "per_example_norm",
+    "microbatched_sum",
+    "draw_levels",
+    "weighted_sum",
+    "fit_buffered_toeplitz",
+    "from_jax_privacy",
+}
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,171 @@
+"""How a record moves an estimate of the gradient from one point to the next."""
+
+import functools
+import operator
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.typing import ArrayLike
+
+from dpjax.core import Aggregator, PyTree
+from dpjax.transforms import OuterProduct, clip_by_norm, per_example_norm, weighted_sum
+
+CLIPS = ("centred", "plain", "whole")
+
+
+class Gradients(NamedTuple):
+    """Gradients of the records of a batch, at the point before and now: trees `[B, *p]`."""
+
+    before: PyTree
+    now: PyTree
+
+
+class IncrementBound(NamedTuple):
+    """What one record may add to the estimate; scalars, which may be traced.
+
+    Attributes:
+      old_weight: Weight of its gradient at the point before.
+      weight: Weight of the change of its gradient.
+      clip_norm: Bound on the gradient, or, with `"whole"`, on all it adds.
+      radius: Bound on the change less the centre.
+    """
+
+    old_weight: jax.Array
+    weight: jax.Array
+    clip_norm: jax.Array
+    radius: jax.Array
+
+    def sensitivity(self, clip: str) -> jax.Array:
+        """The most one record adds in norm, against the null record, which adds the centre."""
+        if clip == "whole":
+            return jnp.asarray(self.clip_norm)
+        return jnp.asarray(self.old_weight * self.clip_norm + self.weight * self.radius)
+
+
+def clipped_increments(bound: IncrementBound, clip: str, norm: str, centre: PyTree) -> Aggregator:
+    r"""The sum over records of what each adds to the estimate beyond the centre.
+
+    $$ \sum_b a\,\mathrm{clip}_G(g_b) + \theta\,\mathrm{clip}_r(g'_b - g_b - o) $$
+
+    with `"whole"` $\sum_b \mathrm{clip}_G(a\, g_b + \theta (g'_b - g_b))$.
+
+    Guarantee: one record changes the sum by at most `bound.sensitivity(clip)` in `norm` under
+    add-or-remove-one, for any gradients whatever; records with NaN or inf add nothing.
+
+    Args:
+      bound: The weights $a, \theta$ and the bounds G, r.
+      clip: One of `CLIPS`; o is 0 unless `"centred"`, which takes the norm l2.
+      norm: `"l2"` or `"linf"`.
+      centre: The tree o, like the parameters.
+
+    Returns:
+      An aggregator of `Gradients`.
+    """
+
+    def update(
+        per_example: Gradients,
+        state: Any,
+        params: PyTree = None,
+        *,
+        mask: jax.Array,
+        key: jax.Array | None = None,
+        **extra: Any,
+    ) -> tuple[PyTree, Any]:
+        del params, key, extra
+        before, now = per_example
+        if clip == "whole":
+            both = _combination(bound.old_weight - bound.weight, before, bound.weight, now)
+            total, _ = clip_by_norm(bound.clip_norm, norm).update(both, None, mask=mask)
+            return _shaped(total, centre), state
+        old, _ = clip_by_norm(bound.clip_norm, norm).update(before, None, mask=mask)
+        change = _combination(-1.0, before, 1.0, now)
+        if clip == "centred":
+            new = _clip_around(centre, change, mask, bound.radius)
+        else:
+            new, _ = clip_by_norm(bound.radius, norm).update(change, None, mask=mask)
+        added = jax.tree.map(
+            lambda a, b: bound.old_weight * a + bound.weight * b,
+            _shaped(old, centre),
+            _shaped(new, centre),
+        )
+        return added, state
+
+    def sensitivity(relation: Any) -> Any:
+        del relation
+        return bound.sensitivity(clip)
+
+    return Aggregator(lambda params: None, update, sensitivity)
+
+
+def clipped_share(
+    bound: IncrementBound, clip: str, norm: str, centre: PyTree, per_example: Gradients
+) -> dict[str, jax.Array]:
+    """Which records `[B]` clipping changes, of each bound. **Not private**."""
+    before, now = per_example
+    if clip == "whole":
+        both = _combination(bound.old_weight - bound.weight, before, bound.weight, now)
+        return {"clipped": per_example_norm(both, norm) > bound.clip_norm}
+    change = _combination(-1.0, before, 1.0, now)
+    size = _distance(centre, change) if clip == "centred" else per_example_norm(change, norm)
+    # the rounding of a change within its bound is no clipping
+    return {
+        "clipped": per_example_norm(before, norm) > bound.clip_norm,
+        "clipped_changes": size > bound.radius * (1 + 1e-3),
+    }
+
+
+def _clip_around(centre: PyTree, change: PyTree, mask: jax.Array, radius: ArrayLike) -> PyTree:
+    """Sum over records of the change less the centre, clipped to the radius in l2."""
+    norms = _distance(centre, change)
+    kept = mask & jnp.isfinite(norms)
+    tiny = jnp.finfo(norms.dtype).tiny
+    ratio = jnp.asarray(radius, norms.dtype) / jnp.maximum(norms, tiny)
+    scale = jnp.where(kept, jnp.minimum(1, ratio), 0)
+    count = jnp.sum(scale)
+
+    def total(leaf: Any, offset: jax.Array) -> jax.Array:
+        summed = weighted_sum(leaf, scale).reshape(offset.shape)
+        return summed - count.astype(summed.dtype) * offset.astype(summed.dtype)
+
+    return jax.tree.map(total, change, centre, is_leaf=_is_outer)
+
+
+def _distance(centre: PyTree, change: PyTree) -> jax.Array:
+    """l2 norms `[B]` of the change less the centre, rounded up."""
+    squares = jax.tree.map(_squared_distance, change, centre, is_leaf=_is_outer)
+    return jnp.sqrt(functools.reduce(operator.add, jax.tree.leaves(squares)))
+
+
+def _squared_distance(leaf: Any, offset: jax.Array) -> jax.Array:
+    if not _is_outer(leaf):
+        leaf = leaf.reshape(leaf.shape[0], *offset.shape)
+        return jnp.square(per_example_norm(leaf - offset[None].astype(leaf.dtype)))
+    left, right = (jnp.asarray(a) for a in leaf)
+    flat = offset.reshape(left.shape[1], right.shape[1])
+    cross = jnp.matmul(left.astype(flat.dtype), flat, precision=jax.lax.Precision.HIGHEST)
+    size = jnp.square(per_example_norm(leaf)) + jnp.sum(jnp.square(offset))
+    # the difference of large numbers: what rounding may have lost is added
+    lost = 8 * jnp.finfo(size.dtype).eps * size
+    return jnp.maximum(size - 2 * jnp.sum(cross * right, axis=1), 0) + lost
+
+
+def _combination(a: ArrayLike, first: PyTree, b: ArrayLike, second: PyTree) -> PyTree:
+    """`a * first + b * second`, kept factored where both have the same inputs."""
+
+    def add(x: Any, y: Any) -> Any:
+        if _is_outer(x) and _is_outer(y) and x.left is y.left:
+            return OuterProduct(x.left, a * x.right + b * y.right)
+        x, y = (leaf.materialize() if _is_outer(leaf) else leaf for leaf in (x, y))
+        return a * x + b * y
+
+    return jax.tree.map(add, first, second, is_leaf=_is_outer)
+
+
+def _shaped(total: PyTree, like: PyTree) -> PyTree:
+    """A sum of factored gradients may have a trailing axis of one that the parameters have not."""
+    return jax.tree.map(lambda t, o: t.reshape(o.shape), total, like)
+
+
+def _is_outer(leaf: object) -> bool:
+    return isinstance(leaf, OuterProduct)

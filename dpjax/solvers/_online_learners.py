@@ -1,0 +1,56 @@
+"""The online learners that a solver knows by name."""
+
+from collections.abc import Callable
+from typing import Any
+
+import optax
+
+from dpjax.core import Transform, check_choice
+from dpjax.transforms import (
+    adagrad_norm,
+    coin_betting,
+    dual_averaging,
+    exponentiated_gradient,
+    optimistic_descent,
+    parameter_free,
+    projected,
+    strongly_convex_descent,
+)
+
+Learner = Callable[[Any, Any], Transform]
+"""`learner(solver, problem) -> transformation`, from public constants alone."""
+
+
+def _rate(solver: Any) -> Any:
+    """Of weighted gradients, so that averages move by about `learning_rate` times a gradient."""
+    return solver.learning_rate * solver.sampler.steps / (solver.weights + 1)
+
+
+LEARNERS: dict[str, Learner] = {
+    "optimistic": lambda s, p: dual_averaging(s.learning_rate, p.project, optimistic=True),
+    "dual_averaging": lambda s, p: dual_averaging(s.learning_rate, p.project),
+    "adagrad_norm": lambda s, p: adagrad_norm(s.learning_rate, p.project),
+    "gradient_descent": lambda s, p: projected(optax.scale(-_rate(s)), p.project),
+    "optimistic_descent": lambda s, p: optimistic_descent(_rate(s), p.project),
+    "exponentiated": lambda s, p: exponentiated_gradient(p.domains[0], s.learning_rate),
+    "optimistic_exponentiated": lambda s, p: exponentiated_gradient(
+        p.domains[0], s.learning_rate, optimistic=True
+    ),
+    "strongly_convex": lambda s, p: strongly_convex_descent(1 / s.learning_rate, p.project),
+    "parameter_free": lambda s, p: parameter_free(s.learning_rate, s.clip_norm, p.project),
+    "coin_betting": lambda s, p: coin_betting(s.learning_rate, s.clip_norm, p.project),
+}
+
+
+def make_learner(solver: Any, problem: Any) -> Transform:
+    """The transformation that `solver.learner` stands for."""
+    learner = solver.learner
+    if isinstance(learner, str):
+        learner = LEARNERS[learner]
+    return optax.with_extra_args_support(learner(solver, problem))
+
+
+def check_learner(learner: Any) -> None:
+    """Raises unless `learner` is a name or a function."""
+    if not callable(learner):
+        check_choice("learner", learner, tuple(LEARNERS))

@@ -1,0 +1,177 @@
+"""Defaults of `OnlineToBatch`, from public sizes and constants."""
+
+import dataclasses
+import math
+from typing import Any
+
+from dpjax.core import check_int
+from dpjax.geometry import L1Ball
+from dpjax.privacy import Budget, calibrate_noise
+from dpjax.sampling import DisjointPartition, FullBatch, IndependentPartition
+from dpjax.transforms import BinaryTree, BufferedToeplitz, NoiseStrategy, SplitNoise
+
+_STEPS = 32
+_COEXISTING = 2**22  # numbers in the gradients of a microbatch
+_FEWEST = 64
+
+NOISES = ("buffered", "tree", "variance_reduced_tree", "pure_tree")
+
+
+def plan_fields(
+    kind: Any,
+    problem: Any,
+    num_records: int,
+    budget: Budget,
+    learner: Any,
+    single_pass: bool,
+    overrides: dict[str, Any],
+) -> dict[str, Any]:
+    """All fields of a solver of class `kind`; see `OnlineToBatch.for_budget`."""
+    check_int("num_records", num_records, minimum=1)
+    known = {field.name for field in dataclasses.fields(kind)} | {"steps"}
+    for name in overrides:
+        if name not in known - {"relation", "learner"}:
+            raise TypeError(f"unknown field {name!r}; {kind.__name__} has {sorted(known)}")
+    published = overrides.get("as_published", False)
+    fields = _constants(problem, published) | overrides
+    fields["learner"] = _default_learner(problem) if learner == "auto" else learner
+    steps = fields.pop("steps", None)
+
+    natural = "replace_one" if single_pass or published else "add_or_remove_one"
+    relation = budget.relation_or(natural).name.lower()
+    if "sampler" not in fields:
+        fields["sampler"] = _sampler(num_records, steps, single_pass or published, relation)
+    sampler = fields["sampler"]
+    full = isinstance(sampler, FullBatch)
+    batch = num_records if full else num_records // sampler.steps
+    fields.setdefault("batch_size", float(batch))
+    fields.setdefault("weights", 1.0 if published else 2.0)
+    fields.setdefault(
+        "learning_rate", _default_scale(fields["learner"], problem, fields["smoothness"])
+    )
+    fields["noise"] = _noise(problem, full, published, fields)
+    fields.setdefault("microbatch_size", _microbatch(batch, problem.num_params))
+    if "noise_multiplier" not in fields:
+        fields["noise_multiplier"] = (
+            published_multiplier(budget)
+            if published
+            else calibrate_noise(
+                lambda z: fields["noise"].event(z, relation),
+                budget,
+                relation=relation,
+                failure_probability=sampler.failure_probability(),
+            )
+        )
+    return fields | {"relation": relation}
+
+
+def published_multiplier(budget: Budget) -> float:
+    """Noise over sensitivity as published, where epsilon = 2 rho sqrt(log(1 / delta)).
+
+    In units of the sensitivity under add-or-remove-one, half of that under replace-one.
+    """
+    rho = budget.epsilon / (2 * math.sqrt(math.log(1 / budget.delta)))
+    return 2 / rho
+
+
+def _constants(problem: Any, published: bool) -> dict[str, Any]:
+    """Clipping bounds, in the norm that suits the problem."""
+    if hasattr(problem, "domains"):
+        (domain,), (spread,) = problem.domains, problem.ranges
+        radius = float(domain.radius) if isinstance(domain, L1Ball) else 1.0
+        largest = float(spread) / (2 * radius)
+        curvature = problem.smoothness
+        curvature = float(spread) / 2 if curvature is None else float(curvature)
+        return {
+            "norm": "linf",
+            "clip": "plain",
+            "clip_norm": largest,
+            "smoothness": curvature / radius**2,
+        }
+    clip_norm = getattr(problem, "lipschitz", None)
+    clip_norm = 1.0 if clip_norm is None else clip_norm
+    smoothness = getattr(problem, "smoothness", None)
+    if smoothness is None:
+        smoothness = clip_norm / _radius(problem)
+    return {
+        "clip": "plain" if published else "centred",
+        "clip_norm": clip_norm,
+        "smoothness": smoothness,
+    }
+
+
+def _radius(problem: Any) -> Any:
+    radius = getattr(problem, "radius", None)
+    return 1.0 if radius is None else radius
+
+
+def _default_learner(problem: Any) -> str:
+    if hasattr(problem, "domains"):
+        return "optimistic_exponentiated"
+    return "optimistic_descent" if getattr(problem, "radius", None) is None else "optimistic"
+
+
+def _default_scale(learner: Any, problem: Any, smoothness: Any) -> Any:
+    if learner == "strongly_convex":
+        raise ValueError(
+            "learning_rate is required with learner='strongly_convex': 1 / mu of the mean loss"
+        )
+    if learner in ("gradient_descent", "optimistic_descent"):
+        return 1 / (2 * smoothness)
+    if learner in ("parameter_free", "coin_betting"):
+        return 0.1
+    if learner in ("exponentiated", "optimistic_exponentiated") or not isinstance(learner, str):
+        return 1.0
+    return 2 * _radius(problem)
+
+
+def _sampler(num_records: int, steps: int | None, single_pass: bool, relation: str) -> Any:
+    steps = (min(_STEPS, num_records) if single_pass else _STEPS) if steps is None else steps
+    check_int("steps", steps, minimum=1)
+    if not single_pass:
+        return FullBatch(steps)
+    if steps > num_records:
+        raise ValueError(
+            f"steps must be <= num_records = {num_records} in a single pass, got {steps}"
+        )
+    if relation == "add_or_remove_one":
+        return IndependentPartition(steps, num_records)
+    return DisjointPartition(steps, num_records // steps)
+
+
+def _noise(problem: Any, full: bool, published: bool, fields: dict[str, Any]) -> NoiseStrategy:
+    noise, steps = fields.get("noise"), fields["sampler"].steps
+    if isinstance(noise, NoiseStrategy):
+        return noise
+    if noise is not None and noise not in NOISES:
+        raise ValueError(f"noise must be a strategy or one of {list(NOISES)}, got {noise!r}")
+    if full:
+        if noise is not None:
+            raise ValueError(f"noise must be SplitNoise with FullBatch, got {noise!r}")
+        return SplitNoise(steps, 1.0 if steps == 1 else _first_share(problem, fields))
+    growth = max(0.0, float(fields.get("estimate_weights") or fields["weights"]) - 1)
+    norm = fields.get("norm", "l2")
+    trees = {
+        "tree": BinaryTree(steps, exponent=growth),
+        "variance_reduced_tree": BinaryTree(steps, exponent=growth, variance_reduced=True),
+        "pure_tree": BinaryTree(steps, exponent=growth, distribution=norm),
+    }
+    if published:
+        return BinaryTree(steps)
+    return BufferedToeplitz(steps) if noise in (None, "buffered") else trees[noise]
+
+
+def _first_share(problem: Any, fields: dict[str, Any]) -> float:
+    """In proportion to the first gradient among all changes, over a path of one radius."""
+    path = 2.0 if hasattr(problem, "domains") else float(_radius(problem))
+    half = 0.5 if fields["clip"] == "centred" else 1.0
+    changes = half * float(fields["smoothness"]) * path
+    first = float(fields["clip_norm"])
+    share = first / (first + changes) if first + changes > 0 else 0.5
+    return min(max(share, 0.2), 0.95)
+
+
+def _microbatch(batch: int, num_params: int) -> int | None:
+    """As many records as keep memory in bounds; None for all of a batch."""
+    size = max(_FEWEST, _COEXISTING // max(1, num_params))
+    return None if size >= batch else size

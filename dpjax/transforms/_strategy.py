@@ -1,0 +1,95 @@
+"""What correlates the noise of one step with that of others."""
+
+from collections.abc import Callable
+from typing import Any, Protocol, TypeAlias, runtime_checkable
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from dp_accounting import dp_event as dpe
+from jax.typing import ArrayLike
+
+from dpjax.core import PyTree, check_nonnegative, check_shape
+from dpjax.privacy import RelationLike
+from dpjax.transforms._weighted_sum import wide
+
+Draw: TypeAlias = Callable[[int | jax.Array], PyTree]
+
+
+@runtime_checkable
+class NoiseStrategy(Protocol):
+    r"""A way to make the noise $\gamma_t$ of noisy prefix sums, step by step.
+
+    Frozen, hashable and static: all it holds is public and shapes the program. Every strategy is
+    normalised alike: with scales $z s_t$, where one record changes one update, that of its step t,
+    by at most $s_t$, all of $\sum_{i \le t} u_i + \gamma_t$, $t \le$ `num_steps`, together are one
+    Gaussian mechanism of noise multiplier z.
+    """
+
+    @property
+    def num_steps(self) -> int:
+        """How many steps it is made for; after them its noise is NaN."""
+
+    def init(self, params: PyTree) -> Any:
+        """The state before the first step, a NamedTuple with `count`; its buffers are *secret*."""
+
+    def next(self, draw: Draw, scale: jax.Array, state: Any) -> tuple[PyTree, Any]:
+        r"""$\gamma_t - \gamma_{t-1}$ and the state.
+
+        `draw(level)` gives iid standard noise of this step, at least float32 and of the shapes of
+        the parameters: 0, as a Python integer, is the one that every step draws; some strategies
+        ask for more. `scale` is the standard deviation due for one release, `[]`; it may depend on
+        what was released before.
+        """
+
+    def noise(self, key: jax.Array, like: PyTree) -> PyTree:
+        """Standard noise, iid over calls with different keys, in at least float32."""
+
+    def event(
+        self, noise_multiplier: float, relation: RelationLike = "add_or_remove_one"
+    ) -> dpe.DpEvent:
+        """The event of a whole run in which each record takes part in one step."""
+
+    def prefix_stddev(self, scales: ArrayLike | None = None) -> np.ndarray:
+        r"""Standard deviation of a coordinate of $\gamma_t$ for these scales, `[T]` float64."""
+
+
+def standard_normal(key: jax.Array, like: PyTree) -> PyTree:
+    """Normal draws in the shapes of a tree, in at least float32; a key for each leaf."""
+    leaves, treedef = jax.tree.flatten(like)
+    drawn = [
+        jax.random.normal(jax.random.fold_in(key, i), jnp.shape(leaf), wide_dtype(leaf))
+        for i, leaf in enumerate(leaves)
+    ]
+    return jax.tree.unflatten(treedef, drawn)
+
+
+def wide_dtype(leaf: Any) -> Any:
+    """The leaf's dtype, or float32 if that is narrower."""
+    return jnp.promote_types(jnp.result_type(leaf), jnp.float32)
+
+
+def wide_zeros(leaf: Any) -> jax.Array:
+    """Zeros like the leaf, in at least float32, where the leaf is."""
+    return jnp.zeros_like(wide(leaf))
+
+
+def valid_scale(scale: ArrayLike, count: jax.Array, num_steps: int, dtype: Any) -> jax.Array:
+    """The scale, or NaN where it is none or the steps are used up: never too little noise."""
+    scale = jnp.asarray(scale, dtype)
+    return jnp.where((scale >= 0) & (count < num_steps), scale, jnp.nan)
+
+
+def host_scales(scales: ArrayLike | None, num_steps: int) -> np.ndarray:
+    """Public scales on the host, `[num_steps]` float64; all 1 if there are none."""
+    if scales is None:
+        return np.ones(num_steps)
+    check_shape("scales", scales, (num_steps,))
+    check_nonnegative("scales", scales)
+    return np.asarray(scales, np.float64)
+
+
+def gaussian_event(noise_multiplier: float) -> dpe.DpEvent:
+    """One Gaussian of this noise multiplier."""
+    check_nonnegative("noise_multiplier", noise_multiplier)
+    return dpe.GaussianDpEvent(float(noise_multiplier))
