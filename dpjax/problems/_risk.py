@@ -10,7 +10,9 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from dpjax.core import PyTree, check_positive
+from dpjax.core import PyTree, check_int, check_positive
+from dpjax.problems._mean import mean_over_records
+from dpjax.problems._vertex_linear import LinearLoss, margins_at
 
 
 @jax.tree_util.register_dataclass
@@ -48,13 +50,51 @@ class Risk:
         check_positive("lipschitz", self.lipschitz)
         check_positive("smoothness", self.smoothness)
 
+    @classmethod
+    def linear(
+        cls,
+        link_loss: Callable[[jax.Array, jax.Array], jax.Array],
+        num_features: int,
+        radius: Any = None,
+        **constants: Any,
+    ) -> "Risk":
+        r"""A loss of one inner product, $\ell(\langle x, \theta\rangle, y)$, started at 0.
+
+        Gradients are kept factored, so that a step forms no `[B, p]` array but the data.
+
+        Args:
+          link_loss: `link_loss(margin, y) -> scalar` (static; keep one object for a sweep).
+          num_features: Number of features p.
+          radius: As in the class.
+          **constants: `lipschitz`, `smoothness`.
+
+        Returns:
+          A problem for data `{"x": [n, p], "y": [n]}`.
+
+        Example:
+          >>> import dpjax
+          >>> problem = dpjax.problems.Risk.linear(
+          ...     lambda margin, y: (margin - y) ** 2 / 2, num_features=3, radius=1.0)
+          >>> problem.init.shape
+          (3,)
+        """
+        check_int("num_features", num_features, minimum=1)
+        return cls(LinearLoss(link_loss), jnp.zeros(num_features), radius, **constants)
+
+    @property
+    def factored(self) -> bool:
+        """Whether gradients are `OuterProduct`, not arrays."""
+        return isinstance(self.loss, LinearLoss)
+
     @property
     def num_params(self) -> int:
         """Number of real parameters d."""
         return sum(int(np.size(leaf)) for leaf in jax.tree.leaves(self.init))
 
     def per_example_gradients(self, params: PyTree, batch: PyTree) -> PyTree:
-        """Gradients `[B, *p]` of the loss of each record."""
+        """Gradients of the loss of each record: `[B, *p]`, or an `OuterProduct`."""
+        if isinstance(self.loss, LinearLoss):
+            return self.loss.gradients(margins_at(batch["x"], params), batch)
         return jax.vmap(jax.grad(self.loss), in_axes=(None, 0))(params, batch)
 
     def project(self, params: PyTree) -> PyTree:
@@ -65,4 +105,10 @@ class Risk:
 
     def mean_loss(self, params: PyTree, data: PyTree) -> jax.Array:
         """Mean loss over `data`, a scalar. **Not private**."""
-        return jnp.mean(jax.vmap(self.loss, in_axes=(None, 0))(params, data))
+
+        def values(batch: PyTree) -> jax.Array:
+            if isinstance(self.loss, LinearLoss):
+                return self.loss.values(margins_at(batch["x"], params), batch)
+            return jax.vmap(self.loss, in_axes=(None, 0))(params, batch)
+
+        return mean_over_records(values, data)

@@ -209,7 +209,10 @@ class DPSGD:
         clip = clip_by_norm(self.clip_norm)
         total = microbatched_sum(gradients, clip, batch, mask, size=self.microbatch_size)
         noisy, noise_state = self.make_noise().update(total, state.noise, key=state.key)
-        mean = jax.tree.map(lambda g, p: (g / self.batch_size).astype(p.dtype), noisy, state.params)
+        # a sum of factored gradients may have an axis of one that the parameters have not
+        mean = jax.tree.map(
+            lambda g, p: (g / self.batch_size).reshape(p.shape).astype(p.dtype), noisy, state.params
+        )
         updates, opt_state = self.optimizer.update(mean, state.opt_state, state.params)
         updates = jax.tree.map(lambda u: (self.learning_rate * u).astype(u.dtype), updates)
         params = problem.project(optax.apply_updates(state.params, updates))

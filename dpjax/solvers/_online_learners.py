@@ -9,6 +9,7 @@ from dpjax.core import Transform, check_choice
 from dpjax.transforms import (
     adagrad_norm,
     coin_betting,
+    distance_adaptive,
     dual_averaging,
     exponentiated_gradient,
     optimistic_descent,
@@ -19,6 +20,10 @@ from dpjax.transforms import (
 
 Learner = Callable[[Any, Any], Transform]
 """`learner(solver, problem) -> transformation`, from public constants alone."""
+
+
+# mean gradients are shorter than one record's may be; longer ones are fed at this length
+_TYPICAL = 1 / 8
 
 
 def _rate(solver: Any) -> Any:
@@ -37,8 +42,11 @@ LEARNERS: dict[str, Learner] = {
         p.domains[0], s.learning_rate, optimistic=True
     ),
     "strongly_convex": lambda s, p: strongly_convex_descent(1 / s.learning_rate, p.project),
-    "parameter_free": lambda s, p: parameter_free(s.learning_rate, s.clip_norm, p.project),
-    "coin_betting": lambda s, p: coin_betting(s.learning_rate, s.clip_norm, p.project),
+    "distance_adaptive": lambda s, p: distance_adaptive(s.learning_rate, p.project),
+    "parameter_free": lambda s, p: parameter_free(
+        s.learning_rate, _TYPICAL * s.clip_norm, p.project
+    ),
+    "coin_betting": lambda s, p: coin_betting(s.learning_rate, _TYPICAL * s.clip_norm, p.project),
 }
 
 

@@ -11,8 +11,10 @@ from dpjax.sampling import DisjointPartition, FullBatch, IndependentPartition
 from dpjax.transforms import BinaryTree, BufferedToeplitz, NoiseStrategy, SplitNoise
 
 _STEPS = 32
+_SLOW_STARTERS = {"parameter_free": 256, "coin_betting": 256, "distance_adaptive": 64}
 _COEXISTING = 2**22  # numbers in the gradients of a microbatch
 _FEWEST = 64
+_SCALED = ("distance_adaptive", "parameter_free", "coin_betting")
 
 NOISES = ("buffered", "tree", "variance_reduced_tree", "pure_tree")
 
@@ -40,6 +42,9 @@ def plan_fields(
     natural = "replace_one" if single_pass or published else "add_or_remove_one"
     relation = budget.relation_or(natural).name.lower()
     if "sampler" not in fields:
+        if steps is None:
+            steps = _SLOW_STARTERS.get(fields["learner"], _STEPS)
+            steps = min(steps, num_records) if single_pass or published else steps
         fields["sampler"] = _sampler(num_records, steps, single_pass or published, relation)
     sampler = fields["sampler"]
     full = isinstance(sampler, FullBatch)
@@ -50,7 +55,7 @@ def plan_fields(
         "learning_rate", _default_scale(fields["learner"], problem, fields["smoothness"])
     )
     fields["noise"] = _noise(problem, full, published, fields)
-    fields.setdefault("microbatch_size", _microbatch(batch, problem.num_params))
+    fields.setdefault("microbatch_size", _microbatch(batch, problem))
     if "noise_multiplier" not in fields:
         fields["noise_multiplier"] = (
             published_multiplier(budget)
@@ -118,15 +123,14 @@ def _default_scale(learner: Any, problem: Any, smoothness: Any) -> Any:
         )
     if learner in ("gradient_descent", "optimistic_descent"):
         return 1 / (2 * smoothness)
-    if learner in ("parameter_free", "coin_betting"):
+    if learner in _SCALED:
         return 0.1
     if learner in ("exponentiated", "optimistic_exponentiated") or not isinstance(learner, str):
         return 1.0
     return 2 * _radius(problem)
 
 
-def _sampler(num_records: int, steps: int | None, single_pass: bool, relation: str) -> Any:
-    steps = (min(_STEPS, num_records) if single_pass else _STEPS) if steps is None else steps
+def _sampler(num_records: int, steps: int, single_pass: bool, relation: str) -> Any:
     check_int("steps", steps, minimum=1)
     if not single_pass:
         return FullBatch(steps)
@@ -171,7 +175,9 @@ def _first_share(problem: Any, fields: dict[str, Any]) -> float:
     return min(max(share, 0.2), 0.95)
 
 
-def _microbatch(batch: int, num_params: int) -> int | None:
+def _microbatch(batch: int, problem: Any) -> int | None:
     """As many records as keep memory in bounds; None for all of a batch."""
-    size = max(_FEWEST, _COEXISTING // max(1, num_params))
+    if getattr(problem, "factored", False):
+        return None
+    size = max(_FEWEST, _COEXISTING // max(1, problem.num_params))
     return None if size >= batch else size

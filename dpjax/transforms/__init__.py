@@ -14,6 +14,10 @@ from dpjax.transforms._clip import per_example_norm as per_example_norm
 from dpjax.transforms._coin_betting import coin_betting as coin_betting
 from dpjax.transforms._constraint_reduction import ReductionState as ReductionState
 from dpjax.transforms._correlated import correlated_noise as correlated_noise
+from dpjax.transforms._distance_adaptive import (
+    DistanceAdaptiveState as DistanceAdaptiveState,
+)
+from dpjax.transforms._distance_adaptive import distance_adaptive as distance_adaptive
 from dpjax.transforms._dual_averaging import dual_averaging as dual_averaging
 from dpjax.transforms._exponentiated import exponentiated_gradient as exponentiated_gradient
 from dpjax.transforms._fit_buffered_toeplitz import fit_buffered_toeplitz as fit_buffered_toeplitz

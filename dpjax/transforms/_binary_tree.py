@@ -9,21 +9,19 @@ import numpy as np
 from dp_accounting import dp_event as dpe
 from jax.typing import ArrayLike
 
-from dpjax.core import PyTree, check_choice, check_int, check_nonnegative
+from dpjax.core import PyTree, check_choice, check_nonnegative
 from dpjax.privacy import RelationLike
 from dpjax.transforms import _tree_nodes as nodes
 from dpjax.transforms._knorm import knorm_noise, pure_event
 from dpjax.transforms._strategy import (
     Draw,
+    check_steps,
     gaussian_event,
     host_scales,
     standard_normal,
 )
 from dpjax.transforms._tree_steps import BinaryTreeState as BinaryTreeState
 from dpjax.transforms._tree_steps import advance_tree, init_tree
-
-MAX_STEPS = 2**30
-"""Steps are counted in int32."""
 
 
 @jax.tree_util.register_static
@@ -37,7 +35,8 @@ class BinaryTree:
     $I_t$ holds the running sums of t's binary digits from the highest, $I_7 = \{4, 6, 7\}$, and
     node i covers the steps $S_i = (i - \text{lowbit}(i), i]$. One step touches at most
     $U = $ `num_steps.bit_length()` nodes, and, with an exponent a, costs
-    $U = \max_q \sum_{i \ni q} (q / i)^{2a}$, for larger nodes have more noise than it needs.
+    $U = \max_q \sum_{i \ni q} (q / i)^{2a}$, for larger nodes have more noise than it needs. With
+    noise for pure privacy it is U in place of $\sqrt U$, and a in place of 2a.
 
     Guarantee: of `correlated_noise(strategy, z)`, whatever the scales: one Gaussian of noise
     multiplier z for sensitivities in l2; pure 1/z-DP for one record against the null record, 2/z
@@ -50,7 +49,8 @@ class BinaryTree:
     Args:
       num_steps: Number of steps, `>= 1` (*public*).
       exponent: $a \ge 0$ (*public*), for scales that grow about like $t^a$; with others the
-        guarantee is the same and the noise larger.
+        guarantee is the same and the noise may be larger. It gains nothing where all nodes have
+        noise, as for `variance_reduced`.
       variance_reduced: Whether nodes use their children.
       distribution: Of the noise: `"gaussian"`, or of density proportional to $e^{-\|x\|}$ over the
         whole tree of d parameters for pure privacy: `"l2"` (variance $d + 1$ a coordinate) or
@@ -75,9 +75,7 @@ class BinaryTree:
     distribution: str = "gaussian"
 
     def __post_init__(self) -> None:
-        check_int("num_steps", self.num_steps, minimum=1)
-        if self.num_steps > MAX_STEPS:
-            raise ValueError(f"num_steps must be <= 2**30, got {self.num_steps}")
+        check_steps(self.num_steps)
         check_nonnegative("exponent", self.exponent)
         check_choice("distribution", self.distribution, ("gaussian", "l2", "linf"))
 

@@ -44,7 +44,8 @@ def correlated_noise(strategy: NoiseStrategy, stddev: ArrayLike = 1.0) -> Transf
       after the strategy's last step, the outputs are NaN.
 
     Raises:
-      TypeError: If `strategy` is none; at `update`, if the key is missing or not typed.
+      TypeError: If `strategy` is no `NoiseStrategy`; at `update`, if the key is missing or not
+        typed.
       ValueError: If `stddev` or `sensitivity` is negative or not finite.
 
     Example:
@@ -60,7 +61,7 @@ def correlated_noise(strategy: NoiseStrategy, stddev: ArrayLike = 1.0) -> Transf
     optimal private linear operators on adaptive streams", 2022.
     """
     if not isinstance(strategy, NoiseStrategy):
-        raise TypeError(f"strategy is none: {strategy!r}")
+        raise TypeError(f"strategy must be a NoiseStrategy, got {strategy!r}")
     check_nonnegative("stddev", stddev)
 
     def update(

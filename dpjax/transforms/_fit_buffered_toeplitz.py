@@ -18,8 +18,8 @@ def fit_buffered_toeplitz(
 
     On the host, by L-BFGS on the logarithm of the mean from a start that spreads the decays evenly
     over the time scales 1 to N. What `BufferedToeplitz` ships is made so, with exponent 0, and is
-    within 1% of the best for exponents 1 and 2 too. One evaluation takes about 0.1 microseconds a
-    step and pair of buffers: seconds for N = $2^{14}$, minutes for $2^{20}$.
+    within 3% of the best for exponents 1 and 2 too. It takes a second for N = $2^{14}$, minutes for
+    $2^{20}$.
 
     Guarantee: that of `BufferedToeplitz`, which holds for any coefficients.
 
@@ -38,7 +38,7 @@ def fit_buffered_toeplitz(
     Example:
       >>> fitted = fit_buffered_toeplitz(64, num_buffers=2)
       >>> round(float(fitted.prefix_stddev().mean()), 2)
-      2.13
+      2.12
 
     Source: Dvijotham, McMahan, Pillutla, Steinke and Thakurta, "Efficient and near-optimal noise
     generation for streaming differential privacy", 2024.

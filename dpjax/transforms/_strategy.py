@@ -9,7 +9,7 @@ import numpy as np
 from dp_accounting import dp_event as dpe
 from jax.typing import ArrayLike
 
-from dpjax.core import PyTree, check_nonnegative, check_shape
+from dpjax.core import PyTree, check_int, check_nonnegative, check_shape
 from dpjax.privacy import RelationLike
 from dpjax.transforms._weighted_sum import wide
 
@@ -72,6 +72,13 @@ def wide_dtype(leaf: Any) -> Any:
 def wide_zeros(leaf: Any) -> jax.Array:
     """Zeros like the leaf, in at least float32, where the leaf is."""
     return jnp.zeros_like(wide(leaf))
+
+
+def check_steps(num_steps: int) -> None:
+    """Raises unless it is a number of steps that int32 can count with room to spare."""
+    check_int("num_steps", num_steps, minimum=1)
+    if num_steps > 2**30:
+        raise ValueError(f"num_steps must be <= 2**30, got {num_steps}")
 
 
 def valid_scale(scale: ArrayLike, count: jax.Array, num_steps: int, dtype: Any) -> jax.Array:

@@ -20,9 +20,10 @@ def parts(t: int) -> list[int]:
 def largest_cost(num_steps: int, power: float, both_children: bool = False) -> float:
     r"""$\max_q \sum_{i \ni q} (q / i)^{power}$ over the nodes of the tree.
 
-    With `both_children` right children are nodes too, as variance reduction needs them.
+    With `both_children` right children are nodes too, as variance reduction needs them. Beyond
+    $2^{24}$ steps it is the number of levels, which bounds it.
     """
-    if not power:
+    if not power or num_steps > 2**24:
         return float(int(num_steps).bit_length())
     q = np.arange(1, num_steps + 1, dtype=np.int64)
     cost = np.zeros(num_steps)
