@@ -6,7 +6,7 @@ from typing import Any
 
 import jax
 
-from dpjax.core import Sampler, Transform, static_field
+from dpjax.core import Sampler, Transform, check_int, check_positive, static_field
 from dpjax.privacy import Budget, Guarantee, calibrate_noise
 from dpjax.sampling import DisjointPartition, IndependentPartition
 from dpjax.solvers._dpsgd import DPSGD, DPSGDState, with_defaults
@@ -92,15 +92,20 @@ class DPFTRL(DPSGD):
           >>> solver.guarantee().epsilon(1e-5) <= 1.0
           True
         """
+        check_int("num_records", num_records, minimum=1)
+        check_positive("batch_size", batch_size)
         relation = budget.relation_or("replace_one").name.lower()
         if sampler is None:
             if steps is None:
                 whole = math.isqrt(num_records) if batch_size is None else num_records // batch_size
                 steps = max(1, int(whole))
+            check_int("steps", steps, minimum=1)
+            if steps > num_records:
+                raise ValueError(f"steps must be <= num_records = {num_records}, got {steps}")
             if relation == "add_or_remove_one":
                 sampler = IndependentPartition(steps, num_records)
             else:
-                sampler = DisjointPartition(steps, max(1, num_records // steps))
+                sampler = DisjointPartition(steps, num_records // steps)
         check_relation(sampler, relation)
         strategy = _strategy(overrides.pop("strategy", None), sampler.steps)
         if "noise_multiplier" not in overrides:

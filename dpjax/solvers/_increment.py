@@ -140,7 +140,8 @@ def _distance(centre: PyTree, change: PyTree) -> jax.Array:
 def _squared_distance(leaf: Any, offset: jax.Array) -> jax.Array:
     if not _is_outer(leaf):
         leaf = leaf.reshape(leaf.shape[0], *offset.shape)
-        return jnp.square(per_example_norm(leaf - offset[None].astype(leaf.dtype)))
+        # in the offset's dtype, at least float32, as the sum has it
+        return jnp.square(per_example_norm(leaf - offset[None]))
     left, right = (jnp.asarray(a) for a in leaf)
     flat = offset.reshape(left.shape[1], right.shape[1])
     cross = jnp.matmul(left.astype(flat.dtype), flat, precision=jax.lax.Precision.HIGHEST)

@@ -31,15 +31,24 @@ def _rate(solver: Any) -> Any:
     return solver.learning_rate * solver.sampler.steps / (solver.weights + 1)
 
 
+def _domain(problem: Any) -> Any:
+    if len(getattr(problem, "domains", ())) != 1:
+        raise ValueError(
+            "learner must be another than exponentiated gradients, which need a simplex or an l1 "
+            f"ball, with {type(problem).__name__}"
+        )
+    return problem.domains[0]
+
+
 LEARNERS: dict[str, Learner] = {
     "optimistic": lambda s, p: dual_averaging(s.learning_rate, p.project, optimistic=True),
     "dual_averaging": lambda s, p: dual_averaging(s.learning_rate, p.project),
     "adagrad_norm": lambda s, p: adagrad_norm(s.learning_rate, p.project),
     "gradient_descent": lambda s, p: projected(optax.scale(-_rate(s)), p.project),
     "optimistic_descent": lambda s, p: optimistic_descent(_rate(s), p.project),
-    "exponentiated": lambda s, p: exponentiated_gradient(p.domains[0], s.learning_rate),
+    "exponentiated": lambda s, p: exponentiated_gradient(_domain(p), s.learning_rate),
     "optimistic_exponentiated": lambda s, p: exponentiated_gradient(
-        p.domains[0], s.learning_rate, optimistic=True
+        _domain(p), s.learning_rate, optimistic=True
     ),
     "strongly_convex": lambda s, p: strongly_convex_descent(1 / s.learning_rate, p.project),
     "distance_adaptive": lambda s, p: distance_adaptive(s.learning_rate, p.project),

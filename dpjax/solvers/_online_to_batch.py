@@ -33,6 +33,7 @@ from dpjax.solvers._online_to_batch_weights import Weights, weights_at
 from dpjax.solvers._sampled_event import check_relation
 from dpjax.transforms import (
     NoiseStrategy,
+    SplitNoise,
     correlated_noise,
     microbatched_sum,
 )
@@ -51,6 +52,7 @@ class OnlineToBatchState(NamedTuple):
       learner: State of the learner.
       noise: State of the noise (*secret*).
       reach: Largest distance of an iterate from the point before it, `[]`.
+      variance: Of the noise in a coordinate of the estimate, `[]`; 0 where it is not followed.
       count: Number of steps so far, `[]` int32.
       key: For the noise (*secret*).
     """
@@ -62,6 +64,7 @@ class OnlineToBatchState(NamedTuple):
     learner: Any
     noise: Any
     reach: jax.Array
+    variance: jax.Array
     count: jax.Array  # type: ignore[assignment]
     key: jax.Array
 
@@ -120,10 +123,10 @@ class OnlineToBatch:
       clip_norm: G `>= 0`, bound on the gradient of one record (data).
       smoothness: H `>= 0`, bound on the change of that gradient for a unit of displacement (data).
       learning_rate: What the learner takes it for (data): the diameter D for `"optimistic"`,
-        `"dual_averaging"`, `"adagrad_norm"`, `"gradient_descent"` (a rate of D / (G sqrt(steps)))
-        and `"optimistic_descent"`; the initial scale for `"parameter_free"` and `"coin_betting"`;
-        1 / mu for `"strongly_convex"`; a factor for `"exponentiated"` and
-        `"optimistic_exponentiated"`.
+        `"dual_averaging"` and `"adagrad_norm"`; the step size, at most about 1 / H, for
+        `"optimistic_descent"` and `"gradient_descent"`; the initial scale, a small distance, for
+        `"distance_adaptive"`, `"parameter_free"` and `"coin_betting"`; 1 / mu for
+        `"strongly_convex"`; a factor for `"exponentiated"` and `"optimistic_exponentiated"`.
       batch_size: Public normaliser of a batch's sum; never the realised size (data).
       learner: A name, or `learner(solver, problem) -> transformation`, such as
         `lambda s, p: dpjax.transforms.projected(optax.adam(s.learning_rate), p.project)` (static;
@@ -137,6 +140,9 @@ class OnlineToBatch:
         Gaussian noise is then sqrt(d) times as large (static).
       microbatch_size: Records whose gradients coexist; None for all of a batch (static).
       relation: Neighbouring relation of the guarantee (static).
+      shrinkage: Whether the learner is fed estimates that are shrunk by what of their squared norm
+        is noise, $(1 - (d - 2) v_t / \|\hat g_t\|^2)_+$ with $v_t$ the variance of its noise in a
+        coordinate, so that it does not follow noise; with `SplitNoise` alone (static).
       as_published: The noise as first published, from the triangle inequality and the largest
         distance so far: more than the guarantee needs (static).
 
@@ -154,7 +160,7 @@ class OnlineToBatch:
     smoothness: Any
     learning_rate: Any
     batch_size: Any
-    learner: str | Learner = static_field(default="optimistic")
+    learner: str | Learner = static_field(default="optimistic_descent")
     weights: float = static_field(default=2.0)
     estimate_weights: float | None = static_field(default=None)
     clip: str = static_field(default="centred")
@@ -162,6 +168,7 @@ class OnlineToBatch:
     microbatch_size: int | None = static_field(default=None)
     relation: str = static_field(default="replace_one")
     as_published: bool = static_field(default=False)
+    shrinkage: bool = static_field(default=True)
 
     def __post_init__(self) -> None:
         check_nonnegative("noise_multiplier", self.noise_multiplier)
@@ -196,15 +203,15 @@ class OnlineToBatch:
           num_records: *Public* bound on the number of records; also the size to divide by.
           budget: epsilon, delta and relation to meet. Without a relation it is add-or-remove-one
             with the full batch and replace-one for a single pass.
-          learner: As in the class; `"auto"` is `"optimistic"` in a ball,
-            `"optimistic_exponentiated"` on simplices and l1 balls, and `"parameter_free"` where
-            there is no bound.
+          learner: As in the class; `"auto"` is `"optimistic_descent"`, or
+            `"optimistic_exponentiated"` on simplices and l1 balls.
           single_pass: Whether each record takes part in one step, at `1 / steps` of the cost and
             with two to three times the noise (*public*).
-          **overrides: `steps` (default 32), `noise` (a strategy, or `"buffered"`, `"tree"`,
+          **overrides: `steps` (default 64, or 32 in a single pass; more for learners that start
+            slowly), `noise` (a strategy, or `"buffered"`, `"tree"`,
             `"variance_reduced_tree"` or, for pure privacy, `"pure_tree"` in a single pass), or any
-            other field. `as_published=True` sets noise, clip and weights as published, with the
-            published conversion to epsilon.
+            other field. `as_published=True` sets noise, clip, weights, learner and as many steps as
+            records as published, with the published conversion to epsilon.
 
         Returns:
           A solver whose `guarantee().epsilon(budget.delta) <= budget.epsilon`.
@@ -240,6 +247,7 @@ class OnlineToBatch:
             learner=make_learner(self, problem).init(start),
             noise=self.noise.init(zeros),
             reach=jnp.zeros((), jnp.result_type(float)),
+            variance=jnp.zeros((), jnp.result_type(float)),
             count=jnp.zeros((), jnp.int32),
             key=key,
         )
@@ -274,8 +282,9 @@ class OnlineToBatch:
         )
         estimate = jax.tree.map(jnp.add, state.estimate, noisy)
         gradient = _times(estimate, 1 / weights.estimate)
+        variance, kept = self._shrinkage(state, sensitivity, gradient)
         moves, learner = make_learner(self, problem).update(
-            _times(gradient, weights.gradient),
+            _times(gradient, weights.gradient * kept),
             state.learner,
             state.iterate,
             weight=weights.gradient,
@@ -287,7 +296,16 @@ class OnlineToBatch:
             lambda x, w: x + weights.next_share.astype(x.dtype) * (w - x), state.point, iterate
         )
         after = OnlineToBatchState(
-            point, state.point, iterate, estimate, learner, noise, reach, state.count + 1, state.key
+            point,
+            state.point,
+            iterate,
+            estimate,
+            learner,
+            noise,
+            reach,
+            variance,
+            state.count + 1,
+            state.key,
         )
         return after, OnlineToBatchInfo(_length(gradient, "l2"), displacement, sensitivity)
 
@@ -344,6 +362,21 @@ class OnlineToBatch:
             clip_norm = clip_norm * weights.estimate / (state.count + 1)
         bound = IncrementBound(weights.old_estimate, weights.estimate, clip_norm, radius)
         return bound, centre, displacement
+
+    def _shrinkage(
+        self, state: OnlineToBatchState, sensitivity: jax.Array, gradient: PyTree
+    ) -> tuple[jax.Array, jax.Array]:
+        """Variance of the noise in a coordinate of the estimate, and how much of that to keep."""
+        if not (self.shrinkage and isinstance(self.noise, SplitNoise)):
+            return state.variance, jnp.ones_like(state.variance)
+        scale = self.noise_multiplier * sensitivity
+        variance = state.variance + self.noise.variance(scale, state.count)
+        dim = sum(leaf.size for leaf in jax.tree.leaves(gradient))
+        size = jnp.square(_length(gradient, "l2"))
+        tiny = jnp.finfo(size.dtype).tiny
+        excess = max(dim - 2, 0) * variance / jnp.maximum(size, tiny)
+        # NaN, where the noise is used up, must stay
+        return variance, jnp.where(excess > 1, 0, 1 - excess)
 
     def _sensitivity(
         self, bound: IncrementBound, weights: Weights, reach: jax.Array, state: OnlineToBatchState

@@ -5,7 +5,7 @@ from typing import Any
 
 from dpjax.sampling import DisjointPartition, FullBatch, IndependentPartition
 from dpjax.solvers._online_to_batch_weights import estimate_degree
-from dpjax.transforms import BinaryTree, is_every_step
+from dpjax.transforms import BinaryTree, NoiseStrategy, is_every_step
 
 
 def check_fit(solver: Any) -> None:
@@ -28,10 +28,15 @@ def check_fit(solver: Any) -> None:
             "as_published needs noise=BinaryTree and clip='plain', "
             f"got {noise!r} and {solver.clip!r}"
         )
+    if solver.as_published and estimate_degree(solver) != solver.weights:
+        raise ValueError(
+            f"estimate_weights must be weights = {solver.weights!r} with as_published, whose noise "
+            f"is made for these, got {solver.estimate_weights!r}"
+        )
 
 
 def check_participation(sampler: Any, noise: Any) -> None:
-    """Raises ValueError unless the noise is made for what the sampler runs."""
+    """Raises an error unless the noise is made for what the sampler runs."""
     kind = type(sampler).__name__
     full = isinstance(sampler, FullBatch)
     equal = isinstance(sampler, DisjointPartition) or (
@@ -42,6 +47,8 @@ def check_participation(sampler: Any, noise: Any) -> None:
             "sampler must be FullBatch, DisjointPartition or an IndependentPartition of equal "
             f"shares, got {sampler!r}"
         )
+    if not isinstance(noise, NoiseStrategy):
+        raise TypeError(f"the noise must be a strategy such as BufferedToeplitz, got {noise!r}")
     if full and not is_every_step(noise):
         raise ValueError(
             f"noise must be SplitNoise with {kind}, where records are in every step, got {noise!r}"

@@ -4,14 +4,14 @@ import dataclasses
 import math
 from typing import Any
 
-from dpjax.core import check_int
+from dpjax.core import check_int, check_positive
 from dpjax.geometry import L1Ball
 from dpjax.privacy import Budget, calibrate_noise
 from dpjax.sampling import DisjointPartition, FullBatch, IndependentPartition
 from dpjax.transforms import BinaryTree, BufferedToeplitz, NoiseStrategy, SplitNoise
 
-_STEPS = 32
-_SLOW_STARTERS = {"parameter_free": 256, "coin_betting": 256, "distance_adaptive": 64}
+_STEPS, _SINGLE_PASS_STEPS = 64, 32
+_SLOW_STARTERS = {"parameter_free": 256, "coin_betting": 256}
 _COEXISTING = 2**22  # numbers in the gradients of a microbatch
 _FEWEST = 64
 _SCALED = ("distance_adaptive", "parameter_free", "coin_betting")
@@ -36,24 +36,25 @@ def plan_fields(
             raise TypeError(f"unknown field {name!r}; {kind.__name__} has {sorted(known)}")
     published = overrides.get("as_published", False)
     fields = _constants(problem, published) | overrides
-    fields["learner"] = _default_learner(problem) if learner == "auto" else learner
+    fields["learner"] = _default_learner(problem, published) if learner == "auto" else learner
+    if single_pass:
+        fields["clip"] = overrides.get("clip", "plain" if published else "whole")
     steps = fields.pop("steps", None)
 
     natural = "replace_one" if single_pass or published else "add_or_remove_one"
     relation = budget.relation_or(natural).name.lower()
     if "sampler" not in fields:
         if steps is None:
-            steps = _SLOW_STARTERS.get(fields["learner"], _STEPS)
-            steps = min(steps, num_records) if single_pass or published else steps
+            steps = _default_steps(fields["learner"], single_pass, published, num_records)
         fields["sampler"] = _sampler(num_records, steps, single_pass or published, relation)
     sampler = fields["sampler"]
     full = isinstance(sampler, FullBatch)
-    batch = num_records if full else num_records // sampler.steps
+    batch = num_records if full else _batch_size(sampler, num_records)
     fields.setdefault("batch_size", float(batch))
     fields.setdefault("weights", 1.0 if published else 2.0)
-    fields.setdefault(
-        "learning_rate", _default_scale(fields["learner"], problem, fields["smoothness"])
-    )
+    if "learning_rate" not in fields:
+        scale = _default_scale(fields["learner"], problem, fields["smoothness"])
+        fields["learning_rate"] = scale
     fields["noise"] = _noise(problem, full, published, fields)
     fields.setdefault("microbatch_size", _microbatch(batch, problem))
     if "noise_multiplier" not in fields:
@@ -110,10 +111,17 @@ def _radius(problem: Any) -> Any:
     return 1.0 if radius is None else radius
 
 
-def _default_learner(problem: Any) -> str:
+def _default_learner(problem: Any, published: bool) -> str:
     if hasattr(problem, "domains"):
         return "optimistic_exponentiated"
-    return "optimistic_descent" if getattr(problem, "radius", None) is None else "optimistic"
+    return "adagrad_norm" if published else "optimistic_descent"
+
+
+def _default_steps(learner: Any, single_pass: bool, published: bool, num_records: int) -> int:
+    if published:
+        return num_records
+    steps = _SLOW_STARTERS.get(learner, _SINGLE_PASS_STEPS if single_pass else _STEPS)
+    return min(steps, num_records) if single_pass else steps
 
 
 def _default_scale(learner: Any, problem: Any, smoothness: Any) -> Any:
@@ -122,7 +130,8 @@ def _default_scale(learner: Any, problem: Any, smoothness: Any) -> Any:
             "learning_rate is required with learner='strongly_convex': 1 / mu of the mean loss"
         )
     if learner in ("gradient_descent", "optimistic_descent"):
-        return 1 / (2 * smoothness)
+        check_positive("smoothness", smoothness)
+        return 1 / smoothness
     if learner in _SCALED:
         return 0.1
     if learner in ("exponentiated", "optimistic_exponentiated") or not isinstance(learner, str):
@@ -141,6 +150,12 @@ def _sampler(num_records: int, steps: int, single_pass: bool, relation: str) -> 
     if relation == "add_or_remove_one":
         return IndependentPartition(steps, num_records)
     return DisjointPartition(steps, num_records // steps)
+
+
+def _batch_size(sampler: Any, num_records: int) -> int:
+    if isinstance(sampler, DisjointPartition):
+        return sampler.batch_size
+    return max(1, num_records // sampler.steps)
 
 
 def _noise(problem: Any, full: bool, published: bool, fields: dict[str, Any]) -> NoiseStrategy:

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 
 from dpjax.core import PyTree, Sampler, check_choice, check_nonnegative, check_positive
 from dpjax.privacy import Budget, Guarantee, calibrate_noise
+from dpjax.solvers._dp_ftrl import DPFTRL
 from dpjax.solvers._dpsgd import (
     DPSGD,
     DPSGDState,
@@ -113,6 +114,7 @@ class RateConstrainedSGDA:
     the records that would enforce it first. If multipliers grow to their bound, raise `clip_norm`.
 
     Raises:
+      TypeError: If `primal` is a `DPFTRL`.
       ValueError: If a value is outside its bound; the message names both.
 
     Source: RaCO-DP; privacy and denominators are re-derived here, since the printed
@@ -134,6 +136,11 @@ class RateConstrainedSGDA:
     multiplier_set: str = dataclasses.field(default="box", metadata={"static": True})
 
     def __post_init__(self) -> None:
+        if isinstance(self.primal, DPFTRL):
+            raise TypeError(
+                "primal must be a DPSGD with independent noise, which the joint event is made for, "
+                f"got a {type(self.primal).__name__}"
+            )
         check_nonnegative("dual_learning_rate", self.dual_learning_rate)
         check_nonnegative("histogram_noise", self.histogram_noise)
         check_positive("temperature", self.temperature)

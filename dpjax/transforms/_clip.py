@@ -121,6 +121,8 @@ def _reduce(leaf: Any, norm: str) -> jax.Array:
     if norm == "l2":
         lost = jnp.finfo(values.dtype).tiny * max(1, math.prod(values.shape[1:]))
         return jnp.sum(values * values, axis=axes) + lost
-    return (
-        jnp.sum(abs(values), axis=axes) if norm == "l1" else jnp.max(abs(values), axes, initial=0)
-    )
+    if norm == "l1":
+        return jnp.sum(abs(values), axis=axes)
+    # a maximum of many may pass NaN over, as XLA computes it on CPU
+    largest = jnp.max(abs(values), axes, initial=0)
+    return jnp.where(jnp.any(jnp.isnan(values), axes), jnp.nan, largest)

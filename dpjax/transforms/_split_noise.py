@@ -96,6 +96,11 @@ class SplitNoise:
         noise = jax.tree.map(lambda z: stddev.astype(z.dtype) * z, draw(0))
         return noise, SplitNoiseState(state.count + 1)
 
+    def variance(self, scale: ArrayLike, count: ArrayLike) -> jax.Array:
+        """Of a coordinate of the increment after `count` steps; may be traced."""
+        dtype = jnp.result_type(float)
+        return jnp.square(jnp.asarray(scale, dtype)) / jnp.asarray(self.shares, dtype)[count]
+
     def noise(self, key: jax.Array, like: PyTree) -> PyTree:
         """Standard normal draws."""
         return standard_normal(key, like)
