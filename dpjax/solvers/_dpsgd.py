@@ -208,11 +208,10 @@ class DPSGD:
         """A step along given per-example gradients: clip, sum, noise, optimizer, average."""
         clip = clip_by_norm(self.clip_norm)
         total = microbatched_sum(gradients, clip, batch, mask, size=self.microbatch_size)
-        noisy, noise_state = self.make_noise().update(total, state.noise, key=state.key)
         # a sum of factored gradients may have an axis of one that the parameters have not
-        mean = jax.tree.map(
-            lambda g, p: (g / self.batch_size).reshape(p.shape).astype(p.dtype), noisy, state.params
-        )
+        total = jax.tree.map(lambda g, p: g.reshape(p.shape), total, state.params)
+        noisy, noise_state = self.make_noise().update(total, state.noise, key=state.key)
+        mean = jax.tree.map(lambda g, p: (g / self.batch_size).astype(p.dtype), noisy, state.params)
         updates, opt_state = self.optimizer.update(mean, state.opt_state, state.params)
         updates = jax.tree.map(lambda u: (self.learning_rate * u).astype(u.dtype), updates)
         params = problem.project(optax.apply_updates(state.params, updates))
@@ -280,8 +279,9 @@ def with_defaults(
     kind: type, overrides: dict[str, Any], sampler: Sampler, num_records: int, problem: Any
 ) -> dict[str, Any]:
     """Fields of `kind` that `for_budget` sets from public sizes unless told otherwise."""
+    lipschitz = getattr(problem, "lipschitz", None)
     defaults: dict[str, Any] = {
-        "clip_norm": 4.0,
+        "clip_norm": 4.0 if lipschitz is None else lipschitz,
         "batch_size": num_records * participation_rate(sampler, num_records),
         "decay": max(0.0, 1 - 10 / sampler.steps),
     }
@@ -296,16 +296,24 @@ def with_defaults(
             fields["clip_norm"],
             fields["batch_size"],
             problem.num_params,
+            # other problems state theirs in other coordinates
+            problem.smoothness if hasattr(problem, "lipschitz") else None,
         )
     return fields
 
 
 def default_learning_rate(
-    noise_multiplier: float, clip_norm: float, batch_size: float, num_params: int
+    noise_multiplier: float,
+    clip_norm: float,
+    batch_size: float,
+    num_params: int,
+    smoothness: float | None = None,
 ) -> float:
-    """1, or less where the norm of a step's noise in the mean gradient exceeds 0.3.
+    """1, or 1 / H for a stated smoothness, or less where a step's noise would move by over 0.3.
 
-    That norm is about `z C sqrt(d) / m`; the best step falls as its inverse.
+    That noise, in the mean gradient, has norm about `z C sqrt(d) / m`; the best step falls as its
+    inverse.
     """
+    largest = 1.0 if smoothness is None else 1 / float(smoothness)
     noise = noise_multiplier * clip_norm * num_params**0.5 / batch_size
-    return min(1.0, 0.3 / noise) if noise > 0 else 1.0
+    return min(largest, 0.3 / noise) if noise > 0 else largest

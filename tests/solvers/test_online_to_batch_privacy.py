@@ -1,6 +1,7 @@
 """OnlineToBatch: how far one record moves an increment, and noise that hides it altogether."""
 
 import dataclasses
+import itertools
 
 import jax
 import jax.numpy as jnp
@@ -118,3 +119,276 @@ def test_no_neighbour_found_uphill_moves_it_further(clip, norm, factored, rng, k
         worst = largest_change(of, records, norm=norm, relation=relation, key=key, steps=40)
         assert worst.change <= factor * bound * (1 + 1e-5), worst
         assert worst.change > 0.4 * factor * bound
+
+
+@each_kind
+def test_factored_gradients_give_the_sums_of_dense_ones(clip, norm, rng, x64):
+    records = jax.tree.map(lambda a: a[40:], records_of(rng, True))
+    mask = jnp.asarray(rng.uniform(size=560) < 0.7)
+    dense = {k: records["left"] * records[k] for k in ("before", "now")}
+    of = increment(clip, norm, centre_of(clip, (P,)))
+    np.testing.assert_allclose(of(records, mask), of(dense, mask), rtol=1e-4, atol=1e-4)
+    # layers of several outputs, whose parameters are matrices
+    left, before, now = (jnp.asarray(rng.normal(size=(9, k))) for k in (P, 2, 2))
+    bound, centre = IncrementBound(0.3, 0.8, 1.7, 0.4), 0.1 * jnp.ones((P, 2))
+    centre = centre if clip == "centred" else jnp.zeros((P, 2))
+    of = increment(clip, norm, centre, bound)
+    got = of({"left": left, "before": before, "now": now}, jnp.ones(9, bool))
+    dense = {"before": left[:, :, None] * before[:, None], "now": left[:, :, None] * now[:, None]}
+    assert got.shape == (P, 2)
+    np.testing.assert_allclose(got, of(dense, jnp.ones(9, bool)), rtol=1e-6)
+
+
+def test_gradients_of_linear_models_stay_factored():
+    def link(margin, y):
+        return (margin - y) ** 2
+
+    data = {"x": jnp.ones((4, P)), "y": jnp.zeros(4)}
+    labels = data | {"y": jnp.zeros(4, jnp.int32)}
+    problems = [
+        (SimplexRisk.linear(link, dim=P, grad_range=1.0), data),
+        (RateConstrained.linear(P, 2), labels),
+    ]
+    for problem, batch in problems:
+        first, second = (problem.per_example_gradients(problem.init, batch) for _ in range(2))
+        change = _combination(-1.0, first, 1.0, second)
+        found = jax.tree.leaves(change, is_leaf=lambda a: isinstance(a, OuterProduct))
+        assert any(isinstance(leaf, OuterProduct) for leaf in found)
+
+
+@pytest.mark.parametrize("clip", CLIPS)
+def test_gradients_in_few_digits_are_clipped_in_many(clip, rng):
+    centre = centre_of(clip, (P,))
+    bound = BOUND._replace(old_weight=jnp.float32(0.0), clip_norm=jnp.float32(1.0))
+    of = increment(clip, "l2", centre, bound)
+    records = jax.tree.map(lambda a: a.astype(jnp.bfloat16)[40:], records_of(rng, False))
+    one = jax.vmap(lambda r: of(jax.tree.map(lambda a: a[None], r), jnp.ones(1, bool)))
+    sizes = np.linalg.norm(np.asarray(jax.jit(one)(records), np.float64), axis=1)
+    assert one(records).dtype == jnp.float32
+    assert sizes.max() <= float(bound.sensitivity(clip)) * (1 + 1e-5)
+
+
+def test_diagnostics_count_what_clipping_changes():
+    before = jnp.array([[3.0, 0, 0], [0.1, 0, 0], [0.1, 0, 0]])
+    now = before + jnp.array([[0.0, 0, 0], [0, 5.0, 0], [0, 0, 0]]) + OFFSET[None]
+    shares = clipped_share(BOUND, "centred", "l2", OFFSET, Gradients(before, now))
+    assert shares["clipped"].tolist() == [True, False, False]
+    assert shares["clipped_changes"].tolist() == [False, True, False]
+    whole = clipped_share(BOUND, "whole", "l2", OFFSET, Gradients(before, now))
+    assert whole["clipped"].tolist() == [False, True, False]
+
+
+# Replays. A record's gradient is as large as it likes, in a direction of its own, and grows along
+# another: with these it can move an increment by all that the guarantee allows.
+
+D = 3
+N = 14
+
+
+def _steep(w, rec):
+    growth = 1 + rec["growth"] * jax.lax.stop_gradient(rec["along"] @ w)
+    return rec["size"] * growth * (rec["direction"] @ w)
+
+
+BALL = Risk(_steep, jnp.zeros(D), radius=1.0)
+SIMPLEX = SimplexRisk(_steep, dim=D + 1, grad_range=2.0)
+
+
+def _data(d, seed=0):
+    rng = np.random.default_rng(seed)
+    return {
+        "direction": jnp.asarray(rng.normal(size=(N, d))),
+        "along": jnp.asarray(rng.normal(size=(N, d))),
+        "size": jnp.asarray(rng.normal(size=N)),
+        "growth": jnp.ones(N),
+    }
+
+
+def _put(data, record, leaves):
+    return {name: leaf.at[record].set(leaves[name]) for name, leaf in data.items()}
+
+
+PASS = DisjointPartition(7, 2)
+FULL = FullBatch(4)
+OWN = IndependentPartition(7, N, capacity=N)
+ADD = {"relation": "add_or_remove_one"}
+DEFAULTS = {
+    "noise_multiplier": 1.3,
+    "clip_norm": 0.9,
+    "smoothness": 0.6,
+    "learning_rate": 0.5,
+    "batch_size": 2.0,
+}
+BUFFERED = BufferedToeplitz(7)
+TREE = BinaryTree(7, exponent=1.0)
+
+
+def _solver(sampler, noise, **fields):
+    return OnlineToBatch(sampler, given(noise), **(DEFAULTS | fields))
+
+
+def _worst(solver, problem, data, draws, record):
+    """Data without the record, with one that moves increments most, and with its negative."""
+    nobody = _put(data, record, jax.tree.map(lambda a: jnp.full(a.shape[1:], jnp.nan), data))
+    points = np.asarray(run(solver, problem, nobody, draws).states[0].previous)  # x_1, x_2, ...
+    steps = steps_of(solver, N)[record]
+    before = points[max(steps[0] - 1, 0)]
+    moved = [points[t] - points[t - 1] for t in steps if t]
+    # so that the gradient grows from each point to the next, from 1 or more
+    along = np.linalg.lstsq(np.stack([before, *moved]), np.append(0.0, np.ones(len(moved))))[0]
+    direction = np.random.default_rng(record).choice([-1.0, 1.0], size=draws.shape[1])
+    leaves = {"direction": direction, "along": along, "size": 1e9, "growth": 1e3}
+    return nobody, *(_put(data, record, leaves | {"size": size}) for size in (1e9, -1e9))
+
+
+def _spent(solver, moved):
+    """Of the budget of one record against the null record, which is 1."""
+    distribution = getattr(solver.noise, "distribution", "gaussian")
+    z = solver.noise_multiplier
+    if distribution == "gaussian":
+        return float(np.sum(moved**2)) * z**2
+    return float(np.linalg.norm(moved, 2 if distribution == "l2" else np.inf, axis=1).sum()) * z
+
+
+def check_replay(solver, step=2, reached=0.0):
+    """Null record, worst record, its negative, another: the same run, at no more than declared."""
+    simplex = "exponentiated" in str(solver.learner) or solver.norm == "linf"
+    problem = SIMPLEX if simplex else BALL
+    data = _data(problem.num_params)
+    shape = (solver.sampler.steps, problem.num_params)
+    draws = np.random.default_rng(1).normal(size=shape)
+    record = next(i for i, steps in enumerate(steps_of(solver, N)) if step in steps)
+    nobody, worst, negative = _worst(solver, problem, data, draws, record)
+    pure = getattr(solver.noise, "distribution", "gaussian") != "gaussian"
+    twice = 2 if pure else 4
+    pairs = [(nobody, worst, 1), (worst, negative, twice), (negative, data, twice)]
+    for first, second, bound in pairs:
+        a, b, draws, moved = replay(solver, problem, first, second, draws, record)
+        assert_same(a, b)
+        assert np.isfinite(np.asarray(b.states[0].estimate)).all()
+        spent = _spent(solver, moved)
+        assert 1e-3 * bound <= spent <= bound * (1 + 1e-6)
+        if second is not data:
+            assert spent >= reached * bound
+
+
+def _published(steps):
+    return {"noise": BinaryTree(steps), "clip": "plain", "weights": 1.0, "as_published": True}
+
+
+_FLAT = {"weights": 1.0, "smoothness": 1e-6}  # every step has the same sensitivity
+SIMPLEX_FIELDS = {"norm": "linf", "learner": "optimistic_exponentiated"}
+REPLAYS = {
+    "buffered, centred": (_solver(PASS, BUFFERED), 5, 0.999),
+    "buffered, plain, wide": (_solver(PASS, BUFFERED, clip="plain", weights=3.0), 2, 0.999),
+    "buffered, whole": (_solver(PASS, BUFFERED, clip="whole"), 4, 0.999),
+    "buffered, for more steps": (_solver(PASS, BufferedToeplitz(12)), 3, 0.999),
+    "buffered, other weights": (_solver(PASS, BUFFERED, estimate_weights=1.0), 4, 0.999),
+    "buffered, first step": (_solver(PASS, BUFFERED), 0, 0.999),
+    "buffered, last step": (_solver(PASS, BUFFERED), 6, 0.999),
+    "buffered, independent": (_solver(OWN, BUFFERED, **ADD), 3, 0.999),
+    "buffered, microbatches": (_solver(PASS, BUFFERED, microbatch_size=1), 3, 0.999),
+    "buffered, linf": (_solver(PASS, BUFFERED, clip="plain", **SIMPLEX_FIELDS), 3, 0.999),
+    "tree, flat": (_solver(PASS, BinaryTree(7), clip="plain", **_FLAT), 0, 0.999),
+    "tree, growing": (_solver(PASS, TREE), 3, 0.1),
+    "tree, published": (_solver(PASS, **_published(7)), 0, 0.05),
+    "tree, published, linf": (_solver(PASS, **(_published(7) | SIMPLEX_FIELDS)), 2, 0.02),
+    "tree, pure": (
+        _solver(PASS, BinaryTree(7, distribution="l2"), clip="plain", **_FLAT),
+        0,
+        0.999,
+    ),
+    "tree, pure, growing": (_solver(PASS, BinaryTree(7, 1.0, distribution="l2")), 3, 0.1),
+    "tree, pure, linf": (
+        _solver(PASS, BinaryTree(7, distribution="linf"), clip="plain", **_FLAT, **SIMPLEX_FIELDS),
+        0,
+        0.999,
+    ),
+    "split, centred": (_solver(FULL, SplitNoise(4), **ADD), 0, 0.999),
+    "split, plain": (_solver(FULL, SplitNoise(4, 0.4, 2.0), clip="plain"), 0, 0.999),
+    "split, whole": (_solver(FULL, SplitNoise(4), clip="whole", estimate_weights=1.0), 0, 0.999),
+    "split, wide": (_solver(FULL, SplitNoise(4), estimate_weights=2.0), 0, 0.999),
+    "split, linf": (_solver(FULL, SplitNoise(4), clip="plain", **SIMPLEX_FIELDS), 0, 0.999),
+    "split, one pass": (_solver(PASS, SplitNoise(7)), 3, 0.01),
+}
+SELDOM = {
+    "buffered, for more steps",
+    "buffered, other weights",
+    "buffered, last step",
+    "buffered, first step",
+    "buffered, plain, wide",
+    "buffered, microbatches",
+    "tree, pure, growing",
+    "tree, published, linf",
+    "split, plain",
+    "split, wide",
+    "split, one pass",
+}
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=SLOW if n in SELDOM else []) for n in REPLAYS]
+)
+def test_noise_hides_a_record_at_the_declared_cost(name, x64):
+    check_replay(*REPLAYS[name])
+
+
+NOISES = itertools.cycle([(PASS, BUFFERED), (FULL, SplitNoise(4)), (PASS, TREE)])
+
+
+@pytest.mark.parametrize(
+    ("learner", "noise"), list(zip(LEARNERS, NOISES, strict=False)), ids=list(LEARNERS)
+)
+def test_learners_see_what_is_released_and_nothing_else(learner, noise, x64):
+    rate = 0.1 if learner in ("optimistic_descent", "gradient_descent") else 0.5
+    solver = _solver(*noise, learner=learner, learning_rate=rate)
+    if "exponentiated" in learner:
+        solver = dataclasses.replace(solver, norm="linf", clip="plain")
+    check_replay(solver, 2)
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class _Leaky(OnlineToBatch):
+    """Lets something of the data through: by default nothing."""
+
+    leak: str = dataclasses.field(default="", metadata={"static": True})
+
+    def step(self, problem, batch, mask, state):
+        after, info = super().step(problem, batch, mask, state)
+        raw = problem.per_example_gradients(state.point, batch)
+        raw = jnp.sum(jnp.where(mask[:, None] & jnp.isfinite(raw), jnp.clip(raw, -1, 1), 0), axis=0)
+        if self.leak == "learner":
+            after = after._replace(iterate=after.iterate + 1e-3 * raw)
+        if self.leak == "state":
+            after = after._replace(reach=after.reach + 1e-3 * jnp.sum(raw))
+        if self.leak == "info":
+            info = info._replace(gradient_norm=info.gradient_norm + 1e-3 * jnp.sum(raw))
+        return after, info
+
+    def _sensitivity(self, bound, weights, reach, state):
+        own = super()._sensitivity(bound, weights, reach, state)
+        return own * {"half": 0.5, "slightly": 0.99}.get(self.leak, 1.0)
+
+
+def _leaky(solver, leak):
+    fields = {f.name: getattr(solver, f.name) for f in dataclasses.fields(solver)}
+    return _Leaky(**fields, leak=leak)
+
+
+@pytest.mark.parametrize("leak", ["learner", "state", "info", "half", "slightly", ""])
+def test_leaks_and_too_little_noise_are_caught(leak, x64):
+    solver, step, reached = REPLAYS["buffered, centred"]
+    if leak:
+        with pytest.raises(AssertionError):
+            check_replay(_leaky(solver, leak), step, reached)
+    else:
+        check_replay(_leaky(solver, leak), step, reached)
+
+
+def test_noise_for_one_step_is_too_little_for_records_in_all(x64):
+    """Which is why the solver does not take it."""
+    solver = _solver(FULL, SplitNoise(4))
+    object.__setattr__(solver, "noise", given(BufferedToeplitz(4)))
+    with pytest.raises(AssertionError):
+        check_replay(solver, 0)
