@@ -42,15 +42,17 @@ def run(*, fast: bool, data: Path | None) -> dict[str, Any]:
                 points += _synthetic(task, make, dim, n, 1.0, _seeds(n, dim, fast), tuned=not fast)
         for epsilon in () if fast else EPSILONS:
             points += _synthetic(f"{task}, epsilon", make, 10, 10_000, epsilon, 6, tuned=False)
-        for dim in () if fast else DIMS:
-            points += _synthetic(task, make, dim, LARGE, 1.0, 1, tuned=False)
-    return {
+    result = {
         "delta": DELTA,
         "points": points,
         "learners": _learners(2 if fast else 8, fast),
         "distances": _distances(2 if fast else 8, fast),
         "real": _real(data, fast),
     }
+    for dim in () if fast else DIMS:
+        for task, make in MAKERS.items():
+            points += _synthetic(task, make, dim, LARGE, 1.0, 1, tuned=False)
+    return result
 
 
 def _seeds(n: int, dim: int, fast: bool) -> int:

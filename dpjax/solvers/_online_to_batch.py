@@ -207,8 +207,8 @@ class OnlineToBatch:
             `"optimistic_exponentiated"` on simplices and l1 balls.
           single_pass: Whether each record takes part in one step, at `1 / steps` of the cost and
             with two to three times the noise (*public*).
-          **overrides: `steps` (default 64, or 32 in a single pass; more for learners that start
-            slowly), `noise` (a strategy, or `"buffered"`, `"tree"`,
+          **overrides: `steps` (default 32 to 128, the more the less noise there is; 256 for
+            learners that start slowly), `noise` (a strategy, or `"buffered"`, `"tree"`,
             `"variance_reduced_tree"` or, for pure privacy, `"pure_tree"` in a single pass), or any
             other field. `as_published=True` sets noise, clip, weights, learner and as many steps as
             records as published, with the published conversion to epsilon.

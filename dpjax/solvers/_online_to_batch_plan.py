@@ -4,13 +4,17 @@ import dataclasses
 import math
 from typing import Any
 
+from dp_accounting import dp_event as dpe
+
 from dpjax.core import check_int, check_positive
 from dpjax.geometry import L1Ball
 from dpjax.privacy import Budget, calibrate_noise
 from dpjax.sampling import DisjointPartition, FullBatch, IndependentPartition
 from dpjax.transforms import BinaryTree, BufferedToeplitz, NoiseStrategy, SplitNoise
 
-_STEPS, _SINGLE_PASS_STEPS = 64, 32
+_FEWEST_STEPS, _MOST_STEPS = 32, 128
+_PER_ROOT = 12.0  # steps over sqrt(H R / noise), from runs on convex problems
+_SINGLE_PASS_NOISE = 3.0  # times that of one release
 _SLOW_STARTERS = {"parameter_free": 256, "coin_betting": 256}
 _COEXISTING = 2**22  # numbers in the gradients of a microbatch
 _FEWEST = 64
@@ -45,7 +49,12 @@ def plan_fields(
     relation = budget.relation_or(natural).name.lower()
     if "sampler" not in fields:
         if steps is None:
-            steps = _default_steps(fields["learner"], single_pass, published, num_records)
+            several = not (single_pass or published)
+            steps = (
+                num_records
+                if published
+                else _default_steps(problem, num_records, budget, relation, fields, several)
+            )
         fields["sampler"] = _sampler(num_records, steps, single_pass or published, relation)
     sampler = fields["sampler"]
     full = isinstance(sampler, FullBatch)
@@ -117,11 +126,22 @@ def _default_learner(problem: Any, published: bool) -> str:
     return "adagrad_norm" if published else "optimistic_descent"
 
 
-def _default_steps(learner: Any, single_pass: bool, published: bool, num_records: int) -> int:
-    if published:
-        return num_records
-    steps = _SLOW_STARTERS.get(learner, _SINGLE_PASS_STEPS if single_pass else _STEPS)
-    return min(steps, num_records) if single_pass else steps
+def _default_steps(
+    problem: Any, n: int, budget: Budget, relation: str, fields: dict[str, Any], several: bool
+) -> int:
+    r"""As many as bring accelerated descent to the noise, a factor times $\sqrt{HR/\|\gamma\|}$."""
+    if fields["learner"] in _SLOW_STARTERS:
+        steps = _SLOW_STARTERS[fields["learner"]]
+        return steps if several else min(steps, n)
+    z = fields.get("noise_multiplier")
+    if z is None:
+        z = calibrate_noise(dpe.GaussianDpEvent, budget, relation=relation)
+    noise = float(z) * float(fields["clip_norm"]) * problem.num_params**0.5 / n
+    noise *= 1 if several else _SINGLE_PASS_NOISE
+    slope = float(fields["smoothness"]) * float(_radius(problem))
+    wanted = _PER_ROOT * math.sqrt(slope / noise) if noise > 0 else math.inf
+    steps = math.ceil(min(max(wanted, _FEWEST_STEPS), _MOST_STEPS))
+    return steps if several else min(steps, n)
 
 
 def _default_scale(learner: Any, problem: Any, smoothness: Any) -> Any:

@@ -55,7 +55,7 @@ def centre_of(clip, shape):
     return OFFSET.reshape(shape) if clip == "centred" else jnp.zeros(shape, jnp.float32)
 
 
-def records_of(rng, factored):
+def records_of(rng, factored, dtype=jnp.float32):
     """Of all sizes and directions, some of both gradients in one direction, and garbage."""
     n = 600
     sizes = 10.0 ** rng.uniform(-3, 4, size=(2, n, 1))
@@ -73,7 +73,7 @@ def records_of(rng, factored):
     for row, bad in enumerate([np.nan, np.inf, -np.inf, 0.0, 1e30, -1e30, 1e-30], 10):
         for column, leaf in enumerate(records.values()):
             leaf[row + 10 * column, 0] = bad
-    return {name: jnp.asarray(leaf, jnp.float32) for name, leaf in records.items()}
+    return {name: jnp.asarray(leaf, dtype) for name, leaf in records.items()}
 
 
 each_kind = pytest.mark.parametrize(("clip", "norm"), KINDS)
@@ -123,7 +123,7 @@ def test_no_neighbour_found_uphill_moves_it_further(clip, norm, factored, rng, k
 
 @each_kind
 def test_factored_gradients_give_the_sums_of_dense_ones(clip, norm, rng, x64):
-    records = jax.tree.map(lambda a: a[40:], records_of(rng, True))
+    records = jax.tree.map(lambda a: a[40:], records_of(rng, True, float))
     mask = jnp.asarray(rng.uniform(size=560) < 0.7)
     dense = {k: records["left"] * records[k] for k in ("before", "now")}
     of = increment(clip, norm, centre_of(clip, (P,)))
@@ -190,7 +190,7 @@ def _steep(w, rec):
     return rec["size"] * growth * (rec["direction"] @ w)
 
 
-BALL = Risk(_steep, jnp.zeros(D), radius=1.0)
+BALL = Risk(_steep, np.zeros(D), radius=1.0)
 SIMPLEX = SimplexRisk(_steep, dim=D + 1, grad_range=2.0)
 
 
@@ -218,6 +218,8 @@ DEFAULTS = {
     "smoothness": 0.6,
     "learning_rate": 0.5,
     "batch_size": 2.0,
+    "learner": "optimistic",
+    "shrinkage": False,
 }
 BUFFERED = BufferedToeplitz(7)
 TREE = BinaryTree(7, exponent=1.0)
@@ -282,7 +284,7 @@ REPLAYS = {
     "buffered, centred": (_solver(PASS, BUFFERED), 5, 0.999),
     "buffered, plain, wide": (_solver(PASS, BUFFERED, clip="plain", weights=3.0), 2, 0.999),
     "buffered, whole": (_solver(PASS, BUFFERED, clip="whole"), 4, 0.999),
-    "buffered, for more steps": (_solver(PASS, BufferedToeplitz(12)), 3, 0.999),
+    "buffered, for more steps": (_solver(PASS, BufferedToeplitz(12)), 3, 0.8),
     "buffered, other weights": (_solver(PASS, BUFFERED, estimate_weights=1.0), 4, 0.999),
     "buffered, first step": (_solver(PASS, BUFFERED), 0, 0.999),
     "buffered, last step": (_solver(PASS, BUFFERED), 6, 0.999),
@@ -305,6 +307,11 @@ REPLAYS = {
         0.999,
     ),
     "split, centred": (_solver(FULL, SplitNoise(4), **ADD), 0, 0.999),
+    "split, shrunk": (
+        _solver(FULL, SplitNoise(4), shrinkage=True, noise_multiplier=0.3),
+        0,
+        0.999,
+    ),
     "split, plain": (_solver(FULL, SplitNoise(4, 0.4, 2.0), clip="plain"), 0, 0.999),
     "split, whole": (_solver(FULL, SplitNoise(4), clip="whole", estimate_weights=1.0), 0, 0.999),
     "split, wide": (_solver(FULL, SplitNoise(4), estimate_weights=2.0), 0, 0.999),
@@ -387,8 +394,8 @@ def test_leaks_and_too_little_noise_are_caught(leak, x64):
 
 
 def test_noise_for_one_step_is_too_little_for_records_in_all(x64):
-    """Which is why the solver does not take it."""
-    solver = _solver(FULL, SplitNoise(4))
-    object.__setattr__(solver, "noise", given(BufferedToeplitz(4)))
+    """Which is why the solver does not take it, unless it pretends."""
+    kind = type("Pretending", (type(given(BUFFERED)),), {"every_step": True})
+    noise = jax.tree_util.register_static(kind)(4)
     with pytest.raises(AssertionError):
-        check_replay(solver, 0)
+        check_replay(OnlineToBatch(FULL, noise, **DEFAULTS), 0)

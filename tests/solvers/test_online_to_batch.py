@@ -1,0 +1,345 @@
+"""OnlineToBatch: noiseless limits, guarantees, budgets, sweeps, edge cases and errors."""
+
+import dataclasses
+import functools
+import math
+
+import dp_accounting
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from dp_accounting.pld import privacy_loss_distribution as pld
+from scipy import optimize, stats
+
+import dpjax
+from dpjax.problems import RateConstrained, Risk, SimplexRisk
+from dpjax.sampling import (
+    DisjointPartition,
+    FullBatch,
+    IndependentPartition,
+    PoissonSampler,
+    TaperedPartition,
+)
+from dpjax.solvers import OnlineToBatch
+from dpjax.solvers._online_learners import LEARNERS
+from dpjax.testing._trees import QUICK, fresh, save_and_load, to_numpy
+from dpjax.transforms import BinaryTree, BufferedToeplitz, SplitNoise
+
+LOOSE = {"clip_norm": 25.0, "smoothness": 20.0, "learning_rate": 1.0}
+BUDGET = dpjax.Budget(1.0, 1e-5)
+
+
+def _least_squares(n=20, d=3, seed=0):
+    rng = np.random.default_rng(seed)
+    x = rng.normal(size=(n, d))
+    y = x @ np.arange(1, d + 1) + 0.1 * rng.normal(size=n)
+    return {"x": jnp.asarray(x), "y": jnp.asarray(y)}
+
+
+def _loss(w, rec):
+    return 0.5 * (rec["x"] @ w - rec["y"]) ** 2
+
+
+BALL = Risk(_loss, np.zeros(3), radius=1.0)
+SIMPLEX = SimplexRisk(_loss, dim=3, grad_range=8.0)
+
+
+@functools.partial(jax.jit, compiler_options=QUICK)
+def trace(solver, problem, data, key):
+    """The states after each step, but for the noise's, and what was released."""
+    n = jax.tree.leaves(data)[0].shape[0]
+    init_key, plan_key = jax.random.split(key)
+
+    def body(state, x):
+        rows, mask = solver.sampler.batch(x, n)
+        batch = data if rows is None else jax.tree.map(lambda a: a[rows], data)
+        after, info = solver.step(problem, batch, mask, state)
+        return after, (after._replace(noise=None, key=None), info)
+
+    xs = solver.sampler.plan(plan_key, n)
+    return jax.lax.scan(body, solver.init(problem, key=init_key), xs)[1]
+
+
+def optimum(problem, data):
+    """The best point and its mean loss, by scipy."""
+    x, y = (np.asarray(data[k], np.float64) for k in "xy")
+    if problem is BALL:
+        rule = {"type": "ineq", "fun": lambda w: 1 - w @ w, "jac": lambda w: -2 * w}
+        start, bounds = np.zeros(3), None
+    else:
+        rule = {"type": "eq", "fun": lambda w: w.sum() - 1}
+        start, bounds = np.full(3, 1 / 3), [(0, 1)] * 3
+    found = optimize.minimize(
+        lambda w: 0.5 * np.mean((x @ w - y) ** 2),
+        start,
+        jac=lambda w: x.T @ (x @ w - y) / len(y),
+        bounds=bounds,
+        constraints=[rule],
+        options={"ftol": 1e-14},
+        method="SLSQP",
+    )
+    assert found.success
+    return found.x, found.fun
+
+
+# Noiseless limits, for every learner: rate, and the share of the first excess that may be left.
+
+EASY = {
+    "optimistic": (2.0, 1e-3),
+    "dual_averaging": (2.0, 1e-2),
+    "adagrad_norm": (2.0, 1e-2),
+    "gradient_descent": (0.2, 1e-3),
+    "optimistic_descent": (0.2, 1e-3),
+    "exponentiated": (10.0, 1e-2),
+    "optimistic_exponentiated": (1.0, 1e-3),
+    "strongly_convex": (3.0, 1e-2),
+    "distance_adaptive": (0.05, 1e-3),
+    "parameter_free": (1.0, 5e-2),
+    "coin_betting": (3.0, 0.3),
+}
+STEPS = 200
+
+
+def _check_averages_and_regret(problem, data, states, solver, best):
+    """x_t are weighted means of w_t, and bound the excess by what the learner lost."""
+    t = np.arange(1.0, STEPS + 1)
+    beta = (t / STEPS) ** solver.weights
+    total = np.cumsum(beta)
+    points = np.asarray(states.previous)  # x_1, x_2, ...
+    iterates = np.concatenate([np.asarray(problem.init)[None], np.asarray(states.iterate)[:-1]])
+    means = np.cumsum(beta[:, None] * iterates, axis=0) / total[:, None]
+    np.testing.assert_allclose(points, means, atol=1e-9)
+    x, y = (np.asarray(data[k]) for k in "xy")
+    residuals = points @ x.T - y
+    gradients = residuals @ x / len(y)
+    losses = 0.5 * np.mean(residuals**2, axis=1)
+    for u in (best, np.asarray(problem.init), points[STEPS // 2]):
+        excess = total * (losses - 0.5 * np.mean((x @ u - y) ** 2))
+        lost = np.cumsum(beta * np.sum(gradients * (iterates - u), axis=1))
+        assert (excess <= lost + 1e-9).all()
+    return gradients, losses
+
+
+@pytest.mark.parametrize("learner", LEARNERS)
+def test_learners_find_the_optimum_without_noise(learner, x64):
+    problem = SIMPLEX if "exponentiated" in learner else BALL
+    data = _least_squares()
+    rate, left = EASY[learner]
+    fields = LOOSE | {"learning_rate": rate, "learner": learner, "batch_size": 20.0}
+    solver = OnlineToBatch(FullBatch(STEPS), SplitNoise(STEPS), 0.0, clip="plain", **fields)
+    best, least = optimum(problem, data)
+    states, info = trace(solver, problem, data, jax.random.key(0))
+    gradients, losses = _check_averages_and_regret(problem, data, states, solver, best)
+    np.testing.assert_allclose(states.estimate, gradients, atol=1e-8)
+    np.testing.assert_allclose(info.gradient_norm, np.linalg.norm(gradients, axis=1), atol=1e-8)
+    assert -1e-9 <= losses[-1] - least <= left * (losses[0] - least)
+    # with noise, and whatever it does, averages are averages and the bound is a bound
+    noisy = dataclasses.replace(solver, noise_multiplier=0.3, smoothness=1.0)
+    states, _ = trace(noisy, problem, data, jax.random.key(1))
+    _check_averages_and_regret(problem, data, states, noisy, best)
+
+
+def test_estimates_of_a_linear_loss_add_up_weighted_changes(x64):
+    """In a single pass: each batch's gradient weighs what its step adds to the weight."""
+    steps, k = 9, 2.5
+    rng = np.random.default_rng(0)
+    data = {"x": jnp.asarray(rng.normal(size=(2 * steps, 3)))}
+    problem = Risk(lambda w, rec: rec["x"] @ w, np.zeros(3), radius=1.0)
+    sampler = DisjointPartition(steps, 2, "given")
+    fields = LOOSE | {"batch_size": 2.0, "weights": k, "smoothness": 0.0}
+    solver = OnlineToBatch(sampler, BufferedToeplitz(steps), 0.0, **fields)
+    theta = (np.arange(steps + 1) / steps) ** k
+    batches = np.asarray(data["x"]).reshape(steps, 2, 3).mean(axis=1)
+    want = np.cumsum(np.diff(theta)[:, None] * batches, axis=0)
+    states, info = trace(solver, problem, data, jax.random.key(0))
+    np.testing.assert_allclose(states.estimate, want, atol=1e-12)
+    np.testing.assert_allclose(info.sensitivity, np.diff(theta) * 25.0 / 2, rtol=1e-12)
+    assert not np.allclose(want[-1], batches[-1])  # it is no gradient of one batch
+
+
+@pytest.mark.parametrize("clip", ["centred", "plain"])
+def test_estimates_of_records_that_are_all_one_are_gradients(clip, x64):
+    steps = 9
+    data = {"x": jnp.ones((steps, 3)), "y": jnp.ones(steps)}
+    sampler = DisjointPartition(steps, 1)
+    fields = LOOSE | {"batch_size": 1.0, "learning_rate": 0.1, "learner": "gradient_descent"}
+    solver = OnlineToBatch(sampler, BinaryTree(steps), 0.0, clip=clip, **fields)
+    states, _ = trace(solver, BALL, data, jax.random.key(0))
+    gradients = jax.vmap(lambda w: jax.grad(_loss)(w, {"x": jnp.ones(3), "y": 1.0}))(states.previous)
+    theta = (np.arange(1, steps + 1) / steps) ** 2
+    np.testing.assert_allclose(states.estimate, theta[:, None] * gradients, atol=1e-12)
+    assert np.ptp(states.point) > 0.05
+
+
+def test_convex_losses_are_not_biased_by_centred_clipping(x64):
+    """The change of a gradient is within H/2 of (H/2) times that of the point: no more is kept."""
+    data = _least_squares()
+    tight = float(jnp.max(jnp.sum(data["x"] ** 2, axis=1)))  # of the worst record
+    fields = LOOSE | {"smoothness": tight, "batch_size": 20.0, "learner": "optimistic"}
+    solver = OnlineToBatch(FullBatch(40), SplitNoise(40), 0.0, **fields)
+    states, info = trace(solver, BALL, data, jax.random.key(0))
+    x, y = np.asarray(data["x"]), np.asarray(data["y"])
+    gradients = (np.asarray(states.previous) @ x.T - y) @ x / 20
+    np.testing.assert_allclose(states.estimate, gradients, atol=1e-9)
+    # half of what the triangle inequality asks for
+    plain = dataclasses.replace(solver, clip="plain")
+    _, wider = trace(plain, BALL, data, jax.random.key(0))
+    np.testing.assert_allclose(wider.sensitivity[1:], 2 * info.sensitivity[1:], rtol=1e-6)
+    np.testing.assert_allclose(info.sensitivity[0], 25.0 / 20)
+    # and less would be too little
+    small = dataclasses.replace(solver, smoothness=tight / 4)
+    states, _ = trace(small, BALL, data, jax.random.key(0))
+    gradients = (np.asarray(states.previous) @ x.T - y) @ x / 20
+    assert np.abs(states.estimate - gradients).max() > 1e-3
+
+
+def test_factored_gradients_train_the_same_model():
+    data = _least_squares(n=24)
+    problems = [BALL, Risk.linear(lambda m, y: 0.5 * (m - y) ** 2, 3, radius=1.0)]
+    solver = OnlineToBatch.for_budget(problems[0], 24, BUDGET, steps=5, clip_norm=3.0)
+    points = [dpjax.solve(solver, p, data, key=jax.random.key(0)).params for p in problems]
+    np.testing.assert_allclose(*points, atol=1e-5)
+    assert np.linalg.norm(points[0]) > 0
+
+
+# What is guaranteed is what the releases cost, composed here in another way.
+
+RELATIONS = ("add_or_remove_one", "replace_one", "replace_special")
+
+
+def _solver(noise, relation, sampler=None, z=3.0, **fields):
+    full = isinstance(noise, SplitNoise)
+    given = FullBatch(noise.num_steps) if full else DisjointPartition(noise.num_steps, 4)
+    if relation == "add_or_remove_one" and not full:
+        given = IndependentPartition(noise.num_steps, 40, capacity=41)
+    fields = {"clip": "plain", "relation": relation} | fields
+    return OnlineToBatch(sampler or given, noise, z, 1.0, 1.0, 1.0, 4.0, **fields)
+
+
+def _compose(deviations):
+    parts = [
+        pld.from_gaussian_mechanism(float(d), value_discretization_interval=1e-3)
+        for d in deviations
+    ]
+    return functools.reduce(lambda a, b: a.compose(b), parts).get_epsilon_for_delta(1e-5)
+
+
+@pytest.mark.parametrize("relation", RELATIONS)
+def test_epsilon_is_that_of_all_releases(relation):
+    moves = 2 if relation == "replace_one" else 1
+    exact = dp_accounting.get_epsilon_gaussian(3.0 / moves, 1e-5)
+    split = SplitNoise(4, 0.6, 0.5)
+    tree, buffered = BinaryTree(13), BufferedToeplitz(13)
+    for noise in (split, tree, buffered, BinaryTree(13, exponent=1.0, variance_reduced=True)):
+        guarantee = _solver(noise, relation).guarantee()
+        assert guarantee.failure_probability == 0
+        assert guarantee.relation.name.lower() == relation
+        assert guarantee.epsilon(1e-5) == pytest.approx(exact, rel=1e-4)
+    each_step = _compose(3.0 / moves / np.sqrt(split.shares))
+    assert each_step == pytest.approx(exact, rel=5e-3)
+    # a record is in four nodes at most, of noise as that many need
+    first = tree.node_factor
+    assert first == 2
+    assert _compose([3.0 / moves * first] * 4) == pytest.approx(exact, rel=5e-3)
+
+
+@pytest.mark.parametrize("distribution", ["l2", "linf"])
+@pytest.mark.parametrize("relation", RELATIONS)
+def test_pure_trees_are_pure(distribution, relation):
+    moves = 2 if relation == "replace_one" else 1
+    norm = {"norm": "linf"} if distribution == "linf" else {}
+    for exponent in (0.0, 1.0):
+        tree = BinaryTree(5, exponent, distribution=distribution)
+        epsilon = _solver(tree, relation, **norm).guarantee().epsilon(1e-13)
+        assert 0.98 * moves / 3 <= epsilon <= moves / 3 * (1 + 1e-4)
+
+
+@pytest.mark.parametrize("steps", [8, 13])
+@pytest.mark.parametrize("epsilon", [0.5, 8.0])
+def test_published_noise_reports_its_true_epsilon(steps, epsilon):
+    solver = OnlineToBatch.for_budget(
+        BALL, 60, dpjax.Budget(epsilon, 1e-5), as_published=True, steps=steps
+    )
+    rho = epsilon / (2 * math.sqrt(math.log(1e5)))
+    assert solver.noise_multiplier == pytest.approx(2 / rho)  # for a record against none
+    assert (solver.weights, solver.clip, solver.relation) == (1.0, "plain", "replace_one")
+    # a record is in 4 nodes, whose noise was made for log2(2 T)
+    factor = math.sqrt(math.log2(2 * steps) / 4)
+    true = solver.guarantee().epsilon(1e-5)
+    assert true == pytest.approx(dp_accounting.get_epsilon_gaussian(factor / rho, 1e-5), rel=1e-4)
+    assert true < 0.8 * epsilon
+
+
+def test_published_noise_has_the_published_deviation(x64):
+    """(2 (k + 1) / rho) t^(k - 1) (G + H max r) sqrt(log2(2 T)) on every node, as printed."""
+    steps, rho = 13, 0.7
+    noise = BinaryTree(steps)
+    fields = {"weights": 1.0, "clip": "plain", "relation": "replace_one", "as_published": True}
+    solver = OnlineToBatch(
+        DisjointPartition(steps, 1), noise, 2 / rho, 1.5, 0.8, 1.0, 1.0, learner="optimistic", **fields
+    )
+    data = _least_squares(n=steps)
+    states, info = trace(solver, BALL, data, jax.random.key(0))
+    iterates = np.concatenate([np.zeros((1, 3)), np.asarray(states.iterate)[:-1]])
+    before = np.concatenate([np.zeros((1, 3)), np.asarray(states.previous)[:-1]])
+    reach = np.maximum.accumulate(np.linalg.norm(iterates - before, axis=1))
+    printed = (2 * 2 / rho) * (1.5 + 0.8 * reach) * math.sqrt(math.log2(2 * steps))
+    got = 2 / rho * noise.node_factor * np.asarray(info.sensitivity) * steps  # theta_t = t / T
+    np.testing.assert_allclose(got, printed, rtol=1e-9)
+
+
+def test_surplus_records_of_a_batch_are_paid_for():
+    sampler = IndependentPartition(4, 40, capacity=24)
+    p = sampler.failure_probability()
+    assert 1e-7 < p < 1e-5
+    guarantee = _solver(BufferedToeplitz(4), RELATIONS[0], sampler).guarantee()
+    assert guarantee.failure_probability == p
+    epsilon = guarantee.epsilon(1e-4)
+    a, b = 1 / 6 - 3 * epsilon, -1 / 6 - 3 * epsilon
+    delta = stats.norm.cdf(a) - math.exp(epsilon) * stats.norm.cdf(b)
+    assert delta + (1 + math.exp(epsilon)) * p == pytest.approx(1e-4, rel=1e-3)
+
+
+PLANS = [
+    *[{"single_pass": False}] * 1,
+    *[{"single_pass": True, "noise": noise} for noise in (None, "buffered", "tree")],
+    {"single_pass": True, "noise": "variance_reduced_tree"},
+    {"single_pass": True, "noise": "pure_tree"},
+]
+
+
+@pytest.mark.parametrize("relation", [None, *RELATIONS])
+@pytest.mark.parametrize("plan", PLANS, ids=lambda plan: str(plan.get("noise", "full")))
+def test_budgets_are_spent(plan, relation):
+    budget = dpjax.Budget(1.0, 1e-5, relation)
+    solver = OnlineToBatch.for_budget(BALL, 4096, budget, steps=12, **plan)
+    natural = "replace_one" if plan["single_pass"] else "add_or_remove_one"
+    assert solver.relation == (relation or natural)
+    kind = FullBatch
+    if plan["single_pass"]:
+        added = solver.relation == "add_or_remove_one"
+        kind = IndependentPartition if added else DisjointPartition
+    assert isinstance(solver.sampler, kind)
+    assert solver.noise.num_steps == solver.sampler.steps == 12
+    assert 0.999 <= solver.guarantee().epsilon(1e-5) <= 1.0
+    assert solver.batch_size == (341.0 if plan["single_pass"] else 4096.0)
+
+
+def test_plans_take_public_constants_alone():
+    stated = Risk(_loss, np.zeros(3), 2.0, lipschitz=3.0, smoothness=0.5)
+    solver = OnlineToBatch.for_budget(stated, 100, BUDGET)
+    assert (solver.clip_norm, solver.smoothness) == (3.0, 0.5)
+    assert solver.clip == "centred"
+    ball = SimplexRisk(_loss, dpjax.geometry.L1Ball(5, 3.0), 5, grad_range=6.0)
+    solver = OnlineToBatch.for_budget(ball, 100, BUDGET)
+    assert (solver.norm, solver.clip, solver.clip_norm) == ("linf", "plain", 1.0)
+    assert solver.learner == "optimistic_exponentiated"
+    given = DisjointPartition(5, 7)
+    solver = OnlineToBatch.for_budget(BALL, 100, BUDGET, single_pass=True, sampler=given)
+    assert (solver.sampler, solver.batch_size) == (given, 7.0)
+    kept = OnlineToBatch.for_budget(
+        BALL, 100, BUDGET, learner="strongly_convex", learning_rate=0.5, noise_multiplier=9.0
+    )
+    assert (kept.learning_rate, kept.noise_multiplier) == (0.5, 9.0)
