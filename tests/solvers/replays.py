@@ -116,9 +116,7 @@ def noise_matrix(strategy, scales):
         return (lower * scales * norms) @ inverse
     power = float(strategy.exponent) * (1 if strategy.distribution != "gaussian" else 2)
     covers = {i: range(i - (i & -i) + 1, i + 1) for i in range(1, strategy.num_steps + 1)}
-    costs = [
-        sum((q / i) ** power for i, covered in covers.items() if q in covered) for q in covers
-    ]
+    costs = [sum((q / i) ** power for i, covered in covers.items() if q in covered) for q in covers]
     factor = max(costs) if strategy.distribution != "gaussian" else max(costs) ** 0.5
     matrix = np.zeros((len(steps), len(steps)))
     for t in steps:

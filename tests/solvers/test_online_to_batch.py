@@ -167,7 +167,9 @@ def test_estimates_of_records_that_are_all_one_are_gradients(clip, x64):
     fields = LOOSE | {"batch_size": 1.0, "learning_rate": 0.1, "learner": "gradient_descent"}
     solver = OnlineToBatch(sampler, BinaryTree(steps), 0.0, clip=clip, **fields)
     states, _ = trace(solver, BALL, data, jax.random.key(0))
-    gradients = jax.vmap(lambda w: jax.grad(_loss)(w, {"x": jnp.ones(3), "y": 1.0}))(states.previous)
+    gradients = jax.vmap(lambda w: jax.grad(_loss)(w, {"x": jnp.ones(3), "y": 1.0}))(
+        states.previous
+    )
     theta = (np.arange(1, steps + 1) / steps) ** 2
     np.testing.assert_allclose(states.estimate, theta[:, None] * gradients, atol=1e-12)
     assert np.ptp(states.point) > 0.05
@@ -253,7 +255,7 @@ def test_pure_trees_are_pure(distribution, relation):
     for exponent in (0.0, 1.0):
         tree = BinaryTree(5, exponent, distribution=distribution)
         epsilon = _solver(tree, relation, **norm).guarantee().epsilon(1e-13)
-        assert 0.98 * moves / 3 <= epsilon <= moves / 3 * (1 + 1e-4)
+        assert 0.98 * moves / 3 <= epsilon <= moves / 3 + 5e-4  # the grid's
 
 
 @pytest.mark.parametrize("steps", [8, 13])
@@ -278,7 +280,15 @@ def test_published_noise_has_the_published_deviation(x64):
     noise = BinaryTree(steps)
     fields = {"weights": 1.0, "clip": "plain", "relation": "replace_one", "as_published": True}
     solver = OnlineToBatch(
-        DisjointPartition(steps, 1), noise, 2 / rho, 1.5, 0.8, 1.0, 1.0, learner="optimistic", **fields
+        DisjointPartition(steps, 1),
+        noise,
+        2 / rho,
+        1.5,
+        0.8,
+        1.0,
+        1.0,
+        learner="optimistic",
+        **fields,
     )
     data = _least_squares(n=steps)
     states, info = trace(solver, BALL, data, jax.random.key(0))
@@ -303,10 +313,11 @@ def test_surplus_records_of_a_batch_are_paid_for():
 
 
 PLANS = [
-    *[{"single_pass": False}] * 1,
-    *[{"single_pass": True, "noise": noise} for noise in (None, "buffered", "tree")],
-    {"single_pass": True, "noise": "variance_reduced_tree"},
-    {"single_pass": True, "noise": "pure_tree"},
+    {"single_pass": False},
+    *[
+        {"single_pass": True, "noise": noise}
+        for noise in (None, "buffered", "tree", "variance_reduced_tree", "pure_tree")
+    ],
 ]
 
 
@@ -343,3 +354,334 @@ def test_plans_take_public_constants_alone():
         BALL, 100, BUDGET, learner="strongly_convex", learning_rate=0.5, noise_multiplier=9.0
     )
     assert (kept.learning_rate, kept.noise_multiplier) == (0.5, 9.0)
+
+
+# How it does: logistic regression in a ball of radius 2, on fresh records.
+
+LOGISTIC = Risk.linear(
+    lambda m, y: jax.nn.softplus(-y * m), 10, 2.0, lipschitz=1.0, smoothness=0.25
+)
+
+
+def _logistic_data(n, seed):
+    rng = np.random.default_rng(seed)
+    truth = np.random.default_rng(99).normal(size=10)
+    truth *= 1.5 / np.linalg.norm(truth)
+    x = rng.normal(size=(n, 10))
+    x /= np.linalg.norm(x, axis=1, keepdims=True)
+    y = 2.0 * (rng.uniform(size=n) < 1 / (1 + np.exp(-4 * x @ truth))) - 1
+    return {"x": jnp.asarray(x, jnp.float32), "y": jnp.asarray(y, jnp.float32)}
+
+
+@functools.cache
+def _pool():
+    """A large sample and its least loss in the ball, by projected accelerated descent."""
+    data = jax.tree.map(lambda a: np.asarray(a, np.float64), _logistic_data(20_000, 1))
+    x, y = data["x"], data["y"]
+    w = v = np.zeros(10)
+    for t in range(1, 400):
+        step = v + 4 * (x * (y / (1 + np.exp(y * (x @ v))))[:, None]).mean(axis=0)
+        new = step * min(1, 2 / np.linalg.norm(step))
+        w, v = new, new + t / (t + 3) * (new - w)
+    return x, y, np.logaddexp(0, -y * (x @ w)).mean()
+
+
+def mean_excess(n, seeds, epsilon=1.0, **options):
+    """Over runs with data and noise of their own."""
+    budget = dpjax.Budget(epsilon, 1e-5, "replace_one")
+    solver = OnlineToBatch.for_budget(LOGISTIC, n, budget, **options)
+    data = [_logistic_data(n, 100 + seed) for seed in range(seeds)]
+    data = jax.tree.map(lambda *a: jnp.stack(a), *data)
+    run = jax.vmap(lambda d, k: dpjax.solve(solver, LOGISTIC, d, key=k).params)
+    found = np.asarray(run(data, jax.random.split(jax.random.key(0), seeds)), np.float64)
+    x, y, least = _pool()
+    return np.logaddexp(0, -y[None] * (found @ x.T)).mean(axis=1).mean() - least
+
+
+def test_it_does_better_than_as_published():
+    single = mean_excess(1024, 8, single_pass=True)
+    assert mean_excess(1024, 8, as_published=True) > 3 * single
+    assert 0 < mean_excess(1024, 8) < single < 0.05
+
+
+@pytest.mark.slow
+def test_at_larger_size_too():
+    """At the same budget, and one gradient of each record, but for the full batch."""
+    single = mean_excess(4096, 16, single_pass=True)
+    assert mean_excess(4096, 16, as_published=True) > 3 * single
+    assert mean_excess(4096, 16, single_pass=True, noise="tree") > 1.2 * single
+    assert mean_excess(4096, 16) < 0.7 * single
+    assert single < 0.01
+
+
+# Runs: what comes back, sweeps, going on from a saved state.
+
+
+@pytest.mark.parametrize("single_pass", [False, True])
+def test_what_comes_back_is_released_but_for_the_key(single_pass):
+    data = _least_squares()
+    solver = OnlineToBatch.for_budget(BALL, 20, BUDGET, single_pass=single_pass, steps=5)
+    solution = dpjax.solve(solver, BALL, data, key=jax.random.key(0), sensitive=True)
+    state = solution.state
+    assert state.noise is None
+    assert jnp.issubdtype(state.key.dtype, jax.dtypes.prng_key)
+    assert int(state.count) == 5
+    np.testing.assert_array_equal(solution.params, state.point)
+    # what is told of a step follows from the points and estimates, which are released
+    norm = jnp.sqrt(jnp.sum(state.estimate**2))
+    np.testing.assert_allclose(solution.info.gradient_norm[-1], norm, rtol=1e-6)
+    assert solution.info.displacement[0] == 0
+    assert set(solution.info._fields) == {"gradient_norm", "displacement", "sensitivity"}
+    assert solution.guarantee.epsilon(1e-5) <= 1
+    batch = solution.sensitive["batch_size"]
+    np.testing.assert_array_equal(batch, 4 if single_pass else 20)
+    shares = {k for k in solution.sensitive if k.endswith("fraction")}
+    assert shares == {"clipped_fraction"} | (set() if single_pass else {"clipped_changes_fraction"})
+
+
+def test_a_sweep_compiles_once_and_equals_its_runs():
+    data = _least_squares()
+    base = OnlineToBatch.for_budget(BALL, 20, BUDGET, steps=6, shrinkage=False)
+    traces = []
+
+    @functools.partial(jax.jit, compiler_options=QUICK)
+    def run(solver, data, words):
+        traces.append(None)
+        return dpjax.solve(solver, BALL, data, key=jax.random.wrap_key_data(words)).params
+
+    swept = {
+        "learning_rate": 0.1,
+        "noise_multiplier": 0.5,
+        "clip_norm": 0.3,
+        "smoothness": 2.0,
+        "batch_size": 30.0,
+    }
+    words = jax.random.key_data(jax.random.split(jax.random.key(3), 6))
+    solvers = [base, *(dataclasses.replace(base, **{k: v}) for k, v in swept.items())]
+    single = np.stack([run(s, data, w) for s, w in zip(solvers, words, strict=True)])
+    again = np.stack([run(s, data, words[0]) for s in solvers])
+    assert len(traces) == 1
+    assert len(np.unique(again, axis=0)) == len(solvers)  # each field matters
+    many = jax.tree.map(lambda *a: jnp.stack([jnp.asarray(v, float) for v in a]), *solvers)
+    every = jax.jit(jax.vmap(run, (0, None, 0)), compiler_options=QUICK)(many, data, words)
+    np.testing.assert_allclose(every, single, atol=1e-6)
+
+
+@pytest.mark.parametrize("noise", [BufferedToeplitz(7), BinaryTree(7), SplitNoise(7)])
+def test_a_run_goes_on_from_a_saved_state_bit_for_bit(noise):
+    data = jax.tree.map(lambda a: a[:14].reshape(7, 2, *a.shape[1:]), _least_squares())
+    solver = _solver(noise, "replace_one", learner="parameter_free")
+    step = jax.jit(lambda state, batch: solver.step(BALL, batch, jnp.ones(2, bool), state)[0])
+    states = [solver.init(BALL, key=jax.random.key(0))]
+    for t in range(7):
+        batch = jax.tree.map(lambda a, t=t: a[t], data)
+        states.append(step(fresh(states[-1]), batch))
+    state = save_and_load(states[3])
+    for t in range(3, 7):
+        state = step(fresh(state), jax.tree.map(lambda a, t=t: a[t], data))
+    for a, b in zip(jax.tree.leaves(state), jax.tree.leaves(states[-1]), strict=True):
+        np.testing.assert_array_equal(to_numpy(a), to_numpy(b))
+    assert float(jnp.max(jnp.abs(states[-1].estimate - states[3].estimate))) > 0
+
+
+# Edge cases.
+
+
+@pytest.mark.parametrize("single_pass", [False, True])
+def test_one_step_on_one_record(single_pass):
+    solver = OnlineToBatch.for_budget(BALL, 1, BUDGET, steps=1, single_pass=single_pass)
+    assert 0.999 <= solver.guarantee().epsilon(1e-5) <= 1
+    data = {"x": jnp.ones((1, 3)), "y": jnp.ones(1)}
+    params = dpjax.solve(solver, BALL, data, key=jax.random.key(0)).params
+    assert float(jnp.linalg.norm(params)) <= 1 + 1e-6
+
+
+def test_an_empty_batch_changes_the_estimate_as_the_centre_says(x64):
+    solver = _solver(BufferedToeplitz(7), "replace_one", z=0.0, clip="centred")
+    batch = {"x": jnp.ones((2, 3)), "y": jnp.zeros(2)}
+    state = solver.init(BALL, key=jax.random.key(0))
+    state, _ = solver.step(BALL, batch, jnp.ones(2, bool), state)
+    state = state._replace(point=state.point + jnp.array([0.1, 0.0, -0.2]))
+    after, info = solver.step(BALL, batch, jnp.zeros(2, bool), state)
+    moved = np.asarray(state.point - state.previous)
+    np.testing.assert_allclose(
+        after.estimate - state.estimate, (2 / 7) ** 2 * moved / 2, atol=1e-12
+    )
+    assert info.displacement == pytest.approx(np.linalg.norm(moved))
+    plain = dataclasses.replace(solver, clip="plain")
+    after, _ = plain.step(BALL, batch, jnp.zeros(2, bool), state)
+    np.testing.assert_array_equal(after.estimate, state.estimate)
+
+
+@pytest.mark.parametrize("clip", ["centred", "plain", "whole"])
+def test_no_bounds_release_nothing(clip):
+    data = _least_squares()
+    solver = OnlineToBatch.for_budget(
+        BALL, 20, BUDGET, steps=4, clip=clip, clip_norm=0.0, smoothness=0.0, learning_rate=1.0
+    )
+    solution = dpjax.solve(solver, BALL, data, key=jax.random.key(0))
+    np.testing.assert_array_equal(solution.state.estimate, 0)
+    np.testing.assert_array_equal(solution.params, 0)
+    np.testing.assert_array_equal(solution.info.sensitivity, 0)
+    assert solution.guarantee.epsilon(1e-5) <= 1
+
+
+def test_without_smoothness_the_first_gradient_is_all_there_is(x64):
+    data = _least_squares()
+    fields = LOOSE | {"smoothness": 0.0, "batch_size": 20.0}
+    solver = OnlineToBatch(FullBatch(5), SplitNoise(5), 1.0, **fields)
+    states, info = trace(solver, BALL, data, jax.random.key(0))
+    np.testing.assert_array_equal(states.estimate, states.estimate[:1].repeat(5, axis=0))
+    np.testing.assert_array_equal(info.sensitivity[1:], 0)
+    assert info.displacement[-1] > 0
+
+
+def test_more_steps_than_the_noise_is_made_for_are_nan():
+    batch = {"x": jnp.ones((2, 3)), "y": jnp.zeros(2)}
+    for noise in (SplitNoise(2, 0.5), BufferedToeplitz(2), BinaryTree(2)):
+        solver = _solver(noise, "replace_one", shrinkage=True)
+        step = jax.jit(lambda s, solver=solver: solver.step(BALL, batch, jnp.ones(2, bool), s)[0])
+        state = step(solver.init(BALL, key=jax.random.key(0)))
+        assert np.isfinite(step(fresh(state)).point).all()
+        state = step(step(state))
+        assert np.isnan(state.estimate).all()
+        assert np.isnan(state.point).all()
+
+
+TREE = {"a": np.zeros((2, 1), np.float32), "b": [np.zeros(1, np.float32)]}
+
+
+def _tree_loss(w, rec):
+    return _loss(jnp.append(w["a"][:, 0], w["b"][0]), rec)
+
+
+@pytest.mark.parametrize("single_pass", [False, True])
+def test_parameters_may_be_trees(single_pass):
+    data = _least_squares()
+    problem = Risk(_tree_loss, TREE, radius=1.0)
+    options = {"steps": 5, "single_pass": single_pass, "noise_multiplier": 0.0, "clip_norm": 3.0}
+    params = []
+    for p in (problem, BALL):
+        solver = OnlineToBatch.for_budget(p, 20, BUDGET, **options)
+        params.append(dpjax.solve(solver, p, data, key=jax.random.key(0)).params)
+    flat = np.append(params[0]["a"][:, 0], params[0]["b"][0])
+    np.testing.assert_allclose(flat, params[1], atol=1e-5)
+    assert np.linalg.norm(flat) > 0.1
+
+
+def test_parameters_of_few_digits_and_without_bounds():
+    data = _least_squares()
+    problem = Risk(_loss, jnp.zeros(3, jnp.bfloat16))
+    solver = OnlineToBatch.for_budget(problem, 20, dpjax.Budget(8.0, 1e-5), steps=8)
+    solution = dpjax.solve(solver, problem, data, key=jax.random.key(0))
+    assert solution.params.dtype == jnp.bfloat16
+    assert solution.state.estimate.dtype == jnp.float32
+    assert np.isfinite(np.asarray(solution.params, np.float32)).all()
+
+
+def test_learners_may_be_functions():
+    def learner(solver, problem):
+        return dpjax.transforms.projected(optax.adam(solver.learning_rate), problem.project)
+
+    data = _least_squares()
+    solver = OnlineToBatch.for_budget(
+        BALL, 20, BUDGET, learner=learner, learning_rate=0.1, noise_multiplier=0.0, clip_norm=25.0
+    )
+    assert solver.learner is learner
+    params = dpjax.solve(solver, BALL, data, key=jax.random.key(0)).params
+    assert float(BALL.mean_loss(params, data)) < 1.1 * optimum(BALL, data)[1]
+
+
+# Errors.
+
+FULL = {
+    "sampler": FullBatch(3),
+    "noise": SplitNoise(3),
+    "noise_multiplier": 1.0,
+    "clip_norm": 1.0,
+    "smoothness": 1.0,
+    "learning_rate": 1.0,
+    "batch_size": 1.0,
+}
+PASS = FULL | {"sampler": DisjointPartition(3, 2), "noise": BufferedToeplitz(3)}
+PUBLISHED = PASS | {"noise": BinaryTree(3), "clip": "plain", "weights": 1.0, "as_published": True}
+WRONG = [
+    (FULL, {"noise_multiplier": -1.0}, "noise_multiplier must be >= 0, got -1.0"),
+    (FULL, {"clip_norm": math.inf}, "clip_norm must be finite, got inf"),
+    (FULL, {"smoothness": -0.5}, "smoothness must be >= 0, got -0.5"),
+    (FULL, {"learning_rate": 0.0}, "learning_rate must be > 0, got 0.0"),
+    (FULL, {"batch_size": 0.0}, "batch_size must be > 0, got 0.0"),
+    (FULL, {"microbatch_size": 0}, "microbatch_size must be >= 1, got 0"),
+    (FULL, {"learner": "sgd"}, "learner must be one of .*got 'sgd'"),
+    (FULL, {"clip": "none"}, "clip must be one of .*got 'none'"),
+    (FULL, {"norm": "l1"}, "norm must be one of .*got 'l1'"),
+    (FULL, {"norm": "linf"}, "clip must be 'plain' or 'whole' with norm='linf', got 'centred'"),
+    (FULL, {"weights": -0.5}, "weights must be finite and >= 0 with FullBatch, got -0.5"),
+    (PASS, {"weights": 0.5}, "weights must be finite and >= 1 with DisjointPartition, got 0.5"),
+    (PASS, {"weights": math.nan}, "weights must be finite"),
+    (PASS, {"estimate_weights": 0.0}, "estimate_weights must be .*>= 1 .*got 0.0"),
+    (FULL, {"noise": BinaryTree(3)}, "noise must be SplitNoise with FullBatch.*BinaryTree"),
+    (FULL, {"noise": BufferedToeplitz(3)}, "noise must be SplitNoise.*BufferedToeplitz"),
+    (FULL, {"noise": SplitNoise(2)}, "noise.num_steps must be >= sampler.steps = 3, got 2"),
+    (PASS, {"noise": BufferedToeplitz(2)}, "noise.num_steps must be >= sampler.steps = 3, got 2"),
+    (PASS, {"sampler": PoissonSampler(0.1, 3, 20)}, "sampler must be .*got PoissonSampler"),
+    (PASS, {"sampler": TaperedPartition(3, 9)}, "sampler must be .*got TaperedPartition"),
+    (
+        PASS,
+        {"sampler": IndependentPartition(3, 9, tapered=True)},
+        "IndependentPartition of equal shares, got .*tapered=True",
+    ),
+    (PASS, {"relation": "add_or_remove_one"}, "relation must be .* with DisjointPartition"),
+    (
+        PASS,
+        {"noise": BinaryTree(3, distribution="linf")},
+        "norm must be 'linf' with BinaryTree.*got 'l2'",
+    ),
+    (PASS, {"as_published": True}, "as_published needs noise=BinaryTree and clip='plain'"),
+    (PUBLISHED, {"clip": "whole"}, "as_published needs .*'whole'"),
+    (PUBLISHED, {"estimate_weights": 5.0}, "estimate_weights must be weights = 1.0 .*got 5.0"),
+]
+
+
+@pytest.mark.parametrize(("fields", "wrong", "message"), WRONG, ids=lambda v: str(v)[:40])
+def test_wrong_fields_are_named(fields, wrong, message):
+    OnlineToBatch(**({"relation": "replace_one"} | fields))
+    with pytest.raises(ValueError, match=message):
+        OnlineToBatch(**({"relation": "replace_one"} | fields | wrong))
+
+
+WRONG_PLANS = [
+    ({"num_records": 0}, ValueError, "num_records must be >= 1, got 0"),
+    ({"num_records": 2.5}, TypeError, "num_records must be an integer, got 2.5"),
+    ({"steps": 0}, ValueError, "steps must be >= 1, got 0"),
+    ({"steps": 1.5}, TypeError, "steps must be an integer, got 1.5"),
+    ({"steps": 60, "single_pass": True}, ValueError, "steps must be <= num_records = 50.*got 60"),
+    ({"rate": 1.0}, TypeError, "unknown field 'rate'; OnlineToBatch has .*learning_rate"),
+    ({"relation": "replace_one"}, TypeError, "unknown field 'relation'"),
+    ({"learner": "sgd"}, ValueError, "learner must be one of .*got 'sgd'"),
+    ({"learner": "strongly_convex"}, ValueError, "learning_rate is required .*1 / mu"),
+    ({"smoothness": 0.0}, ValueError, "smoothness must be > 0, got 0.0"),
+    ({"noise": "tree"}, ValueError, "noise must be SplitNoise with FullBatch, got 'tree'"),
+    ({"noise": "white", "single_pass": True}, ValueError, "noise must be .*'pure_tree'.*'white'"),
+    ({"sampler": PoissonSampler(0.1, 3, 50)}, ValueError, "sampler must be .*PoissonSampler"),
+    ({"as_published": True, "clip": "centred"}, ValueError, "as_published needs .*'centred'"),
+]
+
+
+@pytest.mark.parametrize(("wrong", "error", "message"), WRONG_PLANS, ids=lambda v: str(v)[:40])
+def test_wrong_plans_are_named(wrong, error, message):
+    with pytest.raises(error, match=message):
+        OnlineToBatch.for_budget(BALL, **({"num_records": 50, "budget": BUDGET} | wrong))
+
+
+def test_other_errors():
+    with pytest.raises(TypeError, match="noise must be a strategy.*got 'buffered'"):
+        OnlineToBatch(**(PASS | {"noise": "buffered"}))
+    solver = OnlineToBatch(**FULL, learner="exponentiated")
+    with pytest.raises(ValueError, match="need a simplex or an l1 ball, with Risk"):
+        solver.init(BALL, key=jax.random.key(0))
+    with pytest.raises(TypeError, match="key is required"):
+        solver.init(SIMPLEX, key=None)
+    parity = dpjax.problems.demographic_parity(2, 2, slack=0.1)
+    problem = RateConstrained.linear(3, 2, parity)
+    assert OnlineToBatch.for_budget(problem, 50, BUDGET).clip_norm == 1.0

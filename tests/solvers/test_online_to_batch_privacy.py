@@ -33,7 +33,9 @@ P = 3
 BOUND = IncrementBound(*(jnp.float32(v) for v in (0.3, 0.8, 1.7, 0.4)))
 OFFSET = jnp.array([0.1, -0.3, 0.2], jnp.float32)
 OFFSET = OFFSET * 0.4 / jnp.linalg.norm(OFFSET)  # as long as the radius
-KINDS = [(clip, norm) for clip in CLIPS for norm in ("l2", "linf") if (clip, norm) != (CLIPS[0], "linf")]
+KINDS = [
+    (clip, norm) for clip in CLIPS for norm in ("l2", "linf") if (clip, norm) != (CLIPS[0], "linf")
+]
 
 QUICK_SEARCH = [("centred", "l2", False)]
 
