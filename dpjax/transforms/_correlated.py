@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from dpjax.core import PyTree, Transform, check_key, check_nonnegative
-from dpjax.transforms._strategy import Draw, NoiseStrategy
+from dpjax.transforms._strategy import Draw, NoiseStrategy, check_shapes_agree
 from dpjax.transforms._weighted_sum import wide
 
 
@@ -46,7 +46,8 @@ def correlated_noise(strategy: NoiseStrategy, stddev: ArrayLike = 1.0) -> Transf
     Raises:
       TypeError: If `strategy` is no `NoiseStrategy`; at `update`, if the key is missing or not
         typed.
-      ValueError: If `stddev` or `sensitivity` is negative or not finite.
+      ValueError: If `stddev` or `sensitivity` is negative or not finite, or the updates have other
+        shapes than `init` was given.
 
     Example:
       >>> import dpjax, jax, jax.numpy as jnp, optax
@@ -100,4 +101,5 @@ def draws_of(
 
 def _plus(leaf: Any, noise: jax.Array) -> jax.Array:
     leaf = jnp.asarray(leaf)
+    check_shapes_agree(leaf, noise)
     return (wide(leaf) + noise).astype(leaf.dtype)

@@ -9,7 +9,7 @@ from jax.typing import ArrayLike
 from dpjax.core import PyTree, Transform, check_nonnegative
 from dpjax.transforms._binary_tree import BinaryTree
 from dpjax.transforms._correlated import draws_of
-from dpjax.transforms._strategy import wide_zeros
+from dpjax.transforms._strategy import check_shapes_agree, wide_zeros
 from dpjax.transforms._tree_steps import BinaryTreeState, advance_tree
 from dpjax.transforms._weighted_sum import wide
 
@@ -63,7 +63,8 @@ def tree_aggregation(
 
     Raises:
       TypeError: If `num_steps` is no integer; at `update`, if the key is missing or not typed.
-      ValueError: If `num_steps` is < 1, or `stddev` or `sensitivity` is negative or not finite.
+      ValueError: If `num_steps` is < 1, or `stddev` or `sensitivity` is negative or not finite,
+        or the updates have other shapes than `init` was given.
 
     Example:
       >>> import dpjax, jax, jax.numpy as jnp
@@ -104,6 +105,7 @@ def tree_aggregation(
             num_steps=num_steps,
             variance_reduced=variance_reduced,
         )
+        jax.tree.map(check_shapes_agree, updates, steps)
         total = jax.tree.map(
             lambda sum_, u, step: sum_ + (wide(u) + step).astype(sum_.dtype),
             state.total,

@@ -29,6 +29,7 @@ from dpjax.transforms import BinaryTree, BufferedToeplitz, SplitNoise
 
 LOOSE = {"clip_norm": 25.0, "smoothness": 20.0, "learning_rate": 1.0}
 BUDGET = dpjax.Budget(1.0, 1e-5)
+SLOW = [pytest.mark.slow]
 
 
 def _least_squares(n=20, d=3, seed=0):
@@ -46,9 +47,13 @@ BALL = Risk(_loss, np.zeros(3), radius=1.0)
 SIMPLEX = SimplexRisk(_loss, dim=3, grad_range=8.0)
 
 
-@functools.partial(jax.jit, compiler_options=QUICK)
 def trace(solver, problem, data, key):
     """The states after each step, but for the noise's, and what was released."""
+    return _trace(solver, jax.tree.map(jnp.asarray, problem), data, key)
+
+
+@functools.partial(jax.jit, compiler_options=QUICK)
+def _trace(solver, problem, data, key):
     n = jax.tree.leaves(data)[0].shape[0]
     init_key, plan_key = jax.random.split(key)
 
@@ -60,6 +65,19 @@ def trace(solver, problem, data, key):
 
     xs = solver.sampler.plan(plan_key, n)
     return jax.lax.scan(body, solver.init(problem, key=init_key), xs)[1]
+
+
+def solved(solver, problem, data, seed=0, sensitive=False):
+    """`dpjax.solve`, of which the program is compiled in less time."""
+
+    def run(words):
+        key = jax.random.wrap_key_data(words)
+        solution = dpjax.solve(solver, problem, data, key=key, sensitive=sensitive)
+        return solution._replace(guarantee=None)
+
+    words = jax.random.key_data(jax.random.key(seed))
+    solution = jax.jit(run, compiler_options=QUICK)(words)
+    return solution._replace(guarantee=solver.guarantee())
 
 
 def optimum(problem, data):
@@ -159,7 +177,7 @@ def test_estimates_of_a_linear_loss_add_up_weighted_changes(x64):
     assert not np.allclose(want[-1], batches[-1])  # it is no gradient of one batch
 
 
-@pytest.mark.parametrize("clip", ["centred", "plain"])
+@pytest.mark.parametrize("clip", ["centred", pytest.param("plain", marks=SLOW)])
 def test_estimates_of_records_that_are_all_one_are_gradients(clip, x64):
     steps = 9
     data = {"x": jnp.ones((steps, 3)), "y": jnp.ones(steps)}
@@ -201,7 +219,7 @@ def test_factored_gradients_train_the_same_model():
     data = _least_squares(n=24)
     problems = [BALL, Risk.linear(lambda m, y: 0.5 * (m - y) ** 2, 3, radius=1.0)]
     solver = OnlineToBatch.for_budget(problems[0], 24, BUDGET, steps=5, clip_norm=3.0)
-    points = [dpjax.solve(solver, p, data, key=jax.random.key(0)).params for p in problems]
+    points = [solved(solver, p, data).params for p in problems]
     np.testing.assert_allclose(*points, atol=1e-5)
     assert np.linalg.norm(points[0]) > 0
 
@@ -392,8 +410,14 @@ def mean_excess(n, seeds, epsilon=1.0, **options):
     solver = OnlineToBatch.for_budget(LOGISTIC, n, budget, **options)
     data = [_logistic_data(n, 100 + seed) for seed in range(seeds)]
     data = jax.tree.map(lambda *a: jnp.stack(a), *data)
-    run = jax.vmap(lambda d, k: dpjax.solve(solver, LOGISTIC, d, key=k).params)
-    found = np.asarray(run(data, jax.random.split(jax.random.key(0), seeds)), np.float64)
+
+    def run(data, words):
+        key = jax.random.wrap_key_data(words)
+        return dpjax.solve(solver, LOGISTIC, data, key=key).params
+
+    words = jax.random.key_data(jax.random.split(jax.random.key(0), seeds))
+    found = jax.jit(jax.vmap(run), compiler_options=QUICK)(data, words)
+    found = np.asarray(found, np.float64)
     x, y, least = _pool()
     return np.logaddexp(0, -y[None] * (found @ x.T)).mean(axis=1).mean() - least
 
@@ -421,7 +445,7 @@ def test_at_larger_size_too():
 def test_what_comes_back_is_released_but_for_the_key(single_pass):
     data = _least_squares()
     solver = OnlineToBatch.for_budget(BALL, 20, BUDGET, single_pass=single_pass, steps=5)
-    solution = dpjax.solve(solver, BALL, data, key=jax.random.key(0), sensitive=True)
+    solution = solved(solver, BALL, data, sensitive=True)
     state = solution.state
     assert state.noise is None
     assert jnp.issubdtype(state.key.dtype, jax.dtypes.prng_key)
@@ -444,11 +468,11 @@ def test_a_sweep_compiles_once_and_equals_its_runs():
     base = OnlineToBatch.for_budget(BALL, 20, BUDGET, steps=6, shrinkage=False)
     traces = []
 
-    @functools.partial(jax.jit, compiler_options=QUICK)
     def run(solver, data, words):
         traces.append(None)
         return dpjax.solve(solver, BALL, data, key=jax.random.wrap_key_data(words)).params
 
+    jitted = jax.jit(run, compiler_options=QUICK)
     swept = {
         "learning_rate": 0.1,
         "noise_multiplier": 0.5,
@@ -458,8 +482,8 @@ def test_a_sweep_compiles_once_and_equals_its_runs():
     }
     words = jax.random.key_data(jax.random.split(jax.random.key(3), 6))
     solvers = [base, *(dataclasses.replace(base, **{k: v}) for k, v in swept.items())]
-    single = np.stack([run(s, data, w) for s, w in zip(solvers, words, strict=True)])
-    again = np.stack([run(s, data, words[0]) for s in solvers])
+    single = np.stack([jitted(s, data, w) for s, w in zip(solvers, words, strict=True)])
+    again = np.stack([jitted(s, data, words[0]) for s in solvers])
     assert len(traces) == 1
     assert len(np.unique(again, axis=0)) == len(solvers)  # each field matters
     many = jax.tree.map(lambda *a: jnp.stack([jnp.asarray(v, float) for v in a]), *solvers)
@@ -492,34 +516,35 @@ def test_one_step_on_one_record(single_pass):
     solver = OnlineToBatch.for_budget(BALL, 1, BUDGET, steps=1, single_pass=single_pass)
     assert 0.999 <= solver.guarantee().epsilon(1e-5) <= 1
     data = {"x": jnp.ones((1, 3)), "y": jnp.ones(1)}
-    params = dpjax.solve(solver, BALL, data, key=jax.random.key(0)).params
+    params = solved(solver, BALL, data).params
     assert float(jnp.linalg.norm(params)) <= 1 + 1e-6
 
 
 def test_an_empty_batch_changes_the_estimate_as_the_centre_says(x64):
-    solver = _solver(BufferedToeplitz(7), "replace_one", z=0.0, clip="centred")
     batch = {"x": jnp.ones((2, 3)), "y": jnp.zeros(2)}
-    state = solver.init(BALL, key=jax.random.key(0))
-    state, _ = solver.step(BALL, batch, jnp.ones(2, bool), state)
-    state = state._replace(point=state.point + jnp.array([0.1, 0.0, -0.2]))
-    after, info = solver.step(BALL, batch, jnp.zeros(2, bool), state)
-    moved = np.asarray(state.point - state.previous)
-    np.testing.assert_allclose(
-        after.estimate - state.estimate, (2 / 7) ** 2 * moved / 2, atol=1e-12
-    )
-    assert info.displacement == pytest.approx(np.linalg.norm(moved))
-    plain = dataclasses.replace(solver, clip="plain")
-    after, _ = plain.step(BALL, batch, jnp.zeros(2, bool), state)
-    np.testing.assert_array_equal(after.estimate, state.estimate)
+
+    @functools.partial(jax.jit, compiler_options=QUICK, static_argnums=0)
+    def steps(clip):
+        solver = _solver(BufferedToeplitz(7), "replace_one", z=0.0, clip=clip)
+        state = solver.init(BALL, key=jax.random.key(0))
+        state, _ = solver.step(BALL, batch, jnp.ones(2, bool), state)
+        state = state._replace(point=state.point + jnp.array([0.1, 0.0, -0.2]))
+        after, info = solver.step(BALL, batch, jnp.zeros(2, bool), state)
+        return state.point - state.previous, after.estimate - state.estimate, info.displacement
+
+    moved, change, displacement = steps("centred")
+    np.testing.assert_allclose(change, (2 / 7) ** 2 * moved / 2, atol=1e-12)
+    assert displacement == pytest.approx(np.linalg.norm(moved))
+    np.testing.assert_array_equal(steps("plain")[1], 0)
 
 
-@pytest.mark.parametrize("clip", ["centred", "plain", "whole"])
+@pytest.mark.parametrize("clip", ["centred", pytest.param("plain", marks=SLOW), "whole"])
 def test_no_bounds_release_nothing(clip):
     data = _least_squares()
     solver = OnlineToBatch.for_budget(
         BALL, 20, BUDGET, steps=4, clip=clip, clip_norm=0.0, smoothness=0.0, learning_rate=1.0
     )
-    solution = dpjax.solve(solver, BALL, data, key=jax.random.key(0))
+    solution = solved(solver, BALL, data)
     np.testing.assert_array_equal(solution.state.estimate, 0)
     np.testing.assert_array_equal(solution.params, 0)
     np.testing.assert_array_equal(solution.info.sensitivity, 0)
@@ -555,7 +580,7 @@ def _tree_loss(w, rec):
     return _loss(jnp.append(w["a"][:, 0], w["b"][0]), rec)
 
 
-@pytest.mark.parametrize("single_pass", [False, True])
+@pytest.mark.parametrize("single_pass", [pytest.param(False, marks=SLOW), True])
 def test_parameters_may_be_trees(single_pass):
     data = _least_squares()
     problem = Risk(_tree_loss, TREE, radius=1.0)
@@ -563,7 +588,7 @@ def test_parameters_may_be_trees(single_pass):
     params = []
     for p in (problem, BALL):
         solver = OnlineToBatch.for_budget(p, 20, BUDGET, **options)
-        params.append(dpjax.solve(solver, p, data, key=jax.random.key(0)).params)
+        params.append(solved(solver, p, data).params)
     flat = np.append(params[0]["a"][:, 0], params[0]["b"][0])
     np.testing.assert_allclose(flat, params[1], atol=1e-5)
     assert np.linalg.norm(flat) > 0.1
@@ -573,7 +598,7 @@ def test_parameters_of_few_digits_and_without_bounds():
     data = _least_squares()
     problem = Risk(_loss, jnp.zeros(3, jnp.bfloat16))
     solver = OnlineToBatch.for_budget(problem, 20, dpjax.Budget(8.0, 1e-5), steps=8)
-    solution = dpjax.solve(solver, problem, data, key=jax.random.key(0))
+    solution = solved(solver, problem, data)
     assert solution.params.dtype == jnp.bfloat16
     assert solution.state.estimate.dtype == jnp.float32
     assert np.isfinite(np.asarray(solution.params, np.float32)).all()
@@ -588,7 +613,7 @@ def test_learners_may_be_functions():
         BALL, 20, BUDGET, learner=learner, learning_rate=0.1, noise_multiplier=0.0, clip_norm=25.0
     )
     assert solver.learner is learner
-    params = dpjax.solve(solver, BALL, data, key=jax.random.key(0)).params
+    params = solved(solver, BALL, data).params
     assert float(BALL.mean_loss(params, data)) < 1.1 * optimum(BALL, data)[1]
 
 
@@ -675,7 +700,7 @@ def test_wrong_plans_are_named(wrong, error, message):
 
 
 def test_other_errors():
-    with pytest.raises(TypeError, match="noise must be a strategy.*got 'buffered'"):
+    with pytest.raises(TypeError, match=r"noise must be a strategy.*got 'buffered'"):
         OnlineToBatch(**(PASS | {"noise": "buffered"}))
     solver = OnlineToBatch(**FULL, learner="exponentiated")
     with pytest.raises(ValueError, match="need a simplex or an l1 ball, with Risk"):

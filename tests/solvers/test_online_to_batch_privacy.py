@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from replays import assert_same, given, noise_matrix, replay, run, steps_of
+from replays import assert_same, given, replay, run, steps_of
 
 from dpjax.problems import RateConstrained, Risk, SimplexRisk
 from dpjax.sampling import DisjointPartition, FullBatch, IndependentPartition
@@ -123,7 +123,13 @@ def test_no_neighbour_found_uphill_moves_it_further(clip, norm, factored, rng, k
         assert worst.change > 0.4 * factor * bound
 
 
-@each_kind
+@pytest.mark.parametrize(
+    ("clip", "norm"),
+    [
+        pytest.param(*kind, marks=SLOW if "whole" in kind or kind == KINDS[1] else [])
+        for kind in KINDS
+    ],
+)
 def test_factored_gradients_give_the_sums_of_dense_ones(clip, norm, rng, x64):
     records = jax.tree.map(lambda a: a[40:], records_of(rng, True, float))
     mask = jnp.asarray(rng.uniform(size=560) < 0.7)
@@ -321,6 +327,10 @@ REPLAYS = {
     "split, one pass": (_solver(PASS, SplitNoise(7)), 3, 0.01),
 }
 SELDOM = {
+    "buffered, independent",
+    "split, whole",
+    "tree, growing",
+    "tree, pure, linf",
     "buffered, for more steps",
     "buffered, other weights",
     "buffered, last step",
@@ -385,7 +395,17 @@ def _leaky(solver, leak):
     return _Leaky(**fields, leak=leak)
 
 
-@pytest.mark.parametrize("leak", ["learner", "state", "info", "half", "slightly", ""])
+@pytest.mark.parametrize(
+    "leak",
+    [
+        "learner",
+        pytest.param("state", marks=SLOW),
+        pytest.param("info", marks=SLOW),
+        pytest.param("half", marks=SLOW),
+        "slightly",
+        "",
+    ],
+)
 def test_leaks_and_too_little_noise_are_caught(leak, x64):
     solver, step, reached = REPLAYS["buffered, centred"]
     if leak:

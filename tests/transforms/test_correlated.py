@@ -247,3 +247,17 @@ def test_wrong_arguments(key):
         aggregation.update(
             jnp.zeros(2), aggregation.init(jnp.zeros(2)), key=key, sensitivity=jnp.inf
         )
+
+
+@pytest.mark.parametrize(
+    "transform",
+    [
+        tree_aggregation(1.0, 4),
+        correlated_noise(BufferedToeplitz(4)),
+        correlated_noise(BinaryTree(4)),
+    ],
+)
+def test_entries_never_share_noise_by_broadcasting(transform):
+    state = transform.init(jnp.zeros((3, 1)))
+    with pytest.raises(ValueError, match=r"got \[1, 3\] with noise of shape \[3, 3\]"):
+        transform.update(jnp.zeros((1, 3)), state, key=jax.random.key(0))
