@@ -2,7 +2,14 @@
 
 from pathlib import Path
 
-from benchmarks import _readme_vertices, _runner, adult_splits, fair_frontiers, step_time
+from benchmarks import (
+    _readme_convex,
+    _readme_vertices,
+    _runner,
+    adult_splits,
+    fair_frontiers,
+    step_time,
+)
 from benchmarks._readme_text import text as _text
 
 README = Path(__file__).parents[1] / "README.md"
@@ -53,6 +60,7 @@ def results() -> str:
             {ratios["DP-SGD / SGD, our product"]:.2f}. Constraints make a step
             {ratios["RaCO / DP-SGD"]:.2f} times as long.
         """),
+        *_readme_convex.blocks(),
         *_readme_vertices.blocks(),
     ]
     return "\n\n".join(blocks) + "\n"

@@ -27,7 +27,7 @@ DIMS = (10, 100, 1_000)
 LARGE = 1_000_000
 EPSILONS = (0.25, 1.0, 4.0)
 RATES = (0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0)  # of descent
-STEPS = (0.25, 0.5, 1.0, 2.0, 4.0)  # over 1 / H
+STEPS = (0.5, 1.0, 2.0, 4.0, 8.0)  # over 1 / H
 TUNED_UP_TO = 1_000_000  # numbers in the data
 PUBLISHED_UP_TO = 1_000_000
 MAKERS = {"logistic": instances.logistic, "least squares": instances.least_squares}
@@ -273,7 +273,7 @@ def _distances(seeds: int, fast: bool) -> list[dict[str, Any]]:
                 values = excess(plan(learner=learner), DIAMETERS)
                 row[f"{learner}, best diameter"] = float(values.min())
                 row[f"{learner}, diameter 20"] = float(values[-1])
-            for learner in ("optimistic_descent", "distance_adaptive", "parameter_free"):
+            for learner in ("gradient_descent", "distance_adaptive", "parameter_free"):
                 solver = plan(learner=learner)
                 row[learner] = float(excess(solver, [solver.learning_rate])[0])
             rows.append(row)

@@ -123,8 +123,8 @@ class OnlineToBatch:
       clip_norm: G `>= 0`, bound on the gradient of one record (data).
       smoothness: H `>= 0`, bound on the change of that gradient for a unit of displacement (data).
       learning_rate: What the learner takes it for (data): the diameter D for `"optimistic"`,
-        `"dual_averaging"` and `"adagrad_norm"`; the step size, at most about 1 / H, for
-        `"optimistic_descent"` and `"gradient_descent"`; the initial scale, a small distance, for
+        `"dual_averaging"` and `"adagrad_norm"`; the step size, up to about 4 / H, for
+        `"gradient_descent"`, 1 / H for `"optimistic_descent"`; the initial scale, a small distance, for
         `"distance_adaptive"`, `"parameter_free"` and `"coin_betting"`; 1 / mu for
         `"strongly_convex"`; a factor for `"exponentiated"` and `"optimistic_exponentiated"`.
       batch_size: Public normaliser of a batch's sum; never the realised size (data).
@@ -160,7 +160,7 @@ class OnlineToBatch:
     smoothness: Any
     learning_rate: Any
     batch_size: Any
-    learner: str | Learner = static_field(default="optimistic_descent")
+    learner: str | Learner = static_field(default="gradient_descent")
     weights: float = static_field(default=2.0)
     estimate_weights: float | None = static_field(default=None)
     clip: str = static_field(default="centred")
@@ -203,7 +203,7 @@ class OnlineToBatch:
           num_records: *Public* bound on the number of records; also the size to divide by.
           budget: epsilon, delta and relation to meet. Without a relation it is add-or-remove-one
             with the full batch and replace-one for a single pass.
-          learner: As in the class; `"auto"` is `"optimistic_descent"`, or
+          learner: As in the class; `"auto"` is `"gradient_descent"`, or
             `"optimistic_exponentiated"` on simplices and l1 balls.
           single_pass: Whether each record takes part in one step, at `1 / steps` of the cost and
             with two to three times the noise (*public*).
@@ -282,7 +282,7 @@ class OnlineToBatch:
         )
         estimate = jax.tree.map(jnp.add, state.estimate, noisy)
         gradient = _times(estimate, 1 / weights.estimate)
-        variance, kept = self._shrinkage(state, sensitivity, gradient)
+        variance, kept = self._shrinkage(state, sensitivity, estimate)
         moves, learner = make_learner(self, problem).update(
             _times(gradient, weights.gradient * kept),
             state.learner,
@@ -364,15 +364,15 @@ class OnlineToBatch:
         return bound, centre, displacement
 
     def _shrinkage(
-        self, state: OnlineToBatchState, sensitivity: jax.Array, gradient: PyTree
+        self, state: OnlineToBatchState, sensitivity: jax.Array, estimate: PyTree
     ) -> tuple[jax.Array, jax.Array]:
         """Variance of the noise in a coordinate of the estimate, and how much of that to keep."""
         if not (self.shrinkage and isinstance(self.noise, SplitNoise)):
             return state.variance, jnp.ones_like(state.variance)
         scale = self.noise_multiplier * sensitivity
         variance = state.variance + self.noise.variance(scale, state.count)
-        dim = sum(leaf.size for leaf in jax.tree.leaves(gradient))
-        size = jnp.square(_length(gradient, "l2"))
+        dim = sum(leaf.size for leaf in jax.tree.leaves(estimate))
+        size = jnp.square(_length(estimate, "l2"))
         tiny = jnp.finfo(size.dtype).tiny
         excess = max(dim - 2, 0) * variance / jnp.maximum(size, tiny)
         # NaN, where the noise is used up, must stay

@@ -123,7 +123,7 @@ def _radius(problem: Any) -> Any:
 def _default_learner(problem: Any, published: bool) -> str:
     if hasattr(problem, "domains"):
         return "optimistic_exponentiated"
-    return "adagrad_norm" if published else "optimistic_descent"
+    return "adagrad_norm" if published else "gradient_descent"
 
 
 def _default_steps(
@@ -151,7 +151,8 @@ def _default_scale(learner: Any, problem: Any, smoothness: Any) -> Any:
         )
     if learner in ("gradient_descent", "optimistic_descent"):
         check_positive("smoothness", smoothness)
-        return 1 / smoothness
+        # averages damp what a single step of descent at this rate would blow up; hints do not
+        return (4 if learner == "gradient_descent" else 1) / smoothness
     if learner in _SCALED:
         return 0.1
     if learner in ("exponentiated", "optimistic_exponentiated") or not isinstance(learner, str):

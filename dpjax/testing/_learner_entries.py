@@ -16,6 +16,7 @@ from dpjax.testing._registry import register
 from dpjax.transforms import (
     adagrad_norm,
     coin_betting,
+    distance_adaptive,
     dual_averaging,
     exponentiated_gradient,
     mirrored,
@@ -57,6 +58,7 @@ _CASES: dict[str, tuple[Callable[..., Any], PyTree]] = {
         lambda v: exponentiated_gradient(L1Ball(4, 3 * v), v),
         {"w": _EVEN},
     ),
+    "distance_adaptive": (lambda v: distance_adaptive(v, _ball), _TREE),
     "optimistic_descent": (lambda v: optimistic_descent(v, _ball), _TREE),
     "strongly_convex_descent": (lambda v: strongly_convex_descent(v, _ball), _TREE),
     "strongly_convex_descent(ftrl)": (

@@ -13,6 +13,7 @@ from dpjax.core import PyTree
 QUICK: dict[str, Any] = {
     "xla_backend_optimization_level": 0,
     "xla_llvm_disable_expensive_passes": True,
+    "xla_cpu_use_fusion_emitters": False,
 }
 
 

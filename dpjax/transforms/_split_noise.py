@@ -78,7 +78,7 @@ class SplitNoise:
         """The shares $p_t$, `[num_steps]` float64."""
         if self.num_steps == 1:
             return np.ones(1)
-        rest = np.arange(2.0, self.num_steps + 1) ** -float(self.decay)
+        rest = (np.arange(2.0, self.num_steps + 1) / 2) ** -float(self.decay)
         return np.append(self.first_share, (1 - self.first_share) * rest / rest.sum())
 
     def init(self, params: PyTree) -> SplitNoiseState:

