@@ -124,8 +124,8 @@ class OnlineToBatch:
       smoothness: H `>= 0`, bound on the change of that gradient for a unit of displacement (data).
       learning_rate: What the learner takes it for (data): the diameter D for `"optimistic"`,
         `"dual_averaging"` and `"adagrad_norm"`; the step size, up to about 4 / H, for
-        `"gradient_descent"`, 1 / H for `"optimistic_descent"`; the initial scale, a small distance, for
-        `"distance_adaptive"`, `"parameter_free"` and `"coin_betting"`; 1 / mu for
+        `"gradient_descent"`, 1 / H for `"optimistic_descent"`; the initial scale, a small
+        distance, for `"distance_adaptive"`, `"parameter_free"` and `"coin_betting"`; 1 / mu for
         `"strongly_convex"`; a factor for `"exponentiated"` and `"optimistic_exponentiated"`.
       batch_size: Public normaliser of a batch's sum; never the realised size (data).
       learner: A name, or `learner(solver, problem) -> transformation`, such as

@@ -21,6 +21,11 @@ SLOW = {
     "AnytimeMirrorDescent(q = 1)",
     "correlated_noise(BinaryTree, l2)",
     "correlated_noise(BinaryTree, linf)",
+    "OnlineToBatch(buffered)",
+    "OnlineToBatch(tree, whole, microbatches)",
+    "OnlineToBatch(SimplexRisk, exponentiated)",
+    "OnlineToBatch(add or remove)",
+    "DPFTRL(buffered, adam)",
 }
 
 
@@ -37,6 +42,7 @@ HELPERS = {
     "weighted_sum",
     "fit_buffered_toeplitz",
     "from_jax_privacy",
+    "is_every_step",
 }
 
 

@@ -87,14 +87,21 @@ def run(solver, problem, data, draws):
 
 def steps_of(solver, n):
     """For each record the steps in which it takes part."""
-    xs = solver.sampler.plan(jax.random.split(jax.random.key(7))[0], n)
+    rows, masks = _batches(solver.sampler, n)
     found = [[] for _ in range(n)]
-    for t in range(solver.sampler.steps):
-        rows, mask = solver.sampler.batch(jax.tree.map(lambda a, t=t: a[t], xs), n)
-        rows = np.arange(n) if rows is None else np.asarray(rows)
-        for i in rows[np.asarray(mask)]:
+    for t, (row, mask) in enumerate(zip(np.asarray(rows), np.asarray(masks), strict=True)):
+        for i in row[mask]:
             found[i].append(t)
     return found
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1), compiler_options=QUICK)
+def _batches(sampler, n):
+    def batch(x):
+        rows, mask = sampler.batch(x, n)
+        return jnp.arange(n) if rows is None else rows, mask
+
+    return jax.vmap(batch)(sampler.plan(jax.random.split(jax.random.key(7))[0], n))
 
 
 def noise_matrix(strategy, scales):

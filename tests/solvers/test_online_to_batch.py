@@ -177,7 +177,7 @@ def test_estimates_of_a_linear_loss_add_up_weighted_changes(x64):
     assert not np.allclose(want[-1], batches[-1])  # it is no gradient of one batch
 
 
-@pytest.mark.parametrize("clip", ["centred", pytest.param("plain", marks=SLOW)])
+@pytest.mark.parametrize("clip", ["centred", pytest.param("plain", marks=SLOW), "whole"])
 def test_estimates_of_records_that_are_all_one_are_gradients(clip, x64):
     steps = 9
     data = {"x": jnp.ones((steps, 3)), "y": jnp.ones(steps)}
@@ -213,6 +213,37 @@ def test_convex_losses_are_not_biased_by_centred_clipping(x64):
     states, _ = trace(small, BALL, data, jax.random.key(0))
     gradients = (np.asarray(states.previous) @ x.T - y) @ x / 20
     assert np.abs(states.estimate - gradients).max() > 1e-3
+
+
+def _descent(solver, problem):
+    return dpjax.transforms.projected(optax.scale(-solver.learning_rate))
+
+
+@pytest.mark.parametrize("degree", [0.0, 1.5])
+def test_shrinkage_takes_off_what_is_noise(degree, x64):
+    """James and Stein: of the squared norm the noise has d times its variance, of which d - 2."""
+    steps, d = 12, 5
+    data = _least_squares(d=d)
+    problem = Risk(_loss, np.zeros(d))
+    noise = SplitNoise(steps, 0.3)
+    fields = {"learner": _descent, "estimate_weights": degree, "learning_rate": 0.1}
+    solver = OnlineToBatch(FullBatch(steps), noise, 1.0, 10.0, 5.0, batch_size=20.0, **fields)
+    t = np.arange(1, steps + 1) / steps
+    found = []
+    for z, shrinkage, seed in [(1.5, True, 0), (1e3, True, 0), (1e3, True, 1), (1.5, False, 0)]:
+        changed = dataclasses.replace(solver, noise_multiplier=z, shrinkage=shrinkage)
+        states, info = trace(changed, problem, data, jax.random.key(seed))
+        estimate, kept = np.asarray(states.estimate), np.ones(steps)
+        if shrinkage:
+            variance = np.cumsum((z * np.asarray(info.sensitivity)) ** 2 / noise.shares)
+            np.testing.assert_allclose(states.variance, variance, rtol=1e-9)
+            kept = np.maximum(0, 1 - (d - 2) * variance / np.sum(estimate**2, axis=1))
+            found += kept.tolist()
+        moves = np.diff(np.asarray(states.iterate), axis=0, prepend=np.zeros((1, d)))
+        want = -0.1 * (kept * t ** (2.0 - degree))[:, None] * estimate
+        np.testing.assert_allclose(moves, want, rtol=1e-6, atol=1e-12)
+    assert min(found) == 0
+    assert any(0.1 < each < 0.9 for each in found)
 
 
 def test_factored_gradients_train_the_same_model():
@@ -495,7 +526,11 @@ def test_a_sweep_compiles_once_and_equals_its_runs():
 def test_a_run_goes_on_from_a_saved_state_bit_for_bit(noise):
     data = jax.tree.map(lambda a: a[:14].reshape(7, 2, *a.shape[1:]), _least_squares())
     solver = _solver(noise, "replace_one", learner="parameter_free")
-    step = jax.jit(lambda state, batch: solver.step(BALL, batch, jnp.ones(2, bool), state)[0])
+
+    @functools.partial(jax.jit, compiler_options=QUICK)
+    def step(state, batch):
+        return solver.step(BALL, batch, jnp.ones(2, bool), state)[0]
+
     states = [solver.init(BALL, key=jax.random.key(0))]
     for t in range(7):
         batch = jax.tree.map(lambda a, t=t: a[t], data)
@@ -563,14 +598,20 @@ def test_without_smoothness_the_first_gradient_is_all_there_is(x64):
 
 def test_more_steps_than_the_noise_is_made_for_are_nan():
     batch = {"x": jnp.ones((2, 3)), "y": jnp.zeros(2)}
-    for noise in (SplitNoise(2, 0.5), BufferedToeplitz(2), BinaryTree(2)):
+
+    @functools.partial(jax.jit, compiler_options=QUICK, static_argnums=0)
+    def run(noise):
         solver = _solver(noise, "replace_one", shrinkage=True)
-        step = jax.jit(lambda s, solver=solver: solver.step(BALL, batch, jnp.ones(2, bool), s)[0])
-        state = step(solver.init(BALL, key=jax.random.key(0)))
-        assert np.isfinite(step(fresh(state)).point).all()
-        state = step(step(state))
-        assert np.isnan(state.estimate).all()
-        assert np.isnan(state.point).all()
+        state = solver.init(BALL, key=jax.random.key(0))
+        for _ in range(2):
+            state = solver.step(BALL, batch, jnp.ones(2, bool), state)[0]
+        return state, solver.step(BALL, batch, jnp.ones(2, bool), fresh(state))[0]
+
+    for noise in (SplitNoise(2, 0.5), BufferedToeplitz(2), BinaryTree(2)):
+        last, beyond = run(noise)
+        assert np.isfinite(last.point).all()
+        assert np.isnan(beyond.estimate).all()
+        assert np.isnan(beyond.point).all()
 
 
 TREE = {"a": np.zeros((2, 1), np.float32), "b": [np.zeros(1, np.float32)]}
@@ -581,13 +622,13 @@ def _tree_loss(w, rec):
 
 
 @pytest.mark.parametrize("single_pass", [pytest.param(False, marks=SLOW), True])
-def test_parameters_may_be_trees(single_pass):
+def test_parameters_may_be_trees_and_batches_be_split(single_pass):
     data = _least_squares()
     problem = Risk(_tree_loss, TREE, radius=1.0)
     options = {"steps": 5, "single_pass": single_pass, "noise_multiplier": 0.0, "clip_norm": 3.0}
     params = []
-    for p in (problem, BALL):
-        solver = OnlineToBatch.for_budget(p, 20, BUDGET, **options)
+    for p, size in ((problem, None), (BALL, 3)):
+        solver = OnlineToBatch.for_budget(p, 20, BUDGET, **options, microbatch_size=size)
         params.append(solved(solver, p, data).params)
     flat = np.append(params[0]["a"][:, 0], params[0]["b"][0])
     np.testing.assert_allclose(flat, params[1], atol=1e-5)

@@ -1,6 +1,7 @@
 """OnlineToBatch: how far one record moves an increment, and noise that hides it altogether."""
 
 import dataclasses
+import functools
 import itertools
 
 import jax
@@ -131,20 +132,24 @@ def test_no_neighbour_found_uphill_moves_it_further(clip, norm, factored, rng, k
     ],
 )
 def test_factored_gradients_give_the_sums_of_dense_ones(clip, norm, rng, x64):
+    def sums(records, mask, centre, bound):
+        def outer(right):
+            return jnp.einsum("bp,bk->bpk", records["left"], right)
+
+        of = increment(clip, norm, centre, bound)
+        return of(records, mask), of({k: outer(records[k]) for k in ("before", "now")}, mask)
+
+    compare = jax.jit(sums, compiler_options=QUICK)
     records = jax.tree.map(lambda a: a[40:], records_of(rng, True, float))
     mask = jnp.asarray(rng.uniform(size=560) < 0.7)
-    dense = {k: records["left"] * records[k] for k in ("before", "now")}
-    of = increment(clip, norm, centre_of(clip, (P,)))
-    np.testing.assert_allclose(of(records, mask), of(dense, mask), rtol=1e-4, atol=1e-4)
+    got, want = compare(records, mask, centre_of(clip, (P,)), BOUND)
+    np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-4)
     # layers of several outputs, whose parameters are matrices
-    left, before, now = (jnp.asarray(rng.normal(size=(9, k))) for k in (P, 2, 2))
-    bound, centre = IncrementBound(0.3, 0.8, 1.7, 0.4), 0.1 * jnp.ones((P, 2))
-    centre = centre if clip == "centred" else jnp.zeros((P, 2))
-    of = increment(clip, norm, centre, bound)
-    got = of({"left": left, "before": before, "now": now}, jnp.ones(9, bool))
-    dense = {"before": left[:, :, None] * before[:, None], "now": left[:, :, None] * now[:, None]}
+    records |= {k: jnp.asarray(rng.normal(size=(560, 2))) for k in ("before", "now")}
+    centre = jnp.full((P, 2), 0.4 / 6**0.5 if clip == "centred" else 0.0)
+    got, want = compare(records, mask, centre, BOUND)
     assert got.shape == (P, 2)
-    np.testing.assert_allclose(got, of(dense, jnp.ones(9, bool)), rtol=1e-6)
+    np.testing.assert_allclose(got, want, rtol=1e-6, atol=1e-6)
 
 
 def test_gradients_of_linear_models_stay_factored():
@@ -155,12 +160,17 @@ def test_gradients_of_linear_models_stay_factored():
     labels = data | {"y": jnp.zeros(4, jnp.int32)}
     problems = [
         (SimplexRisk.linear(link, dim=P, grad_range=1.0), data),
+        (Risk.linear(link, P), data),
         (RateConstrained.linear(P, 2), labels),
     ]
     for problem, batch in problems:
-        first, second = (problem.per_example_gradients(problem.init, batch) for _ in range(2))
-        change = _combination(-1.0, first, 1.0, second)
-        found = jax.tree.leaves(change, is_leaf=lambda a: isinstance(a, OuterProduct))
+
+        def change(batch, problem=problem):
+            first, second = (problem.per_example_gradients(problem.init, batch) for _ in range(2))
+            return _combination(-1.0, first, 1.0, second)
+
+        shapes = jax.eval_shape(change, batch)
+        found = jax.tree.leaves(shapes, is_leaf=lambda a: isinstance(a, OuterProduct))
         assert any(isinstance(leaf, OuterProduct) for leaf in found)
 
 
@@ -170,9 +180,16 @@ def test_gradients_in_few_digits_are_clipped_in_many(clip, rng):
     bound = BOUND._replace(old_weight=jnp.float32(0.0), clip_norm=jnp.float32(1.0))
     of = increment(clip, "l2", centre, bound)
     records = jax.tree.map(lambda a: a.astype(jnp.bfloat16)[40:], records_of(rng, False))
-    one = jax.vmap(lambda r: of(jax.tree.map(lambda a: a[None], r), jnp.ones(1, bool)))
-    sizes = np.linalg.norm(np.asarray(jax.jit(one)(records), np.float64), axis=1)
-    assert one(records).dtype == jnp.float32
+
+    @functools.partial(jax.jit, compiler_options=QUICK)
+    def one(records):
+        return jax.vmap(lambda r: of(jax.tree.map(lambda a: a[None], r), jnp.ones(1, bool)))(
+            records
+        )
+
+    sums = one(records)
+    assert sums.dtype == jnp.float32
+    sizes = np.linalg.norm(np.asarray(sums, np.float64), axis=1)
     assert sizes.max() <= float(bound.sensitivity(clip)) * (1 + 1e-5)
 
 
