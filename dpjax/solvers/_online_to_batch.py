@@ -142,7 +142,8 @@ class OnlineToBatch:
       relation: Neighbouring relation of the guarantee (static).
       shrinkage: Whether the learner is fed estimates that are shrunk by what of their squared norm
         is noise, $(1 - (d - 2) v_t / \|\hat g_t\|^2)_+$ with $v_t$ the variance of its noise in a
-        coordinate, so that it does not follow noise; with `SplitNoise` alone (static).
+        coordinate, so that it does not follow noise, and stays where it is if all is noise; with
+        `SplitNoise` alone (static).
       as_published: The noise as first published, from the triangle inequality and the largest
         distance so far: more than the guarantee needs (static).
 
@@ -402,7 +403,7 @@ def _gradients(problem: Any, state: OnlineToBatchState, batch: PyTree) -> Gradie
 
 
 def _length(tree: PyTree, norm: str) -> jax.Array:
-    """l2 norm of a tree, or l1, the dual of linf; rounded up by a hair."""
+    """l2 norm of a tree, or l1, the dual of linf."""
     leaves = jax.tree.leaves(tree)
     if norm == "linf":
         return sum((jnp.sum(jnp.abs(leaf)) for leaf in leaves), jnp.zeros(()))

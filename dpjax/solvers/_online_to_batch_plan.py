@@ -7,8 +7,8 @@ from typing import Any
 from dp_accounting import dp_event as dpe
 
 from dpjax.core import check_int, check_positive
-from dpjax.geometry import L1Ball
-from dpjax.privacy import Budget, calibrate_noise
+from dpjax.geometry import L1Ball, Simplex
+from dpjax.privacy import Budget, Guarantee, calibrate_noise
 from dpjax.sampling import DisjointPartition, FullBatch, IndependentPartition
 from dpjax.transforms import BinaryTree, BufferedToeplitz, NoiseStrategy, SplitNoise
 
@@ -68,7 +68,7 @@ def plan_fields(
     fields.setdefault("microbatch_size", _microbatch(batch, problem))
     if "noise_multiplier" not in fields:
         fields["noise_multiplier"] = (
-            published_multiplier(budget)
+            published_multiplier(budget, fields["noise"], relation, sampler.failure_probability())
             if published
             else calibrate_noise(
                 lambda z: fields["noise"].event(z, relation),
@@ -80,12 +80,22 @@ def plan_fields(
     return fields | {"relation": relation}
 
 
-def published_multiplier(budget: Budget) -> float:
+def published_multiplier(
+    budget: Budget, noise: NoiseStrategy, relation: str, failure_probability: float
+) -> float:
     """Noise over sensitivity as published, where epsilon = 2 rho sqrt(log(1 / delta)).
 
-    In units of the sensitivity under add-or-remove-one, half of that under replace-one.
+    In units of the sensitivity under add-or-remove-one, half of that under replace-one. The
+    conversion holds for small rho alone, so it is checked.
     """
     rho = budget.epsilon / (2 * math.sqrt(math.log(1 / budget.delta)))
+    guarantee = Guarantee(noise.event(2 / rho, relation), relation, failure_probability)
+    true = guarantee.epsilon(budget.delta)
+    if true > budget.epsilon:
+        raise ValueError(
+            f"epsilon must be smaller with as_published, got {budget.epsilon!r} at delta = "
+            f"{budget.delta!r}: the published noise has a true epsilon of {true:.4g}"
+        )
     return 2 / rho
 
 
@@ -93,6 +103,11 @@ def _constants(problem: Any, published: bool) -> dict[str, Any]:
     """Clipping bounds, in the norm that suits the problem."""
     if hasattr(problem, "domains"):
         (domain,), (spread,) = problem.domains, problem.ranges
+        if not isinstance(domain, L1Ball | Simplex):
+            raise ValueError(
+                f"vertices must be a simplex or an L1Ball, got {type(domain).__name__}: FrankWolfe "
+                "and AnytimeMirrorDescent take any polytope"
+            )
         radius = float(domain.radius) if isinstance(domain, L1Ball) else 1.0
         largest = float(spread) / (2 * radius)
         curvature = problem.smoothness

@@ -1,6 +1,6 @@
 """The README's numbers are those of the committed benchmark runs."""
 
-from benchmarks import _readme, _runner, dimension, vertex_reference
+from benchmarks import _readme, _runner, dimension, online_to_batch, vertex_reference
 
 
 def test_readme_results_come_from_the_committed_runs():
@@ -54,3 +54,30 @@ def test_a_million_features_take_less_than_a_minute():
     assert million["seconds"]["run"] < 60
     assert million["ratio"] < 3
     assert million["peak_gigabytes"] < million["data_gigabytes"] + 6
+
+
+def test_correlated_noise_meets_its_goals():
+    noise = _runner.load("noise_strategies")
+    errors = {(e["steps"], e["strategy"]): e["max_squared"] for e in noise["errors"]}
+    assert errors[1024, "buffered Toeplitz"] <= 10.8
+    assert errors[1024, "binary tree"] >= 100
+    assert noise["dim"] == 1_000_000
+    assert noise["ratios"]["buffered Toeplitz"] <= 1.5
+
+
+def test_online_to_batch_meets_its_goals():
+    points = _runner.load("online_to_batch")["points"]
+    assert all(p["accounted"] <= p["epsilon"] for p in points)
+    assert {p["n"] for p in points} >= {1_000, 10_000, 100_000, 1_000_000}
+    assert {p["dim"] for p in points} == {10, 100, 1_000}
+    # by default, where training is of use, no worse than the plain methods by default
+    found = {
+        (p["task"], p["dim"], p["n"], p["method"]): p["mean"] for p in points if not p["tuned"]
+    }
+    for (task, dim, n, method), mean in found.items():
+        if method in ("DP-SGD", "DP-FTRL") and mean < 0.9 and "epsilon" not in task:
+            assert found[task, dim, n, "online-to-batch"] <= mean, (task, dim, n, method)
+    # rates: 1 / sqrt(n) or faster over three decades
+    for task in online_to_batch.MAKERS:
+        for method in ("online-to-batch", "online-to-batch, one pass"):
+            assert online_to_batch.slope(points, task, method, "n") <= -0.5, (task, method)

@@ -730,6 +730,11 @@ WRONG_PLANS = [
     ({"noise": "tree"}, ValueError, "noise must be SplitNoise with FullBatch, got 'tree'"),
     ({"noise": "white", "single_pass": True}, ValueError, "noise must be .*'pure_tree'.*'white'"),
     ({"sampler": PoissonSampler(0.1, 3, 50)}, ValueError, "sampler must be .*PoissonSampler"),
+    (
+        {"as_published": True, "budget": dpjax.Budget(40.0, 1e-5)},
+        ValueError,
+        "epsilon must be smaller .*got 40.0 .* a true epsilon of 41.76",
+    ),
     ({"as_published": True, "clip": "centred"}, ValueError, "as_published needs .*'centred'"),
 ]
 

@@ -1,0 +1,271 @@
+"""DPFTRL: descent as in DPSGD, noise of prefix sums as told, and what hides a record."""
+
+import functools
+
+import dp_accounting
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from replays import assert_same, given, noise_matrix, replay, steps_of
+from scipy import stats
+
+import dpjax
+import dpjax.testing as dpt
+from dpjax.problems import Risk
+from dpjax.sampling import (
+    DisjointPartition,
+    FullBatch,
+    IndependentPartition,
+    PoissonSampler,
+    TaperedPartition,
+)
+from dpjax.solvers import DPFTRL, DPSGD, RateConstrainedSGDA
+from dpjax.testing._trees import QUICK
+from dpjax.transforms import BinaryTree, BufferedToeplitz, SplitNoise
+
+SLOW = [pytest.mark.slow]
+BUDGET = dpjax.Budget(1.0, 1e-5)
+ADAM, MOMENTUM = optax.adam(0.1), optax.sgd(0.3, momentum=0.9)
+PASS, FULL = DisjointPartition(7, 2), FullBatch(4)
+FIELDS = {
+    "noise_multiplier": 1.3,
+    "clip_norm": 0.9,
+    "learning_rate": 0.5,
+    "batch_size": 2.0,
+    "average": "last",
+}
+
+
+def _loss(w, rec):
+    growth = 1 + rec["growth"] * (w @ w)
+    return rec["size"] * growth * (rec["direction"] @ w)
+
+
+PROBLEM = Risk(_loss, np.zeros(3), radius=1.0)
+
+
+def _data(n=14, seed=0):
+    rng = np.random.default_rng(seed)
+    return {
+        "direction": jnp.asarray(rng.normal(size=(n, 3))),
+        "size": jnp.asarray(rng.normal(size=n)),
+        "growth": jnp.ones(n),
+    }
+
+
+def _solver(kind=DPFTRL, sampler=PASS, **fields):
+    return kind(sampler, **(FIELDS | {"relation": "replace_one"} | fields))
+
+
+def _path(solver, data, key, problem=PROBLEM):
+    """Parameters after each step, `[T, p]`."""
+    n = jax.tree.leaves(data)[0].shape[0]
+
+    @functools.partial(jax.jit, compiler_options=QUICK)
+    def run(problem, data, words):
+        keys = jax.random.split(jax.random.wrap_key_data(words))
+
+        def body(state, x):
+            rows, mask = solver.sampler.batch(x, n)
+            batch = data if rows is None else jax.tree.map(lambda a: a[rows], data)
+            state, _ = solver.step(problem, batch, mask, state)
+            return state, (state.params, solver.finalize(problem, state))
+
+        xs = solver.sampler.plan(keys[0], n)
+        return jax.lax.scan(body, solver.init(problem, key=keys[1]), xs)[1]
+
+    problem = jax.tree.map(jnp.asarray, problem)
+    return run(problem, data, jax.random.key_data(key))
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"optimizer": ADAM, "average": "ema", "decay": 0.5},
+        {"optimizer": MOMENTUM, "sampler": FULL, "strategy": SplitNoise(4), "average": "uniform"},
+        {"microbatch_size": 1, "strategy": BinaryTree(7), "sampler": IndependentPartition(7, 14)},
+    ],
+    ids=["buffered, adam", "split, momentum", "tree, microbatches"],
+)
+def test_without_noise_it_is_descent(fields, key, x64):
+    fields = {"noise_multiplier": 0.0} | fields
+    plain = {name: value for name, value in fields.items() if name != "strategy"}
+    got = _path(_solver(**fields), _data(), key)
+    want = _path(_solver(DPSGD, **plain), _data(), key)
+    for a, b in zip(got, want, strict=True):
+        np.testing.assert_allclose(a, b, atol=1e-12)
+    assert np.ptp(got[0]) > 0.1
+
+
+@pytest.mark.parametrize("strategy", [None, BinaryTree(7, variance_reduced=True)])
+def test_the_path_of_descent_has_the_noise_of_prefix_sums(strategy, key):
+    """Parameters far from where they started are as noisy as one gradient, not as their sum."""
+    size, z, clip = 3000, 1.3, 0.9
+    problem = Risk(lambda w, rec: rec["size"] * jnp.sum(w), np.zeros(size, np.float32))
+    fields = {"learning_rate": 0.5, "batch_size": 2.0, "strategy": strategy}
+    solver = _solver(**fields)
+    path, _ = _path(solver, _data() | {"size": jnp.zeros(14)}, key, problem)
+    path = np.asarray(path, np.float64)
+    unit = 0.5 * z * clip / 2
+    sizes = unit * solver.strategy.prefix_stddev()
+    for t in (0, 3, 6):
+        dpt.check_scale(path[t], lambda s: stats.norm(scale=s).cdf, sizes[t])
+    assert sizes[-1] < 0.7 * unit * 7**0.5 * solver.strategy.prefix_stddev()[0]
+    if strategy is None:
+        matrix = unit * noise_matrix(solver.strategy, np.ones(7))
+        off = np.abs(np.cov(path) - matrix @ matrix.T)
+        np.testing.assert_array_less(off, 7 / size**0.5 * np.outer(sizes, sizes))
+
+
+REPLAYS = {
+    "buffered, adam": ({"strategy": BufferedToeplitz(7), "optimizer": ADAM}, 3, True),
+    "tree": ({"strategy": BinaryTree(7), "average": "ema", "decay": 0.5}, 0, True),
+    "tree, pure": ({"strategy": BinaryTree(7, distribution="l2")}, 0, True),
+    "split, momentum": (
+        {"strategy": SplitNoise(4), "sampler": FULL, "optimizer": MOMENTUM},
+        0,
+        True,
+    ),
+    "buffered, independent, for more steps": (
+        {"strategy": BufferedToeplitz(9), "sampler": IndependentPartition(7, 14, capacity=14)},
+        1,
+        False,
+    ),
+    "tree, late": ({"strategy": BinaryTree(7)}, 5, False),
+}
+
+
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(n, marks=SLOW if "late" in n or "more" in n else []) for n in REPLAYS],
+)
+def test_noise_hides_a_record_at_the_declared_cost(name, x64):
+    fields, step, reached = REPLAYS[name]
+    strategy = given(fields["strategy"])
+    solver = _solver(**(fields | {"strategy": strategy}))
+    data = _data()
+    record = next(i for i, steps in enumerate(steps_of(solver, 14)) if step in steps)
+
+    def put(size):
+        return data | {
+            "size": data["size"].at[record].set(size),
+            "growth": data["growth"].at[record].set(0.0),
+        }
+
+    nobody, worst, negative = put(np.nan), put(1e6), put(-1e6)
+    draws = np.random.default_rng(1).normal(size=(solver.sampler.steps, 3))
+    pure = fields["strategy"] == BinaryTree(7, distribution="l2")
+    twice = 2 if pure else 4
+    for first, second, bound in [
+        (nobody, worst, 1),
+        (worst, negative, twice),
+        (negative, data, twice),
+    ]:
+        a, b, draws, moved = replay(solver, PROBLEM, first, second, draws, record)
+        assert_same(a, b)
+        lengths = np.linalg.norm(moved, axis=1) * 1.3
+        spent = np.sum(lengths) if pure else np.sum(lengths**2)
+        assert 1e-3 * bound <= spent <= bound * (1 + 1e-6)
+        assert spent >= 0.999 * bound or not reached or second is data
+
+
+RELATIONS = ("add_or_remove_one", "replace_one", "replace_special")
+
+
+@pytest.mark.parametrize("relation", [None, *RELATIONS])
+@pytest.mark.parametrize("strategy", [None, "buffered", "tree", "variance_reduced_tree"])
+def test_budgets_are_spent(strategy, relation):
+    budget = dpjax.Budget(1.0, 1e-5, relation)
+    solver = DPFTRL.for_budget(PROBLEM, 3000, budget, strategy=strategy)
+    assert solver.relation == (relation or "replace_one")
+    added = relation == "add_or_remove_one"
+    assert isinstance(solver.sampler, IndependentPartition if added else DisjointPartition)
+    assert solver.sampler.steps == solver.strategy.num_steps == 54  # about the square root
+    assert 0.999 <= solver.guarantee().epsilon(1e-5) <= 1
+    assert solver.batch_size == pytest.approx(3000 / 54, abs=1)
+    if not added:
+        moves = 2 if solver.relation == "replace_one" else 1
+        exact = dp_accounting.get_epsilon_gaussian(solver.noise_multiplier / moves, 1e-5)
+        assert solver.guarantee().epsilon(1e-5) == pytest.approx(exact, rel=1e-4)
+
+
+def test_the_event_is_of_one_gaussian_however_many_steps():
+    for strategy in (BufferedToeplitz(7), BinaryTree(7), BinaryTree(9, 1.0), SplitNoise(7)):
+        guarantee = _solver(strategy=strategy).guarantee()
+        assert guarantee.event == dp_accounting.GaussianDpEvent(1.3)
+    pure = _solver(strategy=BinaryTree(7, distribution="l2")).guarantee()
+    assert pure.epsilon(1e-13) == pytest.approx(2 / 1.3, abs=1e-3)
+    sampler = IndependentPartition(7, 14, capacity=5)
+    guarantee = _solver(sampler=sampler, relation="add_or_remove_one").guarantee()
+    assert guarantee.failure_probability == sampler.failure_probability() > 0
+
+
+def test_what_comes_back_holds_no_buffers():
+    data = jax.tree.map(lambda a: a.astype(jnp.float32), _data())
+    solution = dpjax.solve(_solver(), PROBLEM, data, key=jax.random.key(0))
+    assert solution.state.noise is None
+    assert int(solution.state.count) == 7
+    assert np.isfinite(solution.params).all()
+
+
+def test_other_solvers_do_not_take_it_as_theirs():
+    """They would account for other noise, and give its buffers back."""
+    with pytest.raises(TypeError, match=r"primal must be a DPSGD .*got a DPFTRL"):
+        RateConstrainedSGDA(_solver(), 0.1, 1.0)
+
+
+def test_defaults_train():
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(3000, 3)).astype(np.float32)
+    data = {"x": jnp.asarray(x), "y": jnp.asarray(np.sign(x @ np.array([1.0, -1.0, 0.5])))}
+    problem = Risk.linear(lambda m, y: jax.nn.softplus(-y * m), 3)
+    solver = DPFTRL.for_budget(problem, 3000, dpjax.Budget(4.0, 1e-5))
+    params = dpjax.solve(solver, problem, data, key=jax.random.key(0)).params
+    assert np.mean(np.sign(x @ np.asarray(params)) == data["y"]) > 0.9
+
+
+@pytest.mark.parametrize(
+    ("wrong", "error", "message"),
+    [
+        ({"strategy": "tree"}, TypeError, "noise must be a strategy .*got 'tree'"),
+        ({"strategy": BufferedToeplitz(6)}, ValueError, "num_steps must be >= .*= 7, got 6"),
+        ({"sampler": FULL}, ValueError, "noise must be SplitNoise with FullBatch"),
+        ({"sampler": PoissonSampler(0.1, 7, 14)}, ValueError, "sampler must be .*PoissonSampler"),
+        ({"sampler": TaperedPartition(4, 14)}, ValueError, "sampler must be .*TaperedPartition"),
+        ({"relation": "add_or_remove_one"}, ValueError, "relation must be .*DisjointPartition"),
+        ({"clip_norm": -1.0}, ValueError, "clip_norm must be >= 0, got -1.0"),
+        ({"noise_multiplier": -1.0}, ValueError, "noise_multiplier must be >= 0, got -1.0"),
+    ],
+    ids=lambda v: str(v)[:30],
+)
+def test_wrong_fields_are_named(wrong, error, message):
+    with pytest.raises(error, match=message):
+        _solver(**wrong)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "error", "message"),
+    [
+        ({"num_records": 0}, ValueError, "num_records must be >= 1, got 0"),
+        ({"steps": 0}, ValueError, "steps must be >= 1, got 0"),
+        ({"steps": 51}, ValueError, "steps must be <= num_records = 50, got 51"),
+        ({"steps": 2.5}, TypeError, "steps must be an integer, got 2.5"),
+        ({"batch_size": 0}, ValueError, "batch_size must be > 0, got 0"),
+        ({"strategy": "white"}, ValueError, "strategy must be .*got 'white'"),
+        ({"strategy": BinaryTree(3), "steps": 4}, ValueError, "num_steps must be >= .*4, got 3"),
+        ({"sampler": PoissonSampler(0.1, 3, 50)}, ValueError, "sampler must be .*PoissonSampler"),
+        ({"rate": 1.0}, TypeError, "unknown field 'rate'; DPFTRL has .*strategy"),
+    ],
+    ids=lambda v: str(v)[:30],
+)
+def test_wrong_plans_are_named(wrong, error, message):
+    with pytest.raises(error, match=message):
+        DPFTRL.for_budget(PROBLEM, **({"num_records": 50, "budget": BUDGET} | wrong))
+
+
+def test_batch_sizes_give_steps():
+    solver = DPFTRL.for_budget(PROBLEM, 100, BUDGET, batch_size=30)
+    assert solver.sampler == DisjointPartition(3, 33)
+    assert DPFTRL.for_budget(PROBLEM, 1, BUDGET).sampler == DisjointPartition(1, 1)
