@@ -161,7 +161,7 @@ def _default_steps(
 
 
 def _single_pass_clip(problem: Any, fields: dict[str, Any]) -> str:
-    """`"whole"` costs less noise, but cuts too much where gradients turn within a small distance."""
+    """`"whole"` has less noise, but cuts too much where gradients turn within a small distance."""
     turns = float(fields["smoothness"]) * float(_radius(problem)) > 10 * float(fields["clip_norm"])
     if not turns:
         return "whole"
