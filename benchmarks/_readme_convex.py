@@ -129,6 +129,10 @@ def _table(head: list[str], rows: list[list[str]]) -> str:
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
 
+def _four(value: float | None) -> str:
+    return "" if value is None else f"{value:.4f}"
+
+
 def _lessons(result: dict[str, Any]) -> list[str]:
     """What the smaller tables say."""
     learners = {(r["task"], r.get("n"), r["learner"]): r["mean"] for r in result["learners"]}
@@ -136,8 +140,8 @@ def _lessons(result: dict[str, Any]) -> list[str]:
     names = list(dict.fromkeys(r["learner"] for r in result["learners"]))
     rows = [
         [
-            f"`{name}`",
-            *[f"{learners['logistic', n, name]:.4f}" for n in (1_000, 10_000)],
+            name if name == online_to_batch.FIXED else f"`{name}`",
+            *[_four(learners.get(("logistic", n, name))) for n in (1_000, 10_000)],
             f"{learners['quadratic, no noise', None, name]:.1e}",
         ]
         for name in names

@@ -7,9 +7,10 @@ ADVICE = """
 - **Matrix games and other saddle points**: where a record's whole matrix can be read, `DPSGD` on
   both players (it takes a `Saddle`; `average="uniform"`): at 300 strategies its gap is a tenth of
   ours. `SaddleMirrorDescent` reads a few rows and columns of a record, and still works at 10^6.
-- **Convex risks on an l2 ball**: `OnlineToBatch`, which reads all data at every step; with
-  `single_pass=True` where it can be read once only. `DPSGD`, whose step size then matters, for what
-  is not convex and where batches are all that fits.
+- **Convex risks on an l2 ball**: `OnlineToBatch` where the radius times the smoothness is not much
+  more than the bound on gradients, as in the synthetic problems above, and in one pass over the
+  data (`single_pass=True`) in any case: `DPFTRL` was worse. `DPSGD` where the way is longer, as on
+  Adult and Credit default, and for what is not convex.
 - **Convex risks on an l1 ball or polytope**: `FrankWolfe`, which reads all data at every step, had
   the least error with default settings, but for small problems that `DPSGD` or noisy statistics
   solve. In one pass over the data `AnytimeMirrorDescent`.

@@ -6,6 +6,7 @@ the steps, and the square of the largest. Times are of steps of a scan that only
 million numbers and adds it, with the state updated in place, in one process and in turn.
 """
 
+import functools
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,7 @@ from dpjax.transforms import (
 SIZES = (1_024, 4_096, 16_384)
 DIM = 1_000_000
 STEPS = 20
+STEPS_MADE_FOR = 1_024
 
 
 def run(*, fast: bool, data: Path | None) -> dict[str, Any]:
@@ -36,10 +38,10 @@ def run(*, fast: bool, data: Path | None) -> dict[str, Any]:
     dim, repeats = (10_000, 3) if fast else (DIM, 15)
     calls = {
         "independent": _loop(add_gaussian(1.0), dim),
-        "buffered Toeplitz": _loop(correlated_noise(BufferedToeplitz(1_024)), dim),
-        "binary tree": _loop(correlated_noise(BinaryTree(1_024)), dim),
+        "buffered Toeplitz": _loop(correlated_noise(BufferedToeplitz(STEPS_MADE_FOR)), dim),
+        "binary tree": _loop(correlated_noise(BinaryTree(STEPS_MADE_FOR)), dim),
         "binary tree, variance reduced": _loop(
-            correlated_noise(BinaryTree(1_024, variance_reduced=True)), dim
+            correlated_noise(BinaryTree(STEPS_MADE_FOR, variance_reduced=True)), dim
         ),
     }
     seconds = _runner.interleaved(calls, repeats=repeats)
@@ -94,23 +96,30 @@ def _buffers(strategy: Any) -> int:
     return sum(sizes) // 7
 
 
-def _loop(transform: Any, dim: int) -> Callable[[], jax.Array]:
+def _loop(transform: Any, dim: int) -> Callable[[], Any]:
     stage = optax.with_extra_args_support(transform)
 
-    @jax.jit
-    def many(data: jax.Array) -> jax.Array:
+    @functools.partial(jax.jit, donate_argnums=1)
+    def many(data: jax.Array, carry: Any) -> Any:
         key = jax.random.wrap_key_data(data)
-        total = jnp.zeros(dim)
 
         def body(carry: Any, _: None) -> tuple[Any, None]:
             total, state = carry
             noise, state = stage.update(jnp.zeros(dim), state, key=key)
             return (total + noise, state), None
 
-        (total, _), _ = jax.lax.scan(body, (total, stage.init(total)), None, length=STEPS)
-        return total
+        return jax.lax.scan(body, carry, None, length=STEPS)[0]
 
-    return lambda: many(jax.random.key_data(jax.random.key(0)))
+    key = jax.random.key_data(jax.random.key(0))
+    total = jnp.zeros(dim)
+    # training goes on from one call to the next, in the same buffers
+    held = [(total, jax.tree.map(jnp.array, stage.init(total)))]
+
+    def call() -> Any:
+        held[0] = many(key, held[0])
+        return held[0]
+
+    return call
 
 
 def summary(result: dict[str, Any]) -> str:
