@@ -9,8 +9,9 @@ ADVICE = """
   ours. `SaddleMirrorDescent` reads a few rows and columns of a record, and still works at 10^6.
 - **Convex risks on an l2 ball**: `OnlineToBatch` where the radius times the smoothness is not much
   more than the bound on gradients, as in the synthetic problems above, and in one pass over the
-  data (`single_pass=True`) in any case: `DPFTRL` was worse. `DPSGD` where the way is longer, as on
-  Adult and Credit default, and for what is not convex.
+  data (`single_pass=True`): `DPFTRL` was worse wherever training was of use. `DPSGD` where the way
+  is longer, as on Adult and Credit default, and for what is not convex. For logistic regression in
+  few dimensions objective perturbation, as in diffprivlib, is hard to beat.
 - **Convex risks on an l1 ball or polytope**: `FrankWolfe`, which reads all data at every step, had
   the least error with default settings, but for small problems that `DPSGD` or noisy statistics
   solve. In one pass over the data `AnytimeMirrorDescent`.
