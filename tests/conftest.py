@@ -48,3 +48,16 @@ def key():
 def rng():
     """A NumPy generator, the same in every test."""
     return np.random.default_rng(0)
+
+
+@pytest.fixture
+def x64():
+    """Double precision within one test, where an oracle is exact."""
+    if hasattr(jax, "enable_x64"):
+        with jax.enable_x64(True):
+            yield
+    else:  # before jax 0.8
+        from jax.experimental import enable_x64
+
+        with enable_x64():
+            yield

@@ -8,20 +8,17 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from dp_accounting import dp_event as dpe
 from jax.typing import ArrayLike
 
 from dpjax.core import PyTree, check_between, check_nonnegative
-from dpjax.privacy import RelationLike
 from dpjax.transforms._buffered_toeplitz_error import column_norms, prefix_stddev
 from dpjax.transforms._buffered_toeplitz_table import TABLE
 from dpjax.transforms._computed_once import computed_once
 from dpjax.transforms._strategy import (
     Draw,
+    GaussianStrategy,
     check_steps,
-    gaussian_event,
     host_scales,
-    standard_normal,
     valid_scale,
     wide_zeros,
 )
@@ -41,7 +38,7 @@ class BufferedToeplitzState(NamedTuple):
 
 @jax.tree_util.register_static
 @dataclasses.dataclass(frozen=True)
-class BufferedToeplitz:
+class BufferedToeplitz(GaussianStrategy):
     r"""Noise that a Toeplitz matrix with a few buffers correlates.
 
     $$ \gamma_t - \gamma_{t-1} = \text{scale}_t\, n_t\, y_t, \qquad
@@ -132,17 +129,6 @@ class BufferedToeplitz:
         )
         step = jax.tree.map(lambda y: stddev.astype(y.dtype) * y, y)
         return step, BufferedToeplitzState(state.count + 1, buffers)
-
-    def noise(self, key: jax.Array, like: PyTree) -> PyTree:
-        """Standard normal noise."""
-        return standard_normal(key, like)
-
-    def event(
-        self, noise_multiplier: float, relation: RelationLike = "add_or_remove_one"
-    ) -> dpe.DpEvent:
-        """The event of a whole run: a Gaussian, under every relation."""
-        del relation
-        return gaussian_event(noise_multiplier)
 
     def prefix_stddev(self, scales: ArrayLike | None = None) -> np.ndarray:
         """Deviation of a coordinate of each prefix's noise at noise multiplier 1, `[T]` float64."""

@@ -8,19 +8,16 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from dp_accounting import dp_event as dpe
 from jax.typing import ArrayLike
 from scipy import linalg, signal
 
 from dpjax.core import PyTree, check_finite, check_int
-from dpjax.privacy import RelationLike
 from dpjax.transforms._buffered_toeplitz import BufferedToeplitz
 from dpjax.transforms._strategy import (
     Draw,
+    GaussianStrategy,
     NoiseStrategy,
-    gaussian_event,
     host_scales,
-    standard_normal,
     valid_scale,
     wide_zeros,
 )
@@ -132,7 +129,7 @@ class StreamingState(NamedTuple):
 
 @jax.tree_util.register_static
 @dataclasses.dataclass(frozen=True, eq=False)
-class StreamingStrategy:
+class StreamingStrategy(GaussianStrategy):
     """What `from_jax_privacy` makes; compared by identity.
 
     Attributes:
@@ -164,17 +161,6 @@ class StreamingStrategy:
             y, stream = self.stream.multiply_next(draw(0), state.stream)
         step = jax.tree.map(lambda y: stddev.astype(y.dtype) * y, y)
         return step, StreamingState(state.count + 1, stream)
-
-    def noise(self, key: jax.Array, like: PyTree) -> PyTree:
-        """Standard normal noise."""
-        return standard_normal(key, like)
-
-    def event(
-        self, noise_multiplier: float, relation: RelationLike = "add_or_remove_one"
-    ) -> dpe.DpEvent:
-        """The event of a whole run: a Gaussian, under every relation."""
-        del relation
-        return gaussian_event(noise_multiplier)
 
     def prefix_stddev(self, scales: ArrayLike | None = None) -> np.ndarray:
         """Deviation of a coordinate of each prefix's noise at noise multiplier 1, `[T]` float64."""

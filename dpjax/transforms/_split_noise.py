@@ -7,16 +7,13 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from dp_accounting import dp_event as dpe
 from jax.typing import ArrayLike
 
 from dpjax.core import PyTree, check_int, check_nonnegative, check_rate
-from dpjax.privacy import RelationLike
 from dpjax.transforms._strategy import (
     Draw,
-    gaussian_event,
+    GaussianStrategy,
     host_scales,
-    standard_normal,
     valid_scale,
 )
 
@@ -29,7 +26,7 @@ class SplitNoiseState(NamedTuple):
 
 @jax.tree_util.register_static
 @dataclasses.dataclass(frozen=True)
-class SplitNoise:
+class SplitNoise(GaussianStrategy):
     r"""Independent noise, of which every step has its share, for records that are in every step.
 
     $$ \gamma_t - \gamma_{t-1} = \frac{\text{scale}_t}{\sqrt{p_t}}\, z_t, \qquad
@@ -100,17 +97,6 @@ class SplitNoise:
         """Of a coordinate of the increment after `count` steps; may be traced."""
         dtype = jnp.result_type(float)
         return jnp.square(jnp.asarray(scale, dtype)) / jnp.asarray(self.shares, dtype)[count]
-
-    def noise(self, key: jax.Array, like: PyTree) -> PyTree:
-        """Standard normal draws."""
-        return standard_normal(key, like)
-
-    def event(
-        self, noise_multiplier: float, relation: RelationLike = "add_or_remove_one"
-    ) -> dpe.DpEvent:
-        """One Gaussian: that of all steps together."""
-        del relation
-        return gaussian_event(noise_multiplier)
 
     def prefix_stddev(self, scales: ArrayLike | None = None) -> np.ndarray:
         """Deviation of a coordinate of each sum's noise at noise multiplier 1, `[T]` float64."""

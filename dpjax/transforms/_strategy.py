@@ -96,6 +96,21 @@ def host_scales(scales: ArrayLike | None, num_steps: int) -> np.ndarray:
     return np.asarray(scales, np.float64)
 
 
+class GaussianStrategy:
+    """The part that strategies of normal noise share; each is normalised to one Gaussian."""
+
+    def noise(self, key: jax.Array, like: PyTree) -> PyTree:
+        """Standard normal noise."""
+        return standard_normal(key, like)
+
+    def event(
+        self, noise_multiplier: float, relation: RelationLike = "add_or_remove_one"
+    ) -> dpe.DpEvent:
+        """The event of a whole run: a Gaussian, under every relation."""
+        del relation
+        return gaussian_event(noise_multiplier)
+
+
 def check_shapes_agree(update: jax.Array, noise: jax.Array) -> None:
     """Raises ValueError where an update would be broadcast, and its entries share their noise."""
     if jnp.shape(update) != noise.shape:
