@@ -97,6 +97,12 @@ class Risk:
             return self.loss.gradients(margins_at(batch["x"], params), batch)
         return jax.vmap(jax.grad(self.loss), in_axes=(None, 0))(params, batch)
 
+    def per_example_losses(self, params: PyTree, batch: PyTree) -> jax.Array:
+        """Loss of each record, `[B]`; the loss need not be differentiable."""
+        if isinstance(self.loss, LinearLoss):
+            return self.loss.values(margins_at(batch["x"], params), batch)
+        return jax.vmap(self.loss, in_axes=(None, 0))(params, batch)
+
     def project(self, params: PyTree) -> PyTree:
         """The nearest point of the ball."""
         if self.radius is None:
@@ -105,10 +111,4 @@ class Risk:
 
     def mean_loss(self, params: PyTree, data: PyTree) -> jax.Array:
         """Mean loss over `data`, a scalar. **Not private**."""
-
-        def values(batch: PyTree) -> jax.Array:
-            if isinstance(self.loss, LinearLoss):
-                return self.loss.values(margins_at(batch["x"], params), batch)
-            return jax.vmap(self.loss, in_axes=(None, 0))(params, batch)
-
-        return mean_over_records(values, data)
+        return mean_over_records(lambda batch: self.per_example_losses(params, batch), data)

@@ -14,6 +14,9 @@ from dpjax.solvers._multilevel_saddle import MultilevelState as MultilevelState
 from dpjax.solvers._online_to_batch import OnlineToBatch as OnlineToBatch
 from dpjax.solvers._online_to_batch import OnlineToBatchInfo as OnlineToBatchInfo
 from dpjax.solvers._online_to_batch import OnlineToBatchState as OnlineToBatchState
+from dpjax.solvers._online_to_nonconvex import OnlineToNonconvex as OnlineToNonconvex
+from dpjax.solvers._online_to_nonconvex import OnlineToNonconvexInfo as OnlineToNonconvexInfo
+from dpjax.solvers._online_to_nonconvex import OnlineToNonconvexState as OnlineToNonconvexState
 from dpjax.solvers._rate_constrained_sgda import RateConstrainedSGDA as RateConstrainedSGDA
 from dpjax.solvers._rate_constrained_sgda import SGDAInfo as SGDAInfo
 from dpjax.solvers._rate_constrained_sgda import SGDAState as SGDAState

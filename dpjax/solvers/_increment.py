@@ -75,11 +75,11 @@ def clipped_increments(bound: IncrementBound, clip: str, norm: str, centre: PyTr
         del params, key, extra
         before, now = per_example
         if clip == "whole":
-            both = _combination(bound.old_weight - bound.weight, before, bound.weight, now)
+            both = combination(bound.old_weight - bound.weight, before, bound.weight, now)
             total, _ = clip_by_norm(bound.clip_norm, norm).update(both, None, mask=mask)
             return _shaped(total, centre), state
         old, _ = clip_by_norm(bound.clip_norm, norm).update(before, None, mask=mask)
-        change = _combination(-1.0, before, 1.0, now)
+        change = combination(-1.0, before, 1.0, now)
         if clip == "centred":
             new = _clip_around(centre, change, mask, bound.radius)
         else:
@@ -104,9 +104,9 @@ def clipped_share(
     """Which records `[B]` clipping changes, of each bound. **Not private**."""
     before, now = per_example
     if clip == "whole":
-        both = _combination(bound.old_weight - bound.weight, before, bound.weight, now)
+        both = combination(bound.old_weight - bound.weight, before, bound.weight, now)
         return {"clipped": per_example_norm(both, norm) > bound.clip_norm}
-    change = _combination(-1.0, before, 1.0, now)
+    change = combination(-1.0, before, 1.0, now)
     size = _distance(centre, change) if clip == "centred" else per_example_norm(change, norm)
     # the rounding of a change within its bound is no clipping
     return {
@@ -151,7 +151,7 @@ def _squared_distance(leaf: Any, offset: jax.Array) -> jax.Array:
     return jnp.maximum(size - 2 * jnp.sum(cross * right, axis=1), 0) + lost
 
 
-def _combination(a: ArrayLike, first: PyTree, b: ArrayLike, second: PyTree) -> PyTree:
+def combination(a: ArrayLike, first: PyTree, b: ArrayLike, second: PyTree) -> PyTree:
     """`a * first + b * second`, kept factored where both have the same inputs."""
 
     def add(x: Any, y: Any) -> Any:

@@ -11,6 +11,10 @@ from dpjax.transforms._buffered_toeplitz import BufferedToeplitzState as Buffere
 from dpjax.transforms._clip import clip_by_norm as clip_by_norm
 from dpjax.transforms._clip import clip_scale as clip_scale
 from dpjax.transforms._clip import per_example_norm as per_example_norm
+from dpjax.transforms._clipped_displacement import (
+    ClippedDisplacementState as ClippedDisplacementState,
+)
+from dpjax.transforms._clipped_displacement import clipped_displacement as clipped_displacement
 from dpjax.transforms._coin_betting import coin_betting as coin_betting
 from dpjax.transforms._constraint_reduction import ReductionState as ReductionState
 from dpjax.transforms._correlated import correlated_noise as correlated_noise
@@ -42,7 +46,14 @@ from dpjax.transforms._outer import OuterProduct as OuterProduct
 from dpjax.transforms._parameter_free import parameter_free as parameter_free
 from dpjax.transforms._projected import projected as projected
 from dpjax.transforms._range import clip_by_range as clip_by_range
+from dpjax.transforms._restart_noise import RestartNoise as RestartNoise
+from dpjax.transforms._restart_noise import RestartNoiseState as RestartNoiseState
+from dpjax.transforms._restarted_sums import RestartedSumsState as RestartedSumsState
+from dpjax.transforms._restarted_sums import restarted_sums as restarted_sums
 from dpjax.transforms._signs import PackedSigns as PackedSigns
+from dpjax.transforms._smooth_first_order import smooth_first_order as smooth_first_order
+from dpjax.transforms._smooth_zeroth_order import ZerothOrder as ZerothOrder
+from dpjax.transforms._smooth_zeroth_order import smooth_zeroth_order as smooth_zeroth_order
 from dpjax.transforms._split_noise import SplitNoise as SplitNoise
 from dpjax.transforms._split_noise import SplitNoiseState as SplitNoiseState
 from dpjax.transforms._split_noise import is_every_step as is_every_step

@@ -17,7 +17,7 @@ from dpjax.solvers._increment import (
     CLIPS,
     Gradients,
     IncrementBound,
-    _combination,
+    combination,
     clipped_increments,
     clipped_share,
 )
@@ -167,7 +167,7 @@ def test_gradients_of_linear_models_stay_factored():
 
         def change(batch, problem=problem):
             first, second = (problem.per_example_gradients(problem.init, batch) for _ in range(2))
-            return _combination(-1.0, first, 1.0, second)
+            return combination(-1.0, first, 1.0, second)
 
         shapes = jax.eval_shape(change, batch)
         found = jax.tree.leaves(shapes, is_leaf=lambda a: isinstance(a, OuterProduct))

@@ -1,0 +1,67 @@
+"""Which samplers, noise and directions of `OnlineToNonconvex` fit together."""
+
+from typing import Any
+
+from dp_accounting import dp_event as dpe
+
+from dpjax.core import check_int
+from dpjax.sampling import DisjointPartition, IndependentPartition, TaperedPartition
+from dpjax.transforms import BinaryTree, NoiseStrategy, is_every_step
+
+
+def check_fit(solver: Any) -> None:
+    """Raises where the fields, each fine by itself, do not fit."""
+    noise, sampler = solver.noise, solver.sampler
+    if not isinstance(noise, NoiseStrategy):
+        raise TypeError(f"noise must be a NoiseStrategy, got {noise!r}")
+    gaussian_multiplier(noise, 1.0, solver.relation)
+    check_int("block_size", solver.block_size, minimum=1)
+    if solver.num_moves % solver.block_size:
+        raise ValueError(
+            f"block_size must divide the number of moves {solver.num_moves}, "
+            f"got {solver.block_size}"
+        )
+    if not solver.common_directions and solver.directions != "record":
+        raise ValueError("common_directions=False needs directions='record', got 'shared'")
+    _check_participation(solver, noise, sampler)
+    if solver.as_published and not (type(noise) is BinaryTree and plain_tree(noise)):
+        raise ValueError(f"noise must be BinaryTree(period) with as_published, got {noise!r}")
+    if solver.as_published and solver.increment_records is None:
+        raise ValueError("increment_records is required with as_published")
+
+
+def _check_participation(solver: Any, noise: Any, sampler: Any) -> None:
+    period, size = noise.num_steps, solver.increment_records
+    if size is None:
+        single = isinstance(sampler, DisjointPartition | TaperedPartition | IndependentPartition)
+        if not is_every_step(noise) and (period > 1 or not single):
+            raise ValueError(
+                "noise must be SplitNoise where all records of a batch take part in every move, "
+                f"got {noise!r}; set increment_records with DisjointPartition for {noise!r}"
+            )
+        return
+    check_int("increment_records", size, minimum=1)
+    if not isinstance(sampler, DisjointPartition):
+        raise ValueError(
+            "increment_records needs DisjointPartition, whose records keep their places, "
+            f"got {type(sampler).__name__}"
+        )
+    left = sampler.batch_size - (period - 1) * size
+    if left < 1:
+        raise ValueError(
+            f"increment_records must leave records for the first move: {period - 1} changes of "
+            f"{size} are more than batch_size - 1 = {sampler.batch_size - 1}"
+        )
+
+
+def plain_tree(noise: BinaryTree) -> bool:
+    """Whether a tree's nodes have one deviation for equal scales, and prefixes add nodes up."""
+    return noise.exponent == 0 and not noise.variance_reduced and noise.distribution == "gaussian"
+
+
+def gaussian_multiplier(noise: Any, noise_multiplier: float, relation: str) -> float:
+    """Noise multiplier of the Gaussian that a period is; raises ValueError if it is none."""
+    event = noise.event(noise_multiplier, relation)
+    if not isinstance(event, dpe.GaussianDpEvent):
+        raise ValueError(f"noise must be Gaussian, got {noise!r} with {type(event).__name__}")
+    return event.noise_multiplier

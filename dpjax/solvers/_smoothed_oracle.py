@@ -1,0 +1,115 @@
+"""What records tell of a smoothed loss at a point, and the gradient that sums of it make."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from dpjax.core import PyTree
+from dpjax.solvers._increment import combination
+from dpjax.transforms import (
+    clip_by_norm,
+    microbatched_sum,
+    smooth_first_order,
+    smooth_zeroth_order,
+)
+
+DIRECTIONS = ("shared", "record")
+ORACLES = ("first", "zeroth")
+
+_OTHER = 2**31  # no place in a batch
+
+
+class Part(NamedTuple):
+    """Records of a batch `[B, ...]`, which of them are there, and their places `[B]` in it."""
+
+    batch: PyTree
+    mask: jax.Array
+    places: jax.Array
+
+
+class SmoothedOracle(NamedTuple):
+    """What is summed over records, and what is made of the sum.
+
+    Attributes:
+      values: `values(point, batch, places, key) -> [B, *s]`, along the key's directions.
+      gradient: `gradient(sum, point, key) -> tree [*p]`.
+      zeros: The sum over no records, `[*s]`.
+      microbatch_size: Records whose values coexist; None for all.
+      common: Whether a change is taken along the same directions at both points.
+    """
+
+    values: Callable[[PyTree, PyTree, jax.Array, jax.Array], PyTree]
+    gradient: Callable[[PyTree, PyTree, jax.Array], PyTree]
+    zeros: PyTree
+    microbatch_size: int | None
+    common: bool
+
+    def total(self, point: PyTree, part: Part, clip_norm: Any, key: jax.Array) -> PyTree:
+        """Sum over records of their values at a point, clipped to a norm."""
+        return self._sum(
+            lambda batch, places: self.values(point, batch, places, key), clip_norm, part
+        )
+
+    def change(
+        self, before: PyTree, now: PyTree, part: Part, clip_norm: Any, key: jax.Array
+    ) -> PyTree:
+        """Sum over records of how their values change between points, clipped to a norm."""
+        other = key if self.common else jax.random.fold_in(key, _OTHER)
+
+        def values(batch: PyTree, places: jax.Array) -> PyTree:
+            old = self.values(before, batch, places, other)
+            return combination(-1.0, old, 1.0, self.values(now, batch, places, key))
+
+        return self._sum(values, clip_norm, part)
+
+    def _sum(self, values: Callable[..., PyTree], clip_norm: Any, part: Part) -> PyTree:
+        total = microbatched_sum(
+            lambda rows: values(*rows),
+            clip_by_norm(clip_norm),
+            (part.batch, part.places),
+            part.mask,
+            size=self.microbatch_size,
+        )
+        # a sum of factored gradients may have an axis of one that the parameters have not
+        return jax.tree.map(lambda t, z: t.reshape(z.shape).astype(z.dtype), total, self.zeros)
+
+
+def make_oracle(solver: Any, problem: Any, point: PyTree) -> SmoothedOracle:
+    """The oracle that a solver's fields describe, at points like `point`."""
+
+    def losses(params: PyTree, batch: PyTree) -> jax.Array:
+        return problem.per_example_losses(_like(params, problem.init), batch)
+
+    def gradients(params: PyTree, batch: PyTree) -> PyTree:
+        return problem.per_example_gradients(_like(params, problem.init), batch)
+
+    radius, count, kind = solver.smoothing_radius, solver.num_directions, solver.directions
+    size, common = solver.microbatch_size, solver.common_directions
+    still = jax.tree.map(jnp.zeros_like, point)
+    if solver.oracle == "zeroth" and kind == "shared":
+        zeroth = smooth_zeroth_order(losses, radius, count)
+        return SmoothedOracle(
+            lambda at, batch, places, key: zeroth.coordinates(at, batch, key=key),
+            lambda total, at, key: zeroth.gradient(total, at, key=key),
+            jnp.zeros(count, jnp.result_type(float)),
+            size,
+            common,
+        )
+    own: Callable[..., PyTree] = (
+        smooth_first_order(gradients, radius, count, directions=kind)
+        if solver.oracle == "first"
+        else smooth_zeroth_order(losses, radius, count, directions=kind)
+    )
+
+    def values(at: PyTree, batch: PyTree, places: jax.Array, key: jax.Array) -> PyTree:
+        # records of other microbatches have other directions
+        return own(at, batch, key=key if kind == "shared" else jax.random.fold_in(key, places[0]))
+
+    return SmoothedOracle(values, lambda total, at, key: total, still, size, common)
+
+
+def _like(params: PyTree, like: PyTree) -> PyTree:
+    """In the dtypes that the problem's parameters have."""
+    return jax.tree.map(lambda x, p: x.astype(jnp.result_type(p)), params, like)

@@ -1,0 +1,157 @@
+"""Uniform directions of a whole tree, which smoothed oracles share."""
+
+import functools
+import math
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from dpjax.core import PyTree
+from dpjax.transforms._weighted_sum import wide
+
+KINDS = ("shared", "record")
+
+# accelerators multiply float32 with 10 bits by default, and directions would not be unit vectors
+_EXACT = jax.lax.Precision.HIGHEST
+# sin(pi t) = q P(|q|) with q = t (1 - |t|), to 6e-8 on [-1, 1]
+_SINE = (3.141586, 3.1418488, 1.1123958, 0.21931567)
+# a point of the ball of R^d: all but two coordinates of a point of the sphere of R^(d + 2)
+_LEFT_OUT = 2
+
+
+class Directions(NamedTuple):
+    """Directions as normal rows and the inverses of their norms, so that no row is rescaled.
+
+    Attributes:
+      rows: `[n, d]` float32.
+      inverse: `[n]`, at least float32; `inverse[:, None] * rows` are the directions.
+    """
+
+    rows: jax.Array
+    inverse: jax.Array
+
+
+def num_entries(params: PyTree) -> int:
+    """Number d of real entries of a tree; raises unless there are some, all of a float type."""
+    for path, leaf in jax.tree_util.tree_leaves_with_path(params):
+        if not jnp.issubdtype(jnp.result_type(leaf), jnp.floating):
+            where = "params" + jax.tree_util.keystr(path)
+            raise TypeError(f"{where} must be of a float type, got {jnp.result_type(leaf)}")
+    dim = sum(math.prod(np.shape(leaf)) for leaf in jax.tree.leaves(params))
+    if dim < 1:
+        raise ValueError(f"params must have at least 1 entry, got {dim}")
+    return dim
+
+
+def wide_type(params: PyTree) -> Any:
+    """The type that holds every leaf of a tree, at least float32."""
+    return jnp.result_type(*[wide(leaf).dtype for leaf in jax.tree.leaves(params)])
+
+
+def draw_directions(seeds: jax.Array, params: PyTree, *, ball: bool = False) -> Directions:
+    """One direction of the whole tree for each seed, uniform on the unit sphere or in the ball.
+
+    The norm is that of the tree, not of its leaves. A direction depends on its seed and on d alone:
+    not on those drawn with it, nor, but for rounding, on the type of the leaves. None is 0 or NaN,
+    and for d = 1 those of the sphere are 1 and -1.
+
+    Args:
+      seeds: `[n, 2]` uint32, as `direction_seeds` gives.
+      params: Tree with d entries.
+      ball: Whether uniform in the unit ball.
+    """
+    dim = num_entries(params)
+    rows = normal_rows(seeds, dim + _LEFT_OUT if ball else dim)
+    squares = jnp.sum(jnp.square(rows.astype(wide_type(params))), axis=1)
+    return Directions(rows[:, :dim], jax.lax.rsqrt(squares))
+
+
+def direction_seeds(key: jax.Array, *numbers: jax.Array) -> jax.Array:
+    """64 bits of the keys `fold_in(fold_in(key, i), j)`, numbers i and j `[n]`; `[n, 2]` uint32."""
+
+    def seed(at: tuple[jax.Array, ...]) -> jax.Array:
+        own = functools.reduce(jax.random.fold_in, at, key)
+        return jax.random.key_data(own) if threefry else jax.random.bits(own, (2,), jnp.uint32)
+
+    threefry = str(jax.random.key_impl(key)) == "threefry2x32"
+    # what hardware generators draw in a batch depends on all of the batch
+    return jax.vmap(seed)(numbers) if threefry else jax.lax.map(seed, numbers)
+
+
+def normal_rows(seeds: jax.Array, dim: int) -> jax.Array:
+    """Normal numbers, `[n, dim]` float32, a row for each seed; no number is 0.
+
+    Box and Muller's, 16 bits for the radius and 16 for the angle: two numbers a word, up to 4.85
+    deviations, with signs exactly symmetric. For directions, which are public and so many that
+    `jax.random.normal` would take as long as losses do; not for noise that is to hide anything.
+    """
+    half = -(-dim // 4)
+    counters = jnp.arange(2 * half, dtype=jnp.uint32)[None]
+    halves = counters[:, :half], counters[:, half:]
+    # what is concatenated is written out once, and not computed again by each that reads it
+    words = jnp.concatenate([_mixed(seeds, part) for part in halves], axis=1)
+    radius = jnp.sqrt(-2 * jnp.log((_signed(words >> 16) + 0.5) * 2.0**-16))
+    angle = (words << 16) | np.uint32(1 << 15)  # never a multiple of a right angle
+    quarter = np.uint32(1 << 30)
+    rows = jnp.concatenate([radius * _sine(angle + quarter), radius * _sine(angle)], axis=1)
+    return rows[:, :dim]
+
+
+def displaced(params: PyTree, directions: Directions, lengths: jax.Array) -> PyTree:
+    """The points `params + lengths[k] * direction[i]`, leaves `[k * n, *p]` of at least float32."""
+    steps = lengths[:, None] * directions.inverse[None]
+
+    def move(leaf: Any, rows: jax.Array) -> jax.Array:
+        at = wide(leaf)
+        by = jnp.expand_dims(steps.astype(at.dtype), range(2, 2 + at.ndim))
+        return (at[None, None] + by * rows[None]).reshape(-1, *at.shape)
+
+    return jax.tree.map(move, params, unflatten(directions.rows, params))
+
+
+def combined(weights: jax.Array, directions: Directions) -> jax.Array:
+    """The sums of `weights[..., i] * direction[i]`, `[..., d]`; `unflatten` makes trees of them."""
+    scaled = weights.astype(directions.inverse.dtype) * directions.inverse
+    return jnp.matmul(scaled, directions.rows.astype(scaled.dtype), precision=_EXACT)
+
+
+def unflatten(flat: jax.Array, params: PyTree) -> PyTree:
+    """The vectors `[..., d]` as trees like `params`, leaves `[..., *p]` of at least float32."""
+    leaves, treedef = jax.tree.flatten(params)
+    ends = np.cumsum([math.prod(np.shape(leaf)) for leaf in leaves])
+    parts = []
+    for leaf, end in zip(leaves, ends, strict=True):
+        shape = np.shape(leaf)
+        part = flat[..., end - math.prod(shape) : end].reshape(*flat.shape[:-1], *shape)
+        parts.append(part.astype(wide(leaf).dtype))
+    return jax.tree.unflatten(treedef, parts)
+
+
+def _mixed(seeds: jax.Array, counters: jax.Array) -> jax.Array:
+    """A random word for every seed `[n, 2]` and counter `[1, k]`, `[n, k]` uint32."""
+    return _hash(_hash(counters + seeds[:, :1]) + seeds[:, 1:])
+
+
+def _hash(word: jax.Array) -> jax.Array:
+    """A bijection of words in which every bit of the input turns every other with chance 1/2."""
+    word = (word ^ (word >> 16)) * np.uint32(0x21F0AAAD)
+    word = (word ^ (word >> 15)) * np.uint32(0x735A2D97)
+    return word ^ (word >> 15)
+
+
+def _signed(words: jax.Array) -> jax.Array:
+    """The words as signed integers, in float32."""
+    return words.astype(jnp.int32).astype(jnp.float32)
+
+
+def _sine(angle: jax.Array) -> jax.Array:
+    """Sine of an angle in units of a turn over 2^32."""
+    t = _signed(angle) * 2.0**-31
+    q = t * (1 - jnp.abs(t))
+    modulus = jnp.abs(q)
+    value = jnp.full_like(q, _SINE[-1])
+    for coefficient in _SINE[-2::-1]:
+        value = value * modulus + coefficient
+    return q * value
