@@ -1,5 +1,6 @@
 """dpjax: private optimisation in JAX, as pure gradient transformations and jitted solvers."""
 
+from dpjax import audit as audit
 from dpjax import datasets as datasets
 from dpjax import geometry as geometry
 from dpjax import privacy as privacy

@@ -17,6 +17,7 @@ from dpjax.solvers._online_to_batch import OnlineToBatchState as OnlineToBatchSt
 from dpjax.solvers._online_to_nonconvex import OnlineToNonconvex as OnlineToNonconvex
 from dpjax.solvers._online_to_nonconvex import OnlineToNonconvexInfo as OnlineToNonconvexInfo
 from dpjax.solvers._online_to_nonconvex import OnlineToNonconvexState as OnlineToNonconvexState
+from dpjax.solvers._online_to_nonconvex_theory import stationarity_plan as stationarity_plan
 from dpjax.solvers._rate_constrained_sgda import RateConstrainedSGDA as RateConstrainedSGDA
 from dpjax.solvers._rate_constrained_sgda import SGDAInfo as SGDAInfo
 from dpjax.solvers._rate_constrained_sgda import SGDAState as SGDAState

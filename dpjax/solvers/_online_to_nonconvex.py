@@ -114,7 +114,7 @@ class OnlineToNonconvex:
     | input | effect |
     | --- | --- |
     | empty batch | a step along noise |
-    | NaN or inf record, value or gradient | contributes nothing |
+    | record whose value or gradient is NaN or inf | contributes nothing |
     | `clip_norm` 0 | nothing is released |
 
     Attributes:

@@ -12,13 +12,19 @@ from dpjax.sampling import DisjointPartition, FullBatch, IndependentPartition
 from dpjax.solvers._bound_plan import first_share
 from dpjax.solvers._dpsgd import default_sampler
 from dpjax.solvers._online_to_nonconvex_checks import gaussian_multiplier
-from dpjax.solvers._online_to_nonconvex_theory import Asked, bound_fields, published_fields
+from dpjax.solvers._online_to_nonconvex_theory import (
+    PASSES,
+    Asked,
+    bound_fields,
+    lipschitz_of,
+    natural,
+    published_fields,
+)
 from dpjax.solvers._sampled_event import participation_rate, run_event
 from dpjax.solvers._smoothed_oracle import ORACLES
 from dpjax.solvers._stationarity_bound import mean_absolute_coordinate
 from dpjax.transforms import BufferedToeplitz, NoiseStrategy, RestartNoise, SplitNoise
 
-PASSES = ("multi", "single")
 PLANS = ("practical", "bound")
 
 # from runs on phase retrieval, capped regression, ReLU networks and ramp losses
@@ -55,9 +61,9 @@ def plan_fields(
             raise TypeError(f"unknown field {name!r}; {kind.__name__} has {sorted(known)}")
     published = overrides.get("as_published", False)
     single = passes == "single"
-    relation = budget.relation_or("replace_one" if single else "add_or_remove_one").name.lower()
+    relation = natural(budget, single)
     asked = Asked(
-        num_records, problem.num_params, _lipschitz(problem), budget, relation, radius, oracle
+        num_records, problem.num_params, lipschitz_of(problem), budget, relation, radius, oracle
     )
     fields = overrides | {"oracle": oracle}
     options = {name: fields.pop(name, None) for name in _OPTIONS}
@@ -113,11 +119,6 @@ def _sizes(
         fields["noise"] = _noise(period, fields)
     fields.setdefault("block_size", _block(moves, fields, asked.radius))
     return fields
-
-
-def _lipschitz(problem: Any) -> Any:
-    lipschitz = getattr(problem, "lipschitz", None)
-    return 1.0 if lipschitz is None else lipschitz
 
 
 def _sampling(asked: Asked, steps: int | None, period: int, single: bool) -> dict[str, Any]:

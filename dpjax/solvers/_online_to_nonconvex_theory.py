@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 from dp_accounting import dp_event as dpe
 
-from dpjax.core import check_int, check_positive
+from dpjax.core import check_choice, check_int, check_positive
 from dpjax.privacy import Budget, Guarantee, calibrate_noise
 from dpjax.sampling import DisjointPartition, FullBatch
 from dpjax.solvers._bound_plan import (
@@ -17,8 +17,11 @@ from dpjax.solvers._bound_plan import (
     plan_full_batch,
     plan_single_pass,
 )
+from dpjax.solvers._smoothed_oracle import ORACLES
 from dpjax.solvers._stationarity_bound import direction_excess
 from dpjax.transforms import BinaryTree, BufferedToeplitz, RestartNoise, SplitNoise
+
+PASSES = ("multi", "single")
 
 _PASSES = 1000  # over the data, unless more are asked for
 _MOST_DIRECTIONS = 64
@@ -35,6 +38,81 @@ class Asked(NamedTuple):
     relation: str
     radius: float
     oracle: str
+
+
+def stationarity_plan(
+    problem: Any,
+    num_records: int,
+    budget: Budget,
+    *,
+    radius: float = 0.1,
+    oracle: str = "first",
+    passes: str = "multi",
+    period: int = 1,
+    steps: int | None = None,
+    initial_gap: float = 1.0,
+) -> Plan:
+    """Sizes of `OnlineToNonconvex` that minimise its proved bound, and that bound.
+
+    What `OnlineToNonconvex.for_budget(..., plan="bound")` takes: a constant schedule, and a block
+    drawn uniformly. The mean distance of 0 from the gradients within `radius` of the result is at
+    most `bound`, of the population for a single pass and of the data for several, as far as
+    clipping is inactive: surely for gradients of norm at most `problem.lipschitz`. It says nothing
+    where it is no smaller than that, and runs are often far better: it is for choosing sizes.
+
+    Args:
+      problem: Its `num_params` and `lipschitz` are used (*public*).
+      num_records: n (*public*).
+      budget: epsilon, delta and relation.
+      radius: As in `for_budget`.
+      oracle: `"first"` or `"zeroth"`.
+      passes: `"single"`, or `"multi"`: of the full batch.
+      period: Moves in a period.
+      steps: Most moves over the full batch, 1000 unless told otherwise.
+      initial_gap: How far the loss may fall from its start.
+
+    Returns:
+      `bound`, `period`, `moves`, `block`, `displacement`, `first_records`, `change_records`,
+      `learning_rate`.
+
+    Raises:
+      ValueError: If a value is outside its bound.
+
+    Example:
+      >>> import dpjax, jax.numpy as jnp
+      >>> problem = dpjax.problems.Risk(
+      ...     loss=lambda w, rec: jnp.abs(rec["x"] @ w - rec["y"]), init=jnp.zeros(20),
+      ...     lipschitz=1.0)
+      >>> budget = dpjax.Budget(1.0, 1e-6, "replace_one")
+      >>> plan = dpjax.solvers.stationarity_plan(problem, 10**7, budget, passes="single")
+      >>> plan.bound < 0.2
+      True
+
+    Source: as `OnlineToNonconvex`, with constants.
+    """
+    check_int("num_records", num_records, minimum=1)
+    check_int("period", period, minimum=1)
+    check_positive("radius", radius)
+    check_choice("oracle", oracle, ORACLES)
+    check_choice("passes", passes, PASSES)
+    single = passes == "single"
+    relation = natural(budget, single)
+    asked = Asked(
+        num_records, problem.num_params, lipschitz_of(problem), budget, relation, radius, oracle
+    )
+    options = {"period": period, "steps": steps, "initial_gap": initial_gap}
+    return bound_plan(asked, single, options)[1]
+
+
+def natural(budget: Budget, single: bool) -> str:
+    """The budget's relation, or the one that suits the passes."""
+    return budget.relation_or("replace_one" if single else "add_or_remove_one").name.lower()
+
+
+def lipschitz_of(problem: Any) -> Any:
+    """What the problem states, or 1."""
+    lipschitz = getattr(problem, "lipschitz", None)
+    return 1.0 if lipschitz is None else lipschitz
 
 
 def bound_plan(asked: Asked, single: bool, options: dict[str, Any]) -> tuple[Setting, Plan]:

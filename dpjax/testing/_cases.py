@@ -18,6 +18,7 @@ class TransformCase:
       values: Two values of what a user would sweep.
       params: Passed on to `update`.
       random: Whether it draws; then `update` must ask for a key.
+      adds_noise: Whether it adds what it draws; then no two outputs for updates of 0 may agree.
       key_in_state: Whether it got its key when built and keeps it in its state (`dpjax.seeded`).
       extra: More keyword arguments of `update`.
       output: `output(updates) -> tree` of the shapes and dtypes that `update` must give; default:
@@ -29,6 +30,7 @@ class TransformCase:
     values: tuple[Any, Any] = (0.5, 2.0)
     params: PyTree = None
     random: bool = True
+    adds_noise: bool = True
     key_in_state: bool = False
     extra: Mapping[str, Any] = field(default_factory=dict)
     output: Callable[[PyTree], PyTree] | None = None

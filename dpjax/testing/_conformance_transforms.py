@@ -117,6 +117,9 @@ def _check_draws(case: TransformCase, build: Any, update: Any, start_of: Any, na
         return outs
 
     runs = [jax.random.key_data(jax.random.key(seed)) for seed in (4, 5)]
+    check_draws_differ(keys_drawn_by_runs(run, runs), name)
+    if not case.adds_noise:
+        return
     drawn = []
     for number, data in enumerate(runs):
         for t, out in enumerate(jax.jit(run, compiler_options=trees.QUICK)(data)):
@@ -128,4 +131,3 @@ def _check_draws(case: TransformCase, build: Any, update: Any, start_of: Any, na
             common = min(noise.size, noise_there.size)
             if common > 1 and np.array_equal(noise[:common], noise_there[:common]):
                 raise AssertionError(f"{name}: {where} gets the same noise as {other}")
-    check_draws_differ(keys_drawn_by_runs(run, runs), name)

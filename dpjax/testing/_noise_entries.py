@@ -11,7 +11,15 @@ import optax
 from dpjax.core import PyTree, chain
 from dpjax.testing._cases import TransformCase
 from dpjax.testing._registry import register
-from dpjax.transforms import BinaryTree, BufferedToeplitz, correlated_noise, tree_aggregation
+from dpjax.transforms import (
+    BinaryTree,
+    BufferedToeplitz,
+    RestartNoise,
+    SplitNoise,
+    correlated_noise,
+    restarted_sums,
+    tree_aggregation,
+)
 
 _STEPS = 13
 
@@ -41,6 +49,11 @@ _CASES: dict[str, Callable[..., Any]] = {
     "correlated_noise(BinaryTree, linf)": lambda v: correlated_noise(
         BinaryTree(_STEPS, distribution="linf"), v
     ),
+    "correlated_noise(RestartNoise)": lambda v: correlated_noise(
+        RestartNoise(BufferedToeplitz(_STEPS)), v
+    ),
+    "restarted_sums(SplitNoise)": lambda v: restarted_sums(SplitNoise(3), v),
+    "restarted_sums(RestartNoise)": lambda v: restarted_sums(RestartNoise(BinaryTree(2)), v),
     "chain(correlated_noise, trace)": lambda v: chain(
         correlated_noise(BufferedToeplitz(_STEPS), v), optax.trace(decay=1.0)
     ),

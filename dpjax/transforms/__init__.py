@@ -52,7 +52,6 @@ from dpjax.transforms._restarted_sums import RestartedSumsState as RestartedSums
 from dpjax.transforms._restarted_sums import restarted_sums as restarted_sums
 from dpjax.transforms._signs import PackedSigns as PackedSigns
 from dpjax.transforms._smooth_first_order import smooth_first_order as smooth_first_order
-from dpjax.transforms._smooth_zeroth_order import ZerothOrder as ZerothOrder
 from dpjax.transforms._smooth_zeroth_order import smooth_zeroth_order as smooth_zeroth_order
 from dpjax.transforms._split_noise import SplitNoise as SplitNoise
 from dpjax.transforms._split_noise import SplitNoiseState as SplitNoiseState
@@ -63,3 +62,4 @@ from dpjax.transforms._strongly_convex import strongly_convex_descent as strongl
 from dpjax.transforms._tree_aggregation import TreeAggregationState as TreeAggregationState
 from dpjax.transforms._tree_aggregation import tree_aggregation as tree_aggregation
 from dpjax.transforms._weighted_sum import weighted_sum as weighted_sum
+from dpjax.transforms._zeroth_order import ZerothOrder as ZerothOrder

@@ -51,7 +51,8 @@ def clipped_displacement(
       reset_every: Start from a step of 0 after so many updates; None for never.
 
     Returns:
-      A transformation; `update(g_t, state, params=None, *, key)` gives $z_{t+1} - z_t$.
+      A transformation; `update(g_t, state, params=None, *, key)` gives $z_{t+1} - z_t$. Draws
+      depend on the key and the number of updates so far: one key does for a run.
       Structure and dtypes are kept; the state is in at least float32.
 
     Raises:
@@ -63,8 +64,9 @@ def clipped_displacement(
       >>> step = dpjax.transforms.clipped_displacement(1.0, max_displacement=0.1)
       >>> z = jnp.array([3.0, 4.0])
       >>> state = step.init(z)
-      >>> for key in jax.random.split(jax.random.key(0), 100):
-      ...     moves, state = step.update(jax.grad(lambda w: jnp.abs(w).sum())(z), state, key=key)
+      >>> for _ in range(100):
+      ...     slope = jax.grad(lambda w: jnp.abs(w).sum())(z)
+      ...     moves, state = step.update(slope, state, key=jax.random.key(0))
       ...     z = optax.apply_updates(z, moves)
       >>> bool(jnp.linalg.norm(z) < 0.2)
       True
@@ -93,7 +95,7 @@ def clipped_displacement(
         **extra: Any,
     ) -> tuple[PyTree, ClippedDisplacementState]:
         del params, extra
-        key = check_key("key", key)
+        key = jax.random.fold_in(check_key("key", key), state.count)
         rate, bound = (_at(s, state.count) for s in (learning_rate, max_displacement))
         last = state.displacement
         wanted = jax.tree.map(

@@ -45,6 +45,14 @@ def num_entries(params: PyTree) -> int:
     return dim
 
 
+def batch_size(batch: PyTree) -> int:
+    """Number of records: the leading axis of the first leaf."""
+    leaves = jax.tree.leaves(batch)
+    if not leaves or jnp.ndim(leaves[0]) < 1:
+        raise ValueError("batch must have leaves [B, ...], got none or a scalar")
+    return jnp.shape(leaves[0])[0]
+
+
 def wide_type(params: PyTree) -> Any:
     """The type that holds every leaf of a tree, at least float32."""
     return jnp.result_type(*[wide(leaf).dtype for leaf in jax.tree.leaves(params)])
@@ -65,7 +73,7 @@ def draw_directions(seeds: jax.Array, params: PyTree, *, ball: bool = False) -> 
     dim = num_entries(params)
     rows = normal_rows(seeds, dim + _LEFT_OUT if ball else dim)
     squares = jnp.sum(jnp.square(rows.astype(wide_type(params))), axis=1)
-    return Directions(rows[:, :dim], jax.lax.rsqrt(squares))
+    return Directions(rows[:, :dim], 1 / jnp.sqrt(squares))
 
 
 def direction_seeds(key: jax.Array, *numbers: jax.Array) -> jax.Array:
@@ -99,14 +107,17 @@ def normal_rows(seeds: jax.Array, dim: int) -> jax.Array:
     return rows[:, :dim]
 
 
-def displaced(params: PyTree, directions: Directions, lengths: jax.Array) -> PyTree:
-    """The points `params + lengths[k] * direction[i]`, leaves `[k * n, *p]` of at least float32."""
-    steps = lengths[:, None] * directions.inverse[None]
+def displaced(params: PyTree, directions: Directions, *lengths: jax.Array) -> PyTree:
+    """The points `params + length * direction[i]`, length after length, of at least float32.
+
+    Leaves `[lengths * n, *p]`.
+    """
 
     def move(leaf: Any, rows: jax.Array) -> jax.Array:
-        at = wide(leaf)
-        by = jnp.expand_dims(steps.astype(at.dtype), range(2, 2 + at.ndim))
-        return (at[None, None] + by * rows[None]).reshape(-1, *at.shape)
+        at = wide(leaf)[None]
+        inverse = jnp.expand_dims(directions.inverse.astype(at.dtype), range(1, at.ndim))
+        steps = [length.astype(at.dtype) * inverse for length in lengths]
+        return jnp.concatenate([at + step * rows for step in steps])
 
     return jax.tree.map(move, params, unflatten(directions.rows, params))
 

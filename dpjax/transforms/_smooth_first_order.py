@@ -10,6 +10,7 @@ from jax.typing import ArrayLike
 from dpjax.core import PyTree, check_choice, check_int, check_key, check_nonnegative
 from dpjax.transforms._directions import (
     KINDS,
+    batch_size,
     direction_seeds,
     displaced,
     draw_directions,
@@ -92,7 +93,7 @@ def smooth_first_order(
 
     def oracle(params: PyTree, batch: PyTree, *, key: jax.Array) -> PyTree:
         key = check_key("key", key)
-        length = jnp.asarray(radius, wide_type(params))[None]
+        length = jnp.asarray(radius, wide_type(params))
 
         def points(*numbers: jax.Array) -> PyTree:
             drawn = draw_directions(direction_seeds(key, *numbers), params, ball=True)
@@ -129,14 +130,6 @@ def smooth_first_order(
         return jax.tree.map(mean, first, kept, total, is_leaf=is_outer)
 
     return oracle
-
-
-def batch_size(batch: PyTree) -> int:
-    """Number of records: the leading axis of the first leaf."""
-    leaves = jax.tree.leaves(batch)
-    if not leaves or jnp.ndim(leaves[0]) < 1:
-        raise ValueError("batch must have leaves [B, ...], got none or a scalar")
-    return jnp.shape(leaves[0])[0]
 
 
 def _widened(leaf: Any) -> Any:

@@ -26,6 +26,10 @@ SLOW = {
     "OnlineToBatch(SimplexRisk, exponentiated)",
     "OnlineToBatch(add or remove)",
     "DPFTRL(buffered, adam)",
+    "OnlineToNonconvex(zeroth, periods)",
+    "OnlineToNonconvex(as published)",
+    "OnlineToNonconvex(add or remove)",
+    "restarted_sums(SplitNoise)",
 }
 
 
@@ -43,6 +47,8 @@ HELPERS = {
     "fit_buffered_toeplitz",
     "from_jax_privacy",
     "is_every_step",
+    "smooth_first_order",
+    "smooth_zeroth_order",
 }
 
 
