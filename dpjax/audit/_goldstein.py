@@ -144,41 +144,31 @@ def _estimate(
         point = hull.point(weights)
         norm = jnp.linalg.norm(point)
         towards = -point / jnp.where(norm > 0, norm, 1)
-        offset = _offset(jax.random.fold_in(key_later, k), k - num_samples, towards)
+        offset = _offset(jax.random.fold_in(key, k), k, k - num_samples, towards)
         slope, finite = gradient(x + radius * offset)
         hull = hull.put(k, slope)
         weights = pairwise_steps(hull, weights, hull.slopes(point), _PAIRWISE)
         return (hull, weights, good & finite), None
 
-    key_first, key_later = jax.random.split(key)
-    slope, finite = gradient(x + radius * _JITTER * _ball(key_first, x))
-    start = Hull.empty(slope, size), jnp.zeros(size, x.dtype).at[0].set(1), finite & (radius > 0)
-    hull, weights, good = jax.lax.scan(more, start, jnp.arange(1, size))[0]
+    weights = jnp.zeros(size, x.dtype).at[0].set(1)
+    start = Hull.empty(x, size), weights, radius > 0
+    hull, weights, good = jax.lax.scan(more, start, jnp.arange(size))[0]
     bounds = min_norm(hull, weights)
     return GoldsteinNorm(*(jnp.where(good, bound, jnp.nan) for bound in bounds))
 
 
-def _offset(key: jax.Array, turn: jax.Array, towards: jax.Array) -> jax.Array:
-    """Where to look next, in the unit ball; `turn < 0` for uniform points of it."""
-    key_ball, key_share, key_angle = jax.random.split(key, 3)
-    dtype = towards.dtype
-    uniform = _ball(key_ball, towards)
-    share = jnp.where(turn % 3 == 1, jax.random.uniform(key_share, (), dtype), 1)
-    angle = jnp.where(turn % 3 == 2, jax.random.uniform(key_angle, (), dtype) * jnp.pi / 2, 0)
-    lateral = uniform / jnp.linalg.norm(uniform)
-    tilted = jnp.cos(angle) * towards + jnp.sin(angle) * lateral
+def _offset(key: jax.Array, k: jax.Array, turn: jax.Array, towards: jax.Array) -> jax.Array:
+    """Where in the unit ball to take gradient k: near 0, uniform (`turn < 0`), or `towards`."""
+    d = towards.size
+    draw = jax.random.normal(key, (d + 4,), towards.dtype)
+    # the first d coordinates of a uniform point of the sphere in d + 2 dimensions
+    ball = draw[:d] / jnp.linalg.norm(draw[: d + 2])
+    share = jnp.abs(jnp.arctan2(draw[-2], draw[-1])) / jnp.pi  # uniform in [0, 1]
+    angle = jnp.where(turn % 3 == 2, share * jnp.pi / 2, 0)
+    tilted = jnp.cos(angle) * towards + jnp.sin(angle) * ball / jnp.linalg.norm(ball)
     tilted = tilted / jnp.maximum(jnp.linalg.norm(tilted), _JITTER)
-    chosen = (1 - _JITTER) * share * tilted + _JITTER * uniform
-    return jnp.where(turn < 0, uniform, chosen)
-
-
-def _ball(key: jax.Array, like: jax.Array) -> jax.Array:
-    """A uniform point of the unit ball, `[d]`."""
-    key_direction, key_radius = jax.random.split(key)
-    direction = jax.random.normal(key_direction, like.shape, like.dtype)
-    # in (0, 1]
-    share = 1 - jax.random.uniform(key_radius, (), like.dtype)
-    return share ** (1 / like.size) * direction / jnp.linalg.norm(direction)
+    chosen = (1 - _JITTER) * jnp.where(turn % 3 == 1, share, 1) * tilted + _JITTER * ball
+    return jnp.where(k == 0, _JITTER * ball, jnp.where(turn < 0, ball, chosen))
 
 
 def _flat(params: PyTree) -> tuple[jax.Array, Callable[[jax.Array], PyTree]]:

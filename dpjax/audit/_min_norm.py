@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 
 _matmul = partial(jnp.matmul, precision=jax.lax.Precision.HIGHEST)
-_STEPS = 30  # twelve to twenty reach rounding; what is left serves ill-conditioned hulls
+_STEPS = 40  # twenty mostly reach rounding; what is left serves ill-conditioned hulls
 
 
 class Hull(NamedTuple):
@@ -22,17 +22,17 @@ class Hull(NamedTuple):
     gram: jax.Array  # [K, K]
 
     @classmethod
-    def empty(cls, base: jax.Array, size: int) -> "Hull":
-        """The hull of `base` alone, with room for `size` vectors."""
-        zeros = partial(jnp.zeros, dtype=base.dtype)
-        return cls(base, zeros((size, *base.shape)), zeros((size, size)))
+    def empty(cls, like: jax.Array, size: int) -> "Hull":
+        """Room for `size` vectors; the one in row 0, to be put there first, becomes the base."""
+        zeros = partial(jnp.zeros, dtype=like.dtype)
+        return cls(zeros(like.shape), zeros((size, *like.shape)), zeros((size, size)))
 
     def put(self, k: jax.Array, vector: jax.Array) -> "Hull":
         """With `vector` in row k."""
-        row = vector - self.base
-        rows = self.rows.at[k].set(row)
-        dots = _matmul(rows, row)
-        return Hull(self.base, rows, self.gram.at[k].set(dots).at[:, k].set(dots))
+        base = jnp.where(k == 0, vector, self.base)
+        rows = self.rows.at[k].set(vector - base)
+        dots = _matmul(rows, rows[k])
+        return Hull(base, rows, self.gram.at[k].set(dots).at[:, k].set(dots))
 
     def point(self, weights: jax.Array) -> jax.Array:
         """`sum_k weights_k vector_k`, `[d]`."""
@@ -79,11 +79,12 @@ def pairwise_steps(hull: Hull, weights: jax.Array, slopes: jax.Array, num_steps:
 
 
 class _Iterate(NamedTuple):
-    """Weights, multipliers of their signs and of their sum; the best norm and bound so far."""
+    """Weights, multipliers of their signs and sum, share of the last step; best bounds so far."""
 
     weights: jax.Array
     duals: jax.Array
     level: jax.Array
+    share: jax.Array
     upper: jax.Array
     lower: jax.Array
 
@@ -91,15 +92,15 @@ class _Iterate(NamedTuple):
 def min_norm(hull: Hull, weights: jax.Array) -> tuple[jax.Array, jax.Array]:
     r"""The least norm in a hull, between a norm that is attained and a lower bound.
 
-    $$ \max_w \min_k \langle g_k, w / \|w\| \rangle = \min_{\lambda \in \Delta}
+    $$ \max_w \min_k \langle g_k, w / \|w\| \rangle \le \min_{\lambda \in \Delta}
        \Bigl\| \sum_k \lambda_k g_k \Bigr\| $$
 
-    Primal-dual interior point steps with a predictor and a corrector, which first-order steps do
-    not match on ill-conditioned Gram matrices. Residuals come from the vectors themselves: float32
-    is accurate to about 1e-6 of the largest norm, 1e-5 for hulls 10^4 times longer than wide.
+    with equality where 0 is outside. Primal-dual interior point steps, which first-order steps do
+    not match on ill-conditioned Gram matrices. Residuals come from the vectors themselves, so that
+    float32 is accurate to about 1e-6 of the largest norm.
 
     Args:
-      hull: K vectors in d dimensions; a step costs $2 K d + K^3 / 3$.
+      hull: K vectors in d dimensions; a step costs about $4 K d + K^3 / 3$.
       weights: Weights `[K]` that also count as a candidate.
 
     Returns:
@@ -109,6 +110,7 @@ def min_norm(hull: Hull, weights: jax.Array) -> tuple[jax.Array, jax.Array]:
     largest = jnp.max(jnp.diag(hull.gram))
     unit = jnp.where(largest > 0, largest, 1)
     gram = hull.gram / unit
+    ones = jnp.ones_like(weights)
 
     def bounds(weights: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
         point = hull.point(weights)
@@ -118,55 +120,30 @@ def min_norm(hull: Hull, weights: jax.Array) -> tuple[jax.Array, jax.Array]:
 
     def newton(s: _Iterate, _: None) -> tuple[_Iterate, None]:
         norm, lower, slopes = bounds(s.weights)
+        # the optimum has duals = slopes - level >= 0 and weights * duals = 0; after a short step
+        # the products aim high, to get away from the boundary
+        aim = jnp.clip((1 - s.share) ** 2, 0.02, 0.8) * jnp.mean(s.weights * s.duals)
+        wanted = aim / s.weights - s.duals
+        residual = slopes - s.level - s.duals
         factor = jnp.linalg.cholesky(gram + jnp.diag(s.duals / s.weights + 4 * eps))
-        gap = jnp.mean(s.weights * s.duals)
-        missing = 1 - jnp.sum(s.weights)
-        apart = slopes - s.level - s.duals
-        ones = _solve(factor, jnp.ones_like(slopes))
-
-        def direction(target: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
-            moved = _solve(factor, target / s.weights - apart)
-            level = (missing - jnp.sum(moved)) / jnp.sum(ones)
-            moved = moved + level * ones
-            return moved, (target - s.duals * moved) / s.weights, level
-
-        def room(moved: jax.Array, duals: jax.Array) -> jax.Array:
-            return jnp.minimum(_room(s.weights, moved), _room(s.duals, duals))
-
-        moved, duals, level = direction(-s.weights * s.duals)
-        share = jnp.minimum(1, room(moved, duals))
-        left = jnp.mean((s.weights + share * moved) * (s.duals + share * duals)) / gap
-        moved, duals, level = direction(left**3 * gap - s.weights * s.duals - moved * duals)
-        share = jnp.minimum(1, 0.99 * room(moved, duals))
-        good = jnp.isfinite(share) & jnp.all(jnp.isfinite(moved)) & jnp.all(jnp.isfinite(duals))
-        least = 1e4 * jnp.finfo(dtype).tiny
-
-        def step(value: jax.Array, change: jax.Array) -> jax.Array:
-            return jnp.where(good, value + share * change, value)
-
-        weights = jnp.maximum(step(s.weights, moved), least)
-        return _Iterate(
-            weights / jnp.sum(weights),
-            jnp.maximum(step(s.duals, duals), least),
-            step(s.level, level),
-            jnp.minimum(s.upper, norm),
-            jnp.maximum(s.lower, lower),
-        ), None
+        sides = jnp.stack([wanted - residual, ones], axis=1)
+        moved, raised = jax.scipy.linalg.cho_solve((factor, True), sides).T
+        level = (1 - jnp.sum(s.weights) - jnp.sum(moved)) / jnp.sum(raised)
+        moved = moved + level * raised
+        values = jnp.stack([s.weights, s.duals])
+        changes = jnp.stack([moved, wanted - s.duals / s.weights * moved])
+        falls = changes < 0
+        room = jnp.min(jnp.where(falls, -values / jnp.where(falls, changes, -1), jnp.inf))
+        good = jnp.all(jnp.isfinite(changes))
+        share = jnp.where(good, jnp.minimum(1, 0.95 * room), 0)
+        values = values + jnp.where(good, share * changes, 0)
+        weights, duals = jnp.maximum(values, 1e4 * jnp.finfo(dtype).tiny)
+        level = s.level + jnp.where(good, share * level, 0)
+        better = jnp.minimum(s.upper, norm), jnp.maximum(s.lower, lower)
+        return _Iterate(weights / jnp.sum(weights), duals, level, share, *better), None
 
     upper, lower, _ = bounds(weights)
-    uniform = jnp.full_like(weights, 1 / weights.size)
-    slopes = bounds(uniform)[2]
-    level = jnp.min(slopes) - 1
-    start = _Iterate(uniform, slopes - level, level, upper, lower)
+    zero = jnp.zeros((), dtype)
+    start = _Iterate(ones / weights.size, ones, zero, zero, upper, lower)
     last = jax.lax.scan(newton, start, None, length=_STEPS)[0]
     return last.upper, jnp.clip(last.lower, 0, last.upper)
-
-
-def _solve(factor: jax.Array, vector: jax.Array) -> jax.Array:
-    return jax.scipy.linalg.cho_solve((factor, True), vector)
-
-
-def _room(values: jax.Array, changes: jax.Array) -> jax.Array:
-    """The largest share of the changes that leaves positive values at 0 or above."""
-    falls = changes < 0
-    return jnp.min(jnp.where(falls, -values / jnp.where(falls, changes, -1), jnp.inf))

@@ -15,6 +15,7 @@ from dpjax.solvers._stationarity_bound import (
 from dpjax.transforms import BufferedToeplitz, SplitNoise
 
 _MOST_MOVES = 10**8
+_MOST_IN_BLOCK = 10**6
 _MOST_PASSES = 1000
 
 
@@ -69,14 +70,24 @@ class Plan(NamedTuple):
 
 def plan_single_pass(setting: Setting, periods: tuple[int, ...] = (1,)) -> Plan:
     """The best sizes where each record takes part once, over a grid."""
-    return min(_single_pass(setting, periods), key=lambda plan: plan.bound)
+    return _least(_single_pass(setting, periods), setting, periods)
 
 
 def plan_full_batch(
     setting: Setting, periods: tuple[int, ...] = (1,), most_moves: int = _MOST_PASSES
 ) -> Plan:
     """The best sizes where all records take part in all moves, over a grid."""
-    return min(_full_batch(setting, periods, most_moves), key=lambda plan: plan.bound)
+    return _least(_full_batch(setting, periods, most_moves), setting, periods)
+
+
+def _least(plans: Iterator[Plan], setting: Setting, periods: tuple[int, ...]) -> Plan:
+    best = min(plans, key=lambda plan: plan.bound, default=None)
+    if best is None:
+        raise ValueError(
+            f"period must be smaller for num_records = {setting.num_records} and the number of "
+            f"moves: nothing fits period = {min(periods)}"
+        )
+    return best
 
 
 def change_clip(setting: Setting, displacement: float) -> float:
@@ -95,7 +106,7 @@ def first_clip(setting: Setting) -> float:
 def _single_pass(setting: Setting, periods: tuple[int, ...]) -> Iterator[Plan]:
     n, z = setting.num_records, setting.multiplier
     for period in periods:
-        for block in _grid(1, 4096):
+        for block in _grid(1, min(n, _MOST_IN_BLOCK)):
             for moves in _grid(block, min(n, _MOST_MOVES), per_decade=12):
                 moves = _multiple(moves, block, period)
                 count = moves // period
@@ -116,7 +127,7 @@ def _single_pass(setting: Setting, periods: tuple[int, ...]) -> Iterator[Plan]:
 def _full_batch(setting: Setting, periods: tuple[int, ...], most_moves: int) -> Iterator[Plan]:
     n, z = setting.num_records, setting.multiplier
     for period in periods:
-        for block in _grid(1, min(most_moves, 4096)):
+        for block in _grid(1, min(most_moves, _MOST_IN_BLOCK)):
             for moves in _grid(block, most_moves, per_decade=12):
                 moves = _multiple(moves, block, period)
                 if moves > most_moves:

@@ -30,7 +30,7 @@ PLANS = ("practical", "bound")
 # from runs on phase retrieval, capped regression, ReLU networks and ramp losses
 _STEPS = 1000
 _DISPLACEMENT = 2.0  # times 1 / sqrt(moves)
-_RATE = 8.0  # displacements for a gradient of half the clip norm, and the noise
+_RATE = 4.0  # displacements for a gradient of half the clip norm, and the noise
 _SINGLE_PASS_NOISE = 0.15  # of the clip norm, in all coordinates
 _FEWEST_STEPS = 20
 _MOST_DIRECTIONS = 32
@@ -69,6 +69,12 @@ def plan_fields(
     options = {name: fields.pop(name, None) for name in _OPTIONS}
     plan = options["plan"] or "practical"
     check_choice("plan", plan, PLANS)
+    _check_used(options, "published" if published else plan, single)
+    if "batch_size" in fields:
+        check_positive("batch_size", fields["batch_size"])
+    noise = fields.get("noise")
+    if noise is not None and not isinstance(noise, NoiseStrategy):
+        raise TypeError(f"noise must be a NoiseStrategy, got {noise!r}")
     if published:
         fields = published_fields(asked, single, options) | fields
     elif plan == "bound":
@@ -89,6 +95,22 @@ def plan_fields(
         fields["learning_rate"] = _RATE * fields["max_displacement"] / length
     fields.setdefault("microbatch_size", _microbatch(num_records, problem, fields))
     return fields | {"relation": relation}
+
+
+def _check_used(options: dict[str, Any], plan: str, single: bool) -> None:
+    """Raises where an option would have no effect."""
+    unused = {"practical": ["initial_gap"], "bound": [], "published": ["steps", "period", "plan"]}
+    names = unused[plan] + (["steps"] if plan == "bound" and single else [])
+    for name in names:
+        if options[name] is not None:
+            raise ValueError(
+                f"{name} must be left out, got {options[name]!r}: "
+                + {
+                    "practical": "it is for plan='bound' and as_published=True",
+                    "bound": "plan='bound' chooses it in a single pass",
+                    "published": "as_published=True sets it",
+                }[plan]
+            )
 
 
 def _sizes(

@@ -171,6 +171,7 @@ def published_fields(asked: Asked, single: bool, options: dict[str, Any]) -> dic
             "passes must be 'single' with as_published, got 'multi': its noise and period are not "
             "stated in print"
         )
+    check_int("num_records with as_published", asked.num_records, minimum=3)
     gap = 1.0 if options["initial_gap"] is None else options["initial_gap"]
     check_positive("initial_gap", gap)
     n, dim, slope = asked.num_records, asked.dim, float(asked.lipschitz)

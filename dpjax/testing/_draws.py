@@ -12,6 +12,7 @@ from jax.extend import core
 from dpjax.testing._trees import QUICK, fresh
 
 _INLINE = ("jit", "pjit", "closed_call", "core_call", "remat2", "checkpoint", "custom_jvp_call")
+_PUBLIC = "public_words"  # what is no noise may be drawn again, as directions are at two points
 _JAXPR_NAMES = ("jaxpr", "call_jaxpr", "fun_jaxpr")
 
 
@@ -20,7 +21,7 @@ def keys_drawn(fn: Callable[..., Any], *args: Any) -> np.ndarray:
 
     The program is traced, and rewritten so that it also returns the keys it consumes: inside jit,
     scan, cond (of the branch taken) and custom derivatives. Draws inside `lax.while_loop` and by
-    NumPy are not seen.
+    NumPy are not seen, and those of random directions, which are public, are left out.
 
     Args:
       fn: Traceable function.
@@ -112,6 +113,8 @@ def _apply(equation: Any, inputs: list[Any], found: list[Any]) -> list[Any]:
     if name in _INLINE or name.startswith("custom_vjp_call"):
         inner = next(params[n] for n in _JAXPR_NAMES if n in params)
         consts = getattr(inner, "consts", ())
+        if params.get("name") == _PUBLIC:
+            found = []
         return _evaluate(getattr(inner, "jaxpr", inner), consts, inputs, found)
     bound = equation.primitive.get_bind_params(params)
     extra, bound = bound if isinstance(bound, tuple) else ((), bound)  # by version of JAX

@@ -58,53 +58,54 @@ def wide_type(params: PyTree) -> Any:
     return jnp.result_type(*[wide(leaf).dtype for leaf in jax.tree.leaves(params)])
 
 
-def draw_directions(seeds: jax.Array, params: PyTree, *, ball: bool = False) -> Directions:
-    """One direction of the whole tree for each seed, uniform on the unit sphere or in the ball.
+def draw_directions(keys: jax.Array, params: PyTree, *, ball: bool = False) -> Directions:
+    """One direction of the whole tree for each key, uniform on the unit sphere or in the ball.
 
-    The norm is that of the tree, not of its leaves. A direction depends on its seed and on d alone:
+    The norm is that of the tree, not of its leaves. A direction depends on its key and on d alone:
     not on those drawn with it, nor, but for rounding, on the type of the leaves. None is 0 or NaN,
     and for d = 1 those of the sphere are 1 and -1.
 
     Args:
-      seeds: `[n, 2]` uint32, as `direction_seeds` gives.
+      keys: `[n]`.
       params: Tree with d entries.
       ball: Whether uniform in the unit ball.
     """
     dim = num_entries(params)
-    rows = normal_rows(seeds, dim + _LEFT_OUT if ball else dim)
+    rows = normal_rows(keys, dim + _LEFT_OUT if ball else dim)
     squares = jnp.sum(jnp.square(rows.astype(wide_type(params))), axis=1)
     return Directions(rows[:, :dim], 1 / jnp.sqrt(squares))
 
 
-def direction_seeds(key: jax.Array, *numbers: jax.Array) -> jax.Array:
-    """64 bits of the keys `fold_in(fold_in(key, i), j)`, numbers i and j `[n]`; `[n, 2]` uint32."""
-
-    def seed(at: tuple[jax.Array, ...]) -> jax.Array:
-        own = functools.reduce(jax.random.fold_in, at, key)
-        return jax.random.key_data(own) if threefry else jax.random.bits(own, (2,), jnp.uint32)
-
-    threefry = str(jax.random.key_impl(key)) == "threefry2x32"
-    # what hardware generators draw in a batch depends on all of the batch
-    return jax.vmap(seed)(numbers) if threefry else jax.lax.map(seed, numbers)
+def direction_keys(key: jax.Array, *numbers: jax.Array) -> jax.Array:
+    """The keys `fold_in(fold_in(key, i), j)` for numbers i and j `[n]`."""
+    return jax.vmap(lambda *at: functools.reduce(jax.random.fold_in, at, key))(*numbers)
 
 
-def normal_rows(seeds: jax.Array, dim: int) -> jax.Array:
-    """Normal numbers, `[n, dim]` float32, a row for each seed; no number is 0.
+def normal_rows(keys: jax.Array, dim: int) -> jax.Array:
+    """Normal numbers, `[n, dim]` float32, a row for each key; no number is 0.
 
     Box and Muller's, 16 bits for the radius and 16 for the angle: two numbers a word, up to 4.85
     deviations, with signs exactly symmetric. For directions, which are public and so many that
     `jax.random.normal` would take as long as losses do; not for noise that is to hide anything.
     """
-    half = -(-dim // 4)
-    counters = jnp.arange(2 * half, dtype=jnp.uint32)[None]
-    halves = counters[:, :half], counters[:, half:]
-    # what is concatenated is written out once, and not computed again by each that reads it
-    words = jnp.concatenate([_mixed(seeds, part) for part in halves], axis=1)
+    words = public_words(keys, 2 * -(-dim // 4))
     radius = jnp.sqrt(-2 * jnp.log((_signed(words >> 16) + 0.5) * 2.0**-16))
     angle = (words << 16) | np.uint32(1 << 15)  # never a multiple of a right angle
     quarter = np.uint32(1 << 30)
     rows = jnp.concatenate([radius * _sine(angle + quarter), radius * _sine(angle)], axis=1)
     return rows[:, :dim]
+
+
+@functools.partial(jax.jit, static_argnums=1)
+def public_words(keys: jax.Array, count: int) -> jax.Array:
+    """Random words `[n, count]` uint32, that may be drawn again and known to anybody."""
+
+    def words(key: jax.Array) -> jax.Array:
+        return jax.random.bits(key, (count,), jnp.uint32)
+
+    if str(jax.random.key_impl(keys)) == "threefry2x32":
+        return jax.vmap(words)(keys)
+    return jax.lax.map(words, keys)  # what hardware generators draw depends on the whole batch
 
 
 def displaced(params: PyTree, directions: Directions, *lengths: jax.Array) -> PyTree:
@@ -124,7 +125,8 @@ def displaced(params: PyTree, directions: Directions, *lengths: jax.Array) -> Py
 
 def combined(weights: jax.Array, directions: Directions) -> jax.Array:
     """The sums of `weights[..., i] * direction[i]`, `[..., d]`; `unflatten` makes trees of them."""
-    scaled = weights.astype(directions.inverse.dtype) * directions.inverse
+    inverse = jnp.expand_dims(directions.inverse, range(weights.ndim - 1))
+    scaled = weights.astype(inverse.dtype) * inverse
     return jnp.matmul(scaled, directions.rows.astype(scaled.dtype), precision=_EXACT)
 
 
@@ -138,18 +140,6 @@ def unflatten(flat: jax.Array, params: PyTree) -> PyTree:
         part = flat[..., end - math.prod(shape) : end].reshape(*flat.shape[:-1], *shape)
         parts.append(part.astype(wide(leaf).dtype))
     return jax.tree.unflatten(treedef, parts)
-
-
-def _mixed(seeds: jax.Array, counters: jax.Array) -> jax.Array:
-    """A random word for every seed `[n, 2]` and counter `[1, k]`, `[n, k]` uint32."""
-    return _hash(_hash(counters + seeds[:, :1]) + seeds[:, 1:])
-
-
-def _hash(word: jax.Array) -> jax.Array:
-    """A bijection of words in which every bit of the input turns every other with chance 1/2."""
-    word = (word ^ (word >> 16)) * np.uint32(0x21F0AAAD)
-    word = (word ^ (word >> 15)) * np.uint32(0x735A2D97)
-    return word ^ (word >> 15)
 
 
 def _signed(words: jax.Array) -> jax.Array:

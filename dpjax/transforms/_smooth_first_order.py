@@ -11,9 +11,10 @@ from dpjax.core import PyTree, check_choice, check_int, check_key, check_nonnega
 from dpjax.transforms._directions import (
     KINDS,
     batch_size,
-    direction_seeds,
+    direction_keys,
     displaced,
     draw_directions,
+    num_entries,
     wide_type,
 )
 from dpjax.transforms._outer import OuterProduct, is_outer
@@ -93,10 +94,11 @@ def smooth_first_order(
 
     def oracle(params: PyTree, batch: PyTree, *, key: jax.Array) -> PyTree:
         key = check_key("key", key)
+        num_entries(params)  # refuses what cannot be displaced
         length = jnp.asarray(radius, wide_type(params))
 
         def points(*numbers: jax.Array) -> PyTree:
-            drawn = draw_directions(direction_seeds(key, *numbers), params, ball=True)
+            drawn = draw_directions(direction_keys(key, *numbers), params, ball=True)
             return displaced(params, drawn, length)
 
         def shared(number: jax.Array) -> PyTree:

@@ -14,7 +14,7 @@ from dpjax.transforms._directions import (
     Directions,
     batch_size,
     combined,
-    direction_seeds,
+    direction_keys,
     displaced,
     draw_directions,
     num_entries,
@@ -71,8 +71,9 @@ class ZerothOrder:
         def chunk(numbers: jax.Array) -> jax.Array:
             return self._slopes(params, batch, _drawn(params, key, numbers))
 
-        slopes = jax.lax.map(chunk, self._chunks(dim + batch_size(batch)))
-        slopes = slopes.reshape(-1, slopes.shape[-1])[: self.num_directions]
+        size = batch_size(batch)
+        chunks = self._chunks(dim + size)
+        slopes = jax.lax.map(chunk, chunks).reshape(chunks.size, size)[: self.num_directions]
         return math.sqrt(dim / self.num_directions) * slopes.T
 
     def gradient(self, coordinates: jax.Array, params: PyTree, *, key: jax.Array) -> PyTree:
@@ -147,7 +148,7 @@ class ZerothOrder:
         values = jax.vmap(own, in_axes=(1, 0), out_axes=1)(points, batch)
         weights = self._there(numbers, self._halves(values)).astype(drawn.inverse.dtype)
         scaled = (weights.reshape(-1) * drawn.inverse)[:, None] * drawn.rows
-        return jnp.sum(scaled.reshape(count, size, -1), axis=0)
+        return jnp.sum(scaled.reshape(count, size, drawn.rows.shape[1]), axis=0)
 
     def _slopes(self, params: PyTree, batch: PyTree, drawn: Directions) -> jax.Array:
         """Slopes of the losses along directions, `[n, B]`."""
@@ -185,4 +186,4 @@ class ZerothOrder:
 
 
 def _drawn(params: PyTree, key: jax.Array, *numbers: jax.Array) -> Directions:
-    return draw_directions(direction_seeds(key, *numbers), params)
+    return draw_directions(direction_keys(key, *numbers), params)
