@@ -70,6 +70,8 @@ def plan_fields(
     plan = options["plan"] or "practical"
     check_choice("plan", plan, PLANS)
     _check_used(options, "published" if published else plan, single)
+    if "sampler" in fields and options["steps"] is not None:
+        raise ValueError(f"steps must be left out with a sampler, got {options['steps']!r}")
     if "batch_size" in fields:
         check_positive("batch_size", fields["batch_size"])
     noise = fields.get("noise")

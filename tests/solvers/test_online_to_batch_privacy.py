@@ -17,9 +17,9 @@ from dpjax.solvers._increment import (
     CLIPS,
     Gradients,
     IncrementBound,
-    combination,
     clipped_increments,
     clipped_share,
+    combination,
 )
 from dpjax.solvers._online_learners import LEARNERS
 from dpjax.testing import largest_change

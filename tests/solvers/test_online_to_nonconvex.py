@@ -529,7 +529,7 @@ def test_parameters_of_few_digits_move_in_many(oracle):
         lambda s: solver.step(problem, data, jnp.ones(4, bool), s)[0], compiler_options=QUICK
     )
     after = step(step(state))
-    assert {jnp.result_type(leaf) for leaf in jax.tree.leaves(after.point)} == {jnp.float32}
+    assert after.point.dtype == after.descent.displacement.dtype == jnp.float32
     assert 0 < np.abs(np.asarray(after.point) - 1).max() < 1e-3
     assert set(seen) == {jnp.dtype(jnp.bfloat16)}
     assert solver.finalize(problem, after).dtype == jnp.bfloat16
@@ -611,10 +611,26 @@ REFUSED = {
     ),
     "period longer than the run": ({"steps": 3, "period": 4}, "steps must be >= 4, got 3"),
     "period of nothing": ({"period": 0}, "period must be >= 1, got 0"),
-    "no bound in so few moves": ({"plan": "bound", "steps": 1, "period": 5}, "steps .*5"),
+    "no bound in so few moves": (
+        {"plan": "bound", "steps": 1, "period": 5},
+        "period must be smaller for num_records = 100 .* nothing fits period = 5",
+    ),
     "no bound for so few records": (
         {"plan": "bound", "passes": "single", "period": 100},
-        "(num_records|period)",
+        "period must be smaller for num_records = 100 .* nothing fits period = 100",
+    ),
+    "a gap for nothing": ({"initial_gap": 1.0}, r"initial_gap must be left out, got 1\.0"),
+    "moves of a bound": (
+        {"plan": "bound", "passes": "single", "steps": 20},
+        "steps must be left out, got 20",
+    ),
+    "moves as published": (
+        {"as_published": True, "passes": "single", "steps": 20},
+        "steps must be left out, got 20",
+    ),
+    "period as published": (
+        {"as_published": True, "passes": "single", "period": 2},
+        "period must be left out, got 2",
     ),
     "plan": ({"plan": "best"}, "plan must be one of .*got 'best'"),
     "passes": ({"passes": "two"}, "passes must be one of .*got 'two'"),

@@ -13,7 +13,7 @@ from scipy import special
 from dpjax.privacy import Budget, calibrate_noise
 from dpjax.problems import Risk
 from dpjax.sampling import FullBatch
-from dpjax.solvers import OnlineToNonconvex
+from dpjax.solvers import OnlineToNonconvex, stationarity_plan
 from dpjax.solvers._bound_plan import (
     Setting,
     change_clip,
@@ -283,8 +283,8 @@ def test_solvers_have_the_sizes_and_the_noise_of_their_plan(oracle, passes, peri
         passes=passes,
         plan="bound",
         period=period,
-        steps=200,
         initial_gap=3.0,
+        **({"steps": 200} if passes == "multi" else {}),
     )
     relation = "replace_one" if passes == "single" else "add_or_remove_one"
     z = calibrate_noise(dpe.GaussianDpEvent, BUDGET, relation=relation)
@@ -294,6 +294,17 @@ def test_solvers_have_the_sizes_and_the_noise_of_their_plan(oracle, passes, peri
         plan_single_pass(setting, (period,))
         if passes == "single"
         else plan_full_batch(setting, (period,), 200)
+    )
+    assert plan == stationarity_plan(
+        problem,
+        5000,
+        BUDGET,
+        radius=0.3,
+        oracle=oracle,
+        passes=passes,
+        period=period,
+        steps=200 if passes == "multi" else None,
+        initial_gap=3.0,
     )
     assert solver.num_moves == plan.moves
     assert (solver.block_size, solver.max_displacement) == (plan.block, plan.displacement)

@@ -3,6 +3,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import dpjax
 import dpjax.testing as dpt
 
 
@@ -80,6 +81,23 @@ def test_reuse_is_found_within_and_between_runs():
     dpt.check_draws_differ(runs[:1], "constant")
     with pytest.raises(AssertionError, match="draw 0 of run 1 uses the key of draw 0 of run 0"):
         dpt.check_draws_differ(runs, "constant")
+
+
+def test_directions_may_be_drawn_again_but_noise_may_not():
+    def losses(w, batch):
+        return jnp.abs(batch @ w)
+
+    zeroth = dpjax.transforms.smooth_zeroth_order(losses, 0.1, 2)
+
+    def program(key, noise_key):
+        v = zeroth.coordinates(jnp.ones(3), jnp.ones((4, 3)), key=key)
+        g = zeroth.gradient(v[0], jnp.ones(3), key=key)
+        return g + jax.random.normal(noise_key, (3,))
+
+    def run(data):
+        return program(jax.random.wrap_key_data(data), jax.random.key(5))
+
+    assert len(dpt.keys_drawn(run, words())) == 1
 
 
 def test_no_draws():
