@@ -4,6 +4,7 @@ from pathlib import Path
 
 from benchmarks import (
     _readme_convex,
+    _readme_nonsmooth,
     _readme_vertices,
     _runner,
     adult_splits,
@@ -61,6 +62,7 @@ def results() -> str:
             {ratios["RaCO / DP-SGD"]:.2f} times as long.
         """),
         *_readme_convex.blocks(),
+        *_readme_nonsmooth.blocks(),
         *_readme_vertices.blocks(),
     ]
     return "\n\n".join(blocks) + "\n"

@@ -217,8 +217,11 @@ class OnlineToNonconvex:
           num_records: *Public* bound on the number of records; also the size to divide by.
           budget: epsilon, delta and relation to meet. Without a relation it is add-or-remove-one
             for several passes and replace-one for a single one.
-          radius: Of the ball for which stationarity is sought, in units of the parameters; half
-            of it goes to smoothing, half to the block that is averaged (*public*).
+          radius: Of the ball for which stationarity is sought, in units of the parameters
+            (*public*). A hundredth of it goes to smoothing gradients, a tenth to smoothing values
+            where the problem states `lipschitz`, and half of it where it may jump or in periods
+            of more than one move; the rest goes to the block that is averaged. A loss that jumps
+            wants it many times as long as a step.
           oracle: `"first"` or `"zeroth"`.
           passes: `"multi"`: Poisson batches; `"single"`: each record takes part once.
           **overrides: `steps` (moves), `period` (moves in a period, 1 unless told otherwise),

@@ -13,15 +13,13 @@ from dpjax.solvers._bound_plan import first_share
 from dpjax.solvers._dpsgd import default_sampler
 from dpjax.solvers._online_to_nonconvex_checks import gaussian_multiplier
 from dpjax.solvers._online_to_nonconvex_theory import (
-    PASSES,
     Asked,
+    asked_for,
     bound_fields,
-    lipschitz_of,
-    natural,
     published_fields,
+    smoothing_radius,
 )
 from dpjax.solvers._sampled_event import participation_rate, run_event
-from dpjax.solvers._smoothed_oracle import ORACLES
 from dpjax.solvers._stationarity_bound import mean_absolute_coordinate
 from dpjax.transforms import BufferedToeplitz, NoiseStrategy, RestartNoise, SplitNoise
 
@@ -51,20 +49,13 @@ def plan_fields(
     overrides: dict[str, Any],
 ) -> dict[str, Any]:
     """All fields of a solver of class `kind`; see `OnlineToNonconvex.for_budget`."""
-    check_int("num_records", num_records, minimum=1)
-    check_positive("radius", radius)
-    check_choice("passes", passes, PASSES)
-    check_choice("oracle", oracle, ORACLES)
+    asked = asked_for(problem, num_records, budget, radius, oracle, passes)
     known = {field.name for field in dataclasses.fields(kind)} | set(_OPTIONS)
     for name in overrides:
         if name not in known - {"relation", "oracle"}:
             raise TypeError(f"unknown field {name!r}; {kind.__name__} has {sorted(known)}")
     published = overrides.get("as_published", False)
-    single = passes == "single"
-    relation = natural(budget, single)
-    asked = Asked(
-        num_records, problem.num_params, lipschitz_of(problem), budget, relation, radius, oracle
-    )
+    single, relation = passes == "single", asked.relation
     fields = overrides | {"oracle": oracle}
     options = {name: fields.pop(name, None) for name in _OPTIONS}
     plan = options["plan"] or "practical"
@@ -122,13 +113,13 @@ def _sizes(
     count = 1 if asked.oracle == "first" else min(asked.dim, _MOST_DIRECTIONS)
     fields = {
         "clip_norm": asked.lipschitz,
-        "smoothing_radius": asked.radius / 2,
         "num_directions": count,
     } | fields
     period = 1 if options["period"] is None else options["period"]
     check_int("period", period, minimum=1)
     if isinstance(fields.get("noise"), NoiseStrategy):
         period = fields["noise"].num_steps
+    fields.setdefault("smoothing_radius", smoothing_radius(asked, period))
     if "sampler" not in fields:
         fields = _sampling(asked, options["steps"], period, single) | fields
     sampler = fields["sampler"]
@@ -207,7 +198,7 @@ def _noise(period: int, fields: dict[str, Any]) -> NoiseStrategy:
 
 
 def _block(moves: int, fields: dict[str, Any], radius: float) -> int:
-    """The largest number of last moves that stay within the other half of the radius."""
+    """The largest number of last moves that stay within what smoothing leaves of the radius."""
     left = radius - float(fields["smoothing_radius"])
     largest = float(fields["max_displacement"])
     best = 1

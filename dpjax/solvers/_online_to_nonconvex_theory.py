@@ -29,7 +29,7 @@ _MOST_PUBLISHED = 4  # directions in a dimension; up to 10^7 were published
 
 
 class Asked(NamedTuple):
-    """What a solver is wanted for; all *public*."""
+    """What a solver is wanted for, all *public*; `continuous`, that the loss is Lipschitz."""
 
     num_records: int
     dim: int
@@ -38,6 +38,29 @@ class Asked(NamedTuple):
     relation: str
     radius: float
     oracle: str
+    continuous: bool
+
+
+def asked_for(
+    problem: Any, num_records: int, budget: Budget, radius: float, oracle: str, passes: str
+) -> Asked:
+    """The same, checked, with what the problem states and the relation that suits the passes."""
+    check_int("num_records", num_records, minimum=1)
+    check_positive("radius", radius)
+    check_choice("oracle", oracle, ORACLES)
+    check_choice("passes", passes, PASSES)
+    natural = "replace_one" if passes == "single" else "add_or_remove_one"
+    lipschitz = getattr(problem, "lipschitz", None)
+    return Asked(
+        num_records,
+        problem.num_params,
+        1.0 if lipschitz is None else lipschitz,
+        budget,
+        budget.relation_or(natural).name.lower(),
+        radius,
+        oracle,
+        lipschitz is not None,
+    )
 
 
 def stationarity_plan(
@@ -90,52 +113,34 @@ def stationarity_plan(
 
     Source: as `OnlineToNonconvex`, with constants.
     """
-    check_int("num_records", num_records, minimum=1)
     check_int("period", period, minimum=1)
-    check_positive("radius", radius)
-    check_choice("oracle", oracle, ORACLES)
-    check_choice("passes", passes, PASSES)
-    single = passes == "single"
-    relation = natural(budget, single)
-    asked = Asked(
-        num_records, problem.num_params, lipschitz_of(problem), budget, relation, radius, oracle
-    )
+    asked = asked_for(problem, num_records, budget, radius, oracle, passes)
     options = {"period": period, "steps": steps, "initial_gap": initial_gap}
-    return bound_plan(asked, single, options)[1]
-
-
-def natural(budget: Budget, single: bool) -> str:
-    """The budget's relation, or the one that suits the passes."""
-    return budget.relation_or("replace_one" if single else "add_or_remove_one").name.lower()
-
-
-def lipschitz_of(problem: Any) -> Any:
-    """What the problem states, or 1."""
-    lipschitz = getattr(problem, "lipschitz", None)
-    return 1.0 if lipschitz is None else lipschitz
+    return bound_plan(asked, passes == "single", options)[1]
 
 
 def bound_plan(asked: Asked, single: bool, options: dict[str, Any]) -> tuple[Setting, Plan]:
     """The setting of a budget, and the sizes that minimise the bound."""
     gap = 1.0 if options["initial_gap"] is None else options["initial_gap"]
     check_positive("initial_gap", gap)
+    period = 1 if options["period"] is None else options["period"]
     z = calibrate_noise(dpe.GaussianDpEvent, asked.budget, relation=asked.relation)
+    smoothing = smoothing_radius(asked, period)
     setting = Setting(
         num_records=asked.num_records,
         dim=asked.dim,
         lipschitz=float(asked.lipschitz),
         gap=float(gap),
-        smoothing=asked.radius / 2,
-        reach=asked.radius / 2,
+        smoothing=smoothing,
+        reach=asked.radius - smoothing,
         multiplier=z,
         directions=None if asked.oracle == "first" else min(asked.dim, _MOST_DIRECTIONS),
     )
-    periods = (1 if options["period"] is None else options["period"],)
     if single:
-        return setting, plan_single_pass(setting, periods)
+        return setting, plan_single_pass(setting, (period,))
     most = _PASSES if options["steps"] is None else options["steps"]
     check_int("steps", most, minimum=1)
-    return setting, plan_full_batch(setting, periods, most)
+    return setting, plan_full_batch(setting, (period,), most)
 
 
 def bound_fields(asked: Asked, single: bool, options: dict[str, Any]) -> dict[str, Any]:
@@ -157,7 +162,7 @@ def bound_fields(asked: Asked, single: bool, options: dict[str, Any]) -> dict[st
         if single:
             fields["increment_records"] = plan.change_records
             fields["noise"] = RestartNoise(BufferedToeplitz(plan.period - 1))
-    return fields | _averaged(asked, clip, plan, setting.directions)
+    return fields | _averaged(setting, clip, plan)
 
 
 def published_fields(asked: Asked, single: bool, options: dict[str, Any]) -> dict[str, Any]:
@@ -211,7 +216,7 @@ def published_fields(asked: Asked, single: bool, options: dict[str, Any]) -> dic
     error = slope**2 * (1 + spread) / period + dim * node**2 * levels / 2
     rate = far / math.sqrt((slope**2 + error) * block)
     plan = Plan(math.inf, period, periods * period, block, far, period, 1, rate)
-    return _averaged(asked, clip, plan, directions) | {
+    return _averaged(setting, clip, plan) | {
         "sampler": DisjointPartition(periods, 2 * period - 1),
         "batch_size": float(period),
         "increment_records": 1,
@@ -222,14 +227,25 @@ def published_fields(asked: Asked, single: bool, options: dict[str, Any]) -> dic
     }
 
 
-def _averaged(asked: Asked, clip: float, plan: Plan, directions: int | None) -> dict[str, Any]:
+def smoothing_radius(asked: Asked, period: int) -> float:
+    """Which part of the radius goes to smoothing; the rest is for the block.
+
+    Fresh gradients need it only to be taken where there is one; differences of values must not
+    drown in rounding. Changes of gradients, and values of a loss that may jump, want it large.
+    """
+    if period > 1 or (asked.oracle == "zeroth" and not asked.continuous):
+        return asked.radius / 2
+    return (0.01 if asked.oracle == "first" else 0.1) * asked.radius
+
+
+def _averaged(setting: Setting, clip: float, plan: Plan) -> dict[str, Any]:
     return {
         "clip_norm": clip,
-        "smoothing_radius": asked.radius / 2,
+        "smoothing_radius": setting.smoothing,
         "max_displacement": plan.displacement,
         "learning_rate": plan.learning_rate,
         "block_size": plan.block,
-        "num_directions": directions or 1,
+        "num_directions": setting.directions or 1,
         "directions": "record",
         "schedule": "constant",
         "selection": "uniform",

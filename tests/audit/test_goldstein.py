@@ -9,7 +9,7 @@ import pytest
 from scipy import optimize, stats
 
 import dpjax.testing as dpt
-from dpjax.audit import GoldsteinNorm, goldstein_norm
+from dpjax.audit import GoldsteinNorm, _min_norm, goldstein_norm
 from dpjax.audit._goldstein import _estimate, _offset
 from dpjax.audit._min_norm import Hull, min_norm, pairwise_steps
 
@@ -71,14 +71,19 @@ def least_norm(vectors):
     return scale * np.linalg.norm(matrix[:-1] @ (u / u.sum()))
 
 
-def distance_to(matrix, offset):
-    """Exact distance of 0 from `{z: matrix z >= offset}`, inf where that is empty."""
-    system = np.vstack([matrix.T, offset])
-    u, residual = optimize.nnls(system, np.eye(len(system))[-1], maxiter=10_000)
-    if residual < 1e-9:
-        return np.inf
-    r = system @ u - np.eye(len(system))[-1]
-    return np.linalg.norm(r[:-1] / r[-1])
+def distance_to(normals, offsets):
+    """Exact distance of 0 from the polygon `{z: normals z >= offsets}`, inf where it is empty.
+
+    The nearest point is 0, the nearest point of a side's line, or a corner: the nearest of those
+    that are in the polygon.
+    """
+    lines = list(zip(normals, offsets, strict=True))
+    points = [np.zeros(2), *(n * b / (n @ n) for n, b in lines)]
+    points += [
+        np.linalg.solve([n, m], [b, c]) for (n, b), (m, c) in itertools.combinations(lines, 2)
+    ]
+    inside = [z for z in points if np.all(normals @ z >= offsets - 1e-9)]
+    return min((np.linalg.norm(z) for z in inside), default=np.inf)
 
 
 def exact_piecewise(rise, fall, x, radius):
@@ -247,6 +252,20 @@ def test_program_in_single_precision(rng, k, d):
 @pytest.mark.usefixtures("x64")
 def test_program_in_double_precision(rng):
     check_program(rng, 64, 40, np.float64, 1e-11)
+
+
+def test_bounds_hold_before_the_program_is_solved(monkeypatch, rng):
+    vectors = rng.normal(size=(64, 20)) / np.sqrt(20) + 0.5 * np.eye(20)[0]
+    want = least_norm(vectors)
+    gaps = []
+    for steps in (1, 6):
+        monkeypatch.setattr(_min_norm, "_STEPS", steps)
+        solve_early = jax.jit(lambda v: _solved(v))
+        upper, lower = (float(v) for v in solve_early(jnp.asarray(vectors, float)))
+        assert lower <= want + 1e-6
+        assert want - 1e-6 <= upper
+        gaps.append(upper - lower)
+    assert gaps[0] > gaps[1] > 1e-6
 
 
 @jax.jit

@@ -157,7 +157,9 @@ def directions_of(solver, words):
     """[m, D]: the directions of a period, by what each coordinate stands for."""
     key, count = jax.random.wrap_key_data(jnp.asarray(words)), solver.num_directions
     oracle = smooth_zeroth_order(None, solver.smoothing_radius, count)
-    one = jax.vmap(lambda v: oracle.gradient(v, jnp.asarray(START), key=key))(jnp.eye(count))
+    point = jnp.asarray(START)
+    stand_for = jax.vmap(lambda v: oracle.gradient(v, point, key=key))
+    one = jax.jit(stand_for, compiler_options=QUICK)(jnp.eye(count))
     directions = np.asarray(one) / math.sqrt(D / count)
     np.testing.assert_allclose(np.linalg.norm(directions, axis=1), 1.0, rtol=1e-6)
     return directions
@@ -168,6 +170,7 @@ def by_hand(solver, data, every, shares):
     _, words, rows, masks, chosen = every
     period, total = solver.noise.num_steps, solver.num_moves
     z, last, step = START.copy(), None, np.zeros(D)
+    directions = [directions_of(solver, w) for w in words] if solver.oracle == "zeroth" else []
     points, gradients, steps = [], [], []
     for t in range(total):
         k, p = divmod(t, period)
@@ -181,7 +184,7 @@ def by_hand(solver, data, every, shares):
             def tells(w, i):
                 return gradient(w, data, i)
         else:
-            y, rho = directions_of(solver, words[k]), solver.smoothing_radius
+            y, rho = directions[k], solver.smoothing_radius
 
             def tells(w, i, y=y, rho=rho):
                 ends = [value(w + rho * u, data, i) - value(w - rho * u, data, i) for u in y]
@@ -297,8 +300,10 @@ def test_runs_without_noise_are_those_computed_by_hand(name, told):
         assert (lengths > radius * (1 - 1e-6)).any()
 
 
-@pytest.mark.parametrize("schedule", ["linear", "constant"])
-@pytest.mark.parametrize("selection", ["last", "uniform", "min_norm"])
+@pytest.mark.parametrize(
+    ("schedule", "selection"),
+    [("linear", "last"), ("constant", "last"), ("linear", "uniform"), ("constant", "min_norm")],
+)
 def test_noisy_runs_stay_where_they_should(schedule, selection, told):
     solver = _solver(
         FullBatch(10),
@@ -462,19 +467,20 @@ def test_values_may_come_from_outside_and_jump():
         block_size=3,
         schedule="constant",
     )
-    got = [
-        dpjax.solve(
-            solver, Risk(f, np.array([-0.3, 0.3, 0.3], np.float32)), data, key=jax.random.key(1)
-        ).params
-        for f in (outside, inside)
-    ]
+    start = np.array([-0.3, 0.3, 0.3], np.float32)
+
+    @functools.partial(jax.jit, static_argnums=0, compiler_options=QUICK)
+    def solved(f, data):
+        return dpjax.solve(solver, Risk(f, start), data, key=jax.random.key(1)).params
+
+    got = [solved(f, data) for f in (outside, inside)]
     assert seen
     np.testing.assert_allclose(*got, rtol=1e-3, atol=1e-3)
     errors = np.mean(data["y"] * (x @ got[0]) <= 0)
-    assert errors < 0.25 < np.mean(data["y"] * (x @ [-0.3, 0.3, 0.3]) <= 0)
+    assert errors < 0.25 < np.mean(data["y"] * (x @ start) <= 0)
 
 
-def test_sweeps_compile_once_and_agree_with_single_runs():
+def test_sweeps_compile_once():
     traced = []
 
     def counted(w, rec):
@@ -487,7 +493,6 @@ def test_sweeps_compile_once_and_agree_with_single_runs():
         DisjointPartition(2, 4), RestartNoise(BinaryTree(1)), noise_multiplier=1.0, **CHANGES
     )
 
-    @jax.jit
     def solve(words, noise_multiplier, max_displacement, learning_rate):
         own = dataclasses.replace(
             solver,
@@ -499,15 +504,17 @@ def test_sweeps_compile_once_and_agree_with_single_runs():
         )
         return dpjax.solve(own, problem, data, key=jax.random.wrap_key_data(words)).params
 
+    sweep = jax.jit(jax.vmap(solve), compiler_options=QUICK)
     words = jax.random.key_data(jax.random.split(jax.random.key(0), 3))
     fields = [jnp.array(v) for v in ([0.5, 1.0, 2.0], [0.1, 0.2, 0.3], [1.0, 0.5, 0.1])]
-    together = jax.vmap(solve)(words, *fields)
-    count = len(traced)
-    jax.vmap(solve)(words[::-1], *[f[::-1] for f in fields])
+    together, count = np.asarray(sweep(words, *fields)), len(traced)
+    assert count
+    back = sweep(words[::-1], *[f[::-1] for f in fields])
     assert len(traced) == count
-    alone = [solve(*(a[i] for a in (words, *fields))) for i in range(3)]
-    np.testing.assert_allclose(together, np.stack(alone), rtol=1e-4, atol=1e-5)
-    assert len(np.unique(np.asarray(together)[:, 0])) == 3
+    np.testing.assert_allclose(back, together[::-1], rtol=1e-5)
+    for i, field in enumerate(fields):  # every one of them counts
+        others = [*fields[:i], field * 1.1, *fields[i + 1 :]]
+        assert (np.abs(np.asarray(sweep(words, *others)) - together).max(axis=1) > 1e-4).all()
 
 
 @pytest.mark.parametrize("oracle", ["first", "zeroth"])
@@ -533,7 +540,7 @@ def test_parameters_of_few_digits_move_in_many(oracle):
     assert 0 < np.abs(np.asarray(after.point) - 1).max() < 1e-3
     assert set(seen) == {jnp.dtype(jnp.bfloat16)}
     assert solver.finalize(problem, after).dtype == jnp.bfloat16
-    assert after.sums.total.dtype == jnp.float32
+    assert jnp.finfo(after.sums.total.dtype).bits >= 32
 
 
 # Defaults and refusals.
