@@ -73,7 +73,8 @@ def goldstein_norm(
 
     Args:
       loss_fn: `loss_fn(params, *args)` -> mean loss over the data, a scalar; differentiable by JAX
-        almost everywhere (static: keep one function, a new one is compiled again).
+        almost everywhere (static: keep one function, a new one is compiled again). For example the
+        `mean_loss` of a `Risk`, with `args=(data,)`.
       params: x, a tree of floating-point arrays; the norm is that of the whole tree. Computed in
         their type, at least float32.
       radius: $\alpha > 0$, in the unit of `params`; may be traced.

@@ -1,4 +1,4 @@
-"""The point of least norm in the convex hull of some vectors, without a factor of the hull."""
+"""The point of least norm in the convex hull of some vectors."""
 
 from functools import partial
 from typing import NamedTuple

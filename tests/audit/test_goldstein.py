@@ -344,9 +344,10 @@ def test_other_points_are_near_the_centre_or_named_by_the_combination():
 # what is no number, and where there is nothing to combine
 
 
-def fenced(x, reach, slope, outside):
-    distance = jnp.sqrt(jnp.sum((x - jnp.asarray([1, -2, 3], x.dtype)) ** 2) + 1e-30)
-    return jnp.where(distance <= reach, slope * (2 * x[0] - x[1]), outside)
+def fenced(x, reach, slope, curve, outside):
+    distance = jnp.sqrt(jnp.sum((x - jnp.asarray([1, -2, 2], x.dtype)) ** 2) + 1e-30)
+    value = slope * (2 * x[0] - x[1]) + curve * jnp.sum(x**2) / 2
+    return jnp.where(distance <= reach, value, outside)
 
 
 def test_points_stay_in_the_ball_and_what_is_not_finite_gives_nan():
@@ -364,8 +365,17 @@ def test_points_stay_in_the_ball_and_what_is_not_finite_gives_nan():
         ]
     )
     radii, reach, slope, outside, want = cases.T
-    for bound in norms(fenced, [[1, -2, 3]] * 8, radii, reach, slope, outside):
+    for bound in norms(fenced, [[1, -2, 2]] * 8, radii, reach, slope, np.zeros(8), outside):
         np.testing.assert_allclose(bound, want, rtol=2e-6, atol=1e-12)
+
+
+def test_smooth_losses_have_their_least_gradient_in_the_ball():
+    radii, curves = np.array([1e-4, 1e-2, 0.1, 1.0]), np.array([1, 2, 1, 0.5])
+    others = np.full(4, np.inf), np.zeros(4), curves, np.zeros(4)
+    upper, lower = norms(fenced, [[1, -2, 2]] * 4, radii, *others)
+    least = curves * (3 - radii)  # at the point nearest to the centre, where the norm is 3
+    assert np.all((upper >= least - 3e-6) & (upper <= least + 2e-3 * radii + 3e-6))
+    assert np.all((lower >= least - 3e-6) & (lower <= upper))
 
 
 def test_one_gradient_is_the_norm_of_that_gradient():
@@ -380,48 +390,28 @@ def test_one_gradient_is_the_norm_of_that_gradient():
 # as a function
 
 
-def of_tree(tree):
-    return sum(jnp.sum(jnp.abs(leaf)) for leaf in jax.tree.leaves(tree)) / np.sqrt(200)
+def test_trees_one_by_one_give_what_vectors_give_together_in_one_trace(rng):
+    traces, seen = [], []
 
+    def of_tree(tree, data):
+        traces.append(data["scale"])
+        return sum(jnp.sum(jnp.abs(leaf)) for leaf in jax.tree.leaves(tree)) / data["scale"]
 
-def test_trees_one_by_one_give_what_vectors_give_together(rng):
     points, radii = rng.normal(size=(3, 200)), [0.5, 1.0, 2.0]
     together = mean_absolute_values(points, radii, seed=7)
     keys = jax.random.split(jax.random.key(7), (1, 8))[0]
     for i, x in enumerate(jnp.asarray(points, float)):
         tree = {"a": x[:6].reshape(2, 3), "b": [x[6:199], x[199]]}
-        alone = goldstein_norm(of_tree, tree, radii[i], key=keys[i])
+        scale = jnp.sqrt(200.0) * 2**i
+        alone = goldstein_norm(of_tree, tree, radii[i], key=keys[i], args=({"scale": scale},))
         assert isinstance(alone, GoldsteinNorm)
         assert alone.upper.shape == alone.hull_lower.shape == ()
-        np.testing.assert_allclose([t[i] for t in together], alone, atol=2e-5)
+        want = [bound[i] / 2**i for bound in together]
+        np.testing.assert_allclose(alone, want, atol=2e-5)
+        seen.append(len(traces))
+    assert seen[0] == seen[-1]
     other = mean_absolute_values(points, radii, seed=8)
     assert np.all(abs(other.upper - together.upper) > 1e-5)
-
-
-def test_one_trace_and_the_gradient_of_a_smooth_loss(rng):
-    traces = []
-
-    def bowl(x, centres):
-        traces.append(x.shape)
-        return jnp.mean(jnp.sum((x[None] - centres) ** 2, axis=1)) / 2
-
-    seen = 0
-    for i, radius in enumerate((1e-3, 0.1, 1.0)):
-        centres = rng.normal(size=(7, 10))
-        x = rng.normal(size=10)
-        size = np.linalg.norm(x - centres.mean(axis=0))
-        upper, lower = goldstein_norm(
-            bowl,
-            jnp.asarray(x, float),
-            radius,
-            key=jax.random.key(i),
-            args=(jnp.asarray(centres, float),),
-        )
-        # at the point of the ball that is nearest to the centre
-        assert float(upper) == pytest.approx(size - radius, abs=2e-3 * radius + 2e-6)
-        assert size - radius - 2e-6 <= float(lower) <= float(upper)
-        assert not seen or len(traces) == seen
-        seen = len(traces)
 
 
 @pytest.mark.usefixtures("x64")
