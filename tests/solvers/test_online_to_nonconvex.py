@@ -413,11 +413,14 @@ def test_no_records_no_clip_norm_or_no_displacement_and_nothing_is_released(told
         run(_solver(FullBatch(3), noise, **fields), problem, given)
         assert not np.any(Moves.gradients)
         np.testing.assert_array_equal(Moves.points, np.tile(START, (6, 1)))
-    # no way, no change, and no noise for it
+    # no way or no change of gradients, and no noise for it
     run(_solver(FullBatch(3), noise, max_displacement=0.0, noise_multiplier=7.0), problem, data)
     np.testing.assert_array_equal(Moves.points, np.tile(START, (6, 1)))
     np.testing.assert_array_equal(Moves.gradients[::2], Moves.gradients[1::2])
     assert len(np.unique(Moves.gradients[:, 0])) == 3
+    run(_solver(FullBatch(3), noise, smoothness=0.0, noise_multiplier=7.0), problem, data)
+    np.testing.assert_array_equal(Moves.gradients[::2], Moves.gradients[1::2])
+    assert np.linalg.norm(np.diff(Moves.points, axis=0), axis=1).min() > 0
 
 
 def test_an_empty_batch_is_a_step_along_noise(told):

@@ -616,6 +616,47 @@ def test_noise_has_the_scale_that_is_declared_anew_in_every_period(oracle):
     dpt.check_uncorrelated(drawn[:, :, 0], drawn[:, :, 1])
 
 
+OUT_OF_BOUNDS = {
+    "smoothness": (-1e4, np.nan),
+    "max_displacement": (-1e3, np.nan),
+    "clip_norm": (-2.0, np.nan),
+    "batch_size": (-0.01, 0.0, np.nan),
+    "noise_multiplier": (-1.0, np.nan),
+}
+
+
+@pytest.mark.parametrize("published", [pytest.param(False, marks=SLOW), True])
+def test_traced_values_out_of_bounds_release_nothing(published):
+    """A sweep cannot look at them; no sum of theirs has less noise than records could add."""
+    noise = BinaryTree(4) if published else TOEPLITZ
+    fields = PUBLISHED if published else APART
+    solver = _disjoint(noise, 1, 1, **(fields | {"noise_multiplier": 1e-3, "clip_norm": 0.7}))
+    problem, data = PROBLEMS["vector"](), _put(_data(), 0, np.ones(D), (1e9, 1e3, 0.0))
+    data = jax.tree.map(lambda a: jnp.asarray(a[:6], jnp.float32), data)
+    names = sorted(OUT_OF_BOUNDS)
+
+    @functools.partial(jax.jit, compiler_options=QUICK)
+    def totals(values):
+        def one(values):
+            own = dataclasses.replace(solver, **dict(zip(names, values, strict=True)))
+            state = own.init(problem, key=jax.random.key(0))
+            return own.step(problem, data, jnp.ones(6, bool), state)[0].sums.total
+
+        return jax.vmap(one)(values)
+
+    usual = [float(getattr(solver, name)) for name in names]
+    rows = [usual]
+    for name, bad in OUT_OF_BOUNDS.items():
+        rows += [[v if n == name else u for n, u in zip(names, usual, strict=True)] for v in bad]
+    sums = np.asarray(totals(jnp.asarray(rows, jnp.float32)))
+    # the first estimate, of 3 records over 5, and three changes
+    assert 0 < np.linalg.norm(sums[0]) < 0.7 * 3 / 5 + 3 * 2 * 0.7
+    for row, total in zip(rows[1:], sums[1:], strict=True):
+        # without noise, but for a descent that goes too far by itself and is accounted for
+        fine = not published and row[names.index("max_displacement")] < 0
+        assert fine or not np.isfinite(total).all(), dict(zip(names, row, strict=True))
+
+
 # The event.
 
 
@@ -635,6 +676,7 @@ EVENTS = {  # the mean of a neighbour's release, in deviations, with the noise m
     "all records, replace": (FullBatch(7), SplitNoise(4), ONE, 2 * 7**0.5 / 2.5),
     "pass": (DisjointPartition(7, 3), SplitNoise(1, 1.0), ONE, 2 / 2.5),
     "pass, periods": (DisjointPartition(7, 3), SplitNoise(5), ONE, 2 / 2.5),
+    "pass, tapered": (TaperedPartition(4, 50), SplitNoise(2), ONE, 2 / 2.5),
     "pass, one special": (
         DisjointPartition(7, 3),
         SplitNoise(5),
@@ -748,3 +790,21 @@ def test_places_of_a_batch_have_directions_of_their_own():
                 seen.append(values(jnp.zeros(2), jnp.ones((len(places), 2)), places, k))
         angles = np.arctan2(*np.concatenate(seen).T) % np.pi  # that of a direction, but for sign
         assert np.diff(np.sort(angles)).min() > 1e-4
+
+
+def test_directions_belong_to_places_and_records_have_no_say():
+    """Places are alike, so that who is in which of them, as records come and go, tells nothing."""
+    solver = _solver(EACH, **(VALUES | OWN | {"num_directions": 1}))
+    problem = Risk(lambda w, rec: rec["s"] * (rec["x"] @ w), jnp.zeros(2))
+    own = module.make_oracle(solver, problem, jnp.zeros(2))
+    values = jax.jit(own.values, compiler_options=QUICK)
+    rng, key = np.random.default_rng(0), jax.random.key(4)
+    x, s = rng.normal(size=(50, 2)).astype(np.float32), np.ones(50, np.float32)
+
+    def angles(x, s):
+        e = np.asarray(values(jnp.zeros(2), {"x": x, "s": s}, jnp.arange(50), key))
+        return np.arctan2(*e.T) % np.pi
+
+    first = angles(x, s)
+    np.testing.assert_allclose(angles(x[::-1], 1e3 * s), first, atol=1e-3)
+    dpt.check_distribution(first / np.pi, lambda u: np.clip(u, 0, 1))
