@@ -10,8 +10,13 @@ ADVICE = """
 - **Convex risks on an l2 ball**: `OnlineToBatch` where the radius times the smoothness is not much
   more than the bound on gradients, as in the synthetic problems above, and in one pass over the
   data (`single_pass=True`): `DPFTRL` was worse wherever training was of use. `DPSGD` where the way
-  is longer, as on Adult and Credit default, and for what is not convex. For logistic regression in
-  few dimensions objective perturbation, as in diffprivlib, is hard to beat.
+  is longer, as on Adult and Credit default. For logistic regression in few dimensions objective
+  perturbation, as in diffprivlib, is hard to beat.
+- **Nonsmooth and nonconvex losses, and those without gradients**: `OnlineToNonconvex` in several
+  passes, from gradients where there are any. Its steps are of bounded length and need no learning
+  rate to be chosen, and its default had less loss than that of `DPSGD` nearly everywhere. In one
+  pass both are much worse, add-or-remove-one costs half of what replace-one does. Longer periods,
+  `plan="bound"` and the published sizes are for comparison: they lost everywhere.
 - **Convex risks on an l1 ball or polytope**: `FrankWolfe`, which reads all data at every step, had
   the least error with default settings, but for small problems that `DPSGD` or noisy statistics
   solve. In one pass over the data `AnytimeMirrorDescent`.
