@@ -411,10 +411,14 @@ class OnlineToNonconvex:
         # in one less with a change
         levels = self.noise.levels  # type: ignore[attr-defined]
         change = jnp.minimum(2 * self.smoothness * self.max_displacement, 2 * self.clip_norm)
-        return jnp.maximum(
-            self.clip_norm / jnp.asarray(self.batch_size, size.dtype),
-            change / (self.increment_records or 1) * ((levels - 1) / levels) ** 0.5,
+        shares = jnp.stack(
+            [
+                self.clip_norm / jnp.asarray(self.batch_size, size.dtype),
+                change / (self.increment_records or 1) * ((levels - 1) / levels) ** 0.5,
+            ]
         )
+        # a traced bound may be none
+        return jnp.where(jnp.min(shares) >= 0, jnp.max(shares), jnp.nan)
 
 
 def _over(total: PyTree, size: jax.Array) -> PyTree:

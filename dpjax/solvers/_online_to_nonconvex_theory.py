@@ -115,6 +115,8 @@ def stationarity_plan(
     """
     check_int("period", period, minimum=1)
     asked = asked_for(problem, num_records, budget, radius, oracle, passes)
+    if passes == "single" and steps is not None:
+        raise ValueError(f"steps must be left out with passes='single', got {steps!r}")
     options = {"period": period, "steps": steps, "initial_gap": initial_gap}
     return bound_plan(asked, passes == "single", options)[1]
 

@@ -122,10 +122,13 @@ def clipped_displacement(
 
 def within(tree: PyTree, bound: jax.Array) -> PyTree:
     """The nearest tree of global l2 norm at most `bound`; NaN and inf become NaN."""
-    norm = optax.tree.norm(tree)
+    largest = optax.tree.norm(tree, ord="inf")  # squares of large numbers would overflow
+    unit = jnp.where(largest > 1, largest, 1)
+    small = jax.tree.map(lambda leaf: leaf / unit.astype(leaf.dtype), tree)
+    norm = optax.tree.norm(small)
     tiny = jnp.finfo(norm.dtype).tiny
-    factor = jnp.minimum(1, bound.astype(norm.dtype) / jnp.maximum(norm, tiny))
-    return jax.tree.map(lambda leaf: factor.astype(leaf.dtype) * leaf, tree)
+    factor = jnp.minimum(unit, bound.astype(norm.dtype) / jnp.maximum(norm, tiny))
+    return jax.tree.map(lambda leaf: factor.astype(leaf.dtype) * leaf, small)
 
 
 def _at(scale: Scale, count: jax.Array) -> jax.Array:

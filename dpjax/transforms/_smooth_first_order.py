@@ -44,9 +44,10 @@ def smooth_first_order(
     $f_{b,r}$ is within $L r$ of it, and its gradient is $L\sqrt d / r$-Lipschitz.
 
     Guarantee: none of its own; it aggregates nothing. Where every gradient has norm at most L, so
-    has every estimate, surely. Directions are *public* and depend on the key alone. The same key
-    at two points gives the same directions, so that changes between close points are small on
-    average.
+    has every estimate, surely. Directions depend on the key alone. Shared ones are *public*;
+    those of records belong to places in the batch, which shift when a record is removed, and may be
+    published under replace-one alone. The same key at two points gives the same directions, so that
+    changes between close points are small on average.
 
     | input | estimates |
     | --- | --- |
