@@ -32,9 +32,10 @@ def smooth_zeroth_order(
 
     Guarantee: none of its own; it aggregates nothing. Directions depend on the key and d alone,
     not on `chunk_size`. Shared ones are *public*; those of records belong to places in the batch,
-    which shift when a record is removed, and may be published under replace-one alone. Where a loss is L-Lipschitz, surely $\|v_b\| \le L\sqrt d$ and
-    $\|e_b\| \le L d$; on average $E\|v_b\|^2 \le L^2 d / (d-1)$, d > 1. The same key at x and $x'$
-    gives the same directions; then estimates differ by $d L \|x - x'\| / r$ at most.
+    which shift when a record is removed, and may be published under replace-one alone. Where a loss
+    is L-Lipschitz, surely $\|v_b\| \le L\sqrt d$ and $\|e_b\| \le L d$; on average
+    $E\|v_b\|^2 \le L^2 d / (d-1)$, d > 1. The same key at x and $x'$ gives the same directions;
+    then estimates differ by $d L \|x - x'\| / r$ at most.
 
     | input | result |
     | --- | --- |

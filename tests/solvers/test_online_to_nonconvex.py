@@ -287,6 +287,9 @@ def test_runs_without_noise_are_those_computed_by_hand(name, told):
     np.testing.assert_allclose(Moves.gradients, gradients, rtol=1e-5, atol=1e-6)
     np.testing.assert_allclose(Moves.steps, steps, rtol=1e-6, atol=1e-7)
     np.testing.assert_allclose(params, result, rtol=1e-6, atol=1e-7)
+    # ways and directions are drawn anew for every move, or period
+    assert len(np.unique(Moves.shares)) == solver.num_moves
+    assert len(np.unique(every[0], axis=0)) == solver.sampler.steps
     # what is told at the end of a period
     period, size = solver.noise.num_steps, solver.block_size
     ends = np.arange(period - 1, solver.num_moves, period)
@@ -320,6 +323,7 @@ def test_noisy_runs_stay_where_they_should(schedule, selection, told):
     far = solver.max_displacement * np.linspace(1, 0, 40, endpoint=False)
     if schedule == "constant":
         far = np.full(40, solver.max_displacement)
+    dpt.check_distribution(Moves.shares, lambda s: np.clip(s, 0, 1))
     sizes = np.linalg.norm(Moves.steps, axis=1)
     assert (sizes <= far * (1 + 1e-6)).all()
     assert (sizes >= far * (1 - 1e-6)).sum() > 30
@@ -341,6 +345,21 @@ def test_noisy_runs_stay_where_they_should(schedule, selection, told):
     assert reaches.max() <= radius
     left = 9 / 40 if (schedule, selection) == ("linear", "last") else 1.0
     assert radius == pytest.approx(0.05 + 4.5 * solver.max_displacement * left)
+
+
+def test_records_of_a_batch_are_in_one_move_each_and_keep_their_places():
+    solver = _solver(DisjointPartition(2, 9), BinaryTree(4), **(CHANGES | {"increment_records": 2}))
+    batch = {"a": jnp.arange(9.0), "b": jnp.arange(18.0).reshape(9, 2)}
+    first, later = solver._parts(batch, jnp.arange(9) % 2 == 0)
+    for part in (first, later):
+        np.testing.assert_array_equal(part.batch["a"], part.places)
+        np.testing.assert_array_equal(part.batch["b"][..., 0], 2 * part.places)
+        np.testing.assert_array_equal(part.mask, part.places % 2 == 0)
+    assert first.places.tolist() == [0, 1, 2]
+    assert later.places.tolist() == [[3, 4], [5, 6], [7, 8]]
+    whole, none = _solver(FullBatch(2), SplitNoise(3))._parts(batch, jnp.ones(9, bool))
+    assert whole.places.tolist() == list(range(9))
+    assert none is None
 
 
 def test_radius_of_a_single_point_is_that_of_the_smoothing():

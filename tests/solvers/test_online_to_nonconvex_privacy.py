@@ -370,9 +370,9 @@ REPLAYS = {
         {0: 0.999, 6: 0.6, 9: 0.2},
     ),
     "gradients, published": (
-        _disjoint(BinaryTree(5), **(PUBLISHED | {"batch_size": 50.0})),
+        _disjoint(BinaryTree(5), **(PUBLISHED | FEW | {"batch_size": 50.0})),
         "tree",
-        {0: 0.002, 6: 0.999, 9: 0.499},
+        {0: 1e-4, 6: 0.999, 9: 0.499},
     ),
     "values, poisson, ball": (_solver(POISSON, SplitNoise(2), **VALUES), "ball", {0: 0.999}),
     "values, all records": (

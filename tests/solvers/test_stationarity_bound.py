@@ -289,7 +289,8 @@ def test_solvers_have_the_sizes_and_the_noise_of_their_plan(oracle, passes, peri
     relation = "replace_one" if passes == "single" else "add_or_remove_one"
     z = calibrate_noise(dpe.GaussianDpEvent, BUDGET, relation=relation)
     directions = None if oracle == "first" else 9
-    setting = Setting(5000, 9, 2.0, 3.0, 0.15, 0.15, z, directions)
+    smoothed = 0.3 * (0.5 if period > 1 else {"first": 0.01, "zeroth": 0.1}[oracle])
+    setting = Setting(5000, 9, 2.0, 3.0, smoothed, 0.3 - smoothed, z, directions)
     plan = (
         plan_single_pass(setting, (period,))
         if passes == "single"
