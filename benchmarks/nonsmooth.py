@@ -141,6 +141,7 @@ def _task(task: str, data: Path | None, fast: bool) -> list[dict[str, Any]]:
     for name in tuned:
         bare = functools.partial(_without_noise, METHODS[name], seeds)
         rows.append(note(f"{name}, no noise", None, bare, tuned=True))
+    jax.clear_caches()  # hundreds of compiled programs exhaust the memory maps of a process
     return rows
 
 
