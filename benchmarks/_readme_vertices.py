@@ -15,8 +15,8 @@ ADVICE = """
 - **Nonsmooth and nonconvex losses, and those without gradients**: `OnlineToNonconvex` in several
   passes, from gradients where there are any. Its steps are of bounded length and need no learning
   rate to be chosen, and its default had less loss than that of `DPSGD` nearly everywhere. In one
-  pass both are much worse, add-or-remove-one costs half of what replace-one does. Longer periods,
-  `plan="bound"` and the published sizes are for comparison: they lost everywhere.
+  pass both are much worse, and replace-one asks for twice the noise of add-or-remove-one. Longer
+  periods, `plan="bound"` and the published sizes are for comparison: they lost everywhere.
 - **Convex risks on an l1 ball or polytope**: `FrankWolfe`, which reads all data at every step, had
   the least error with default settings, but for small problems that `DPSGD` or noisy statistics
   solve. In one pass over the data `AnytimeMirrorDescent`.
