@@ -32,6 +32,14 @@ def pytest_report_header(config):
     return f"jax {jax.__version__} on {jax.default_backend()}, x64 {'on' if X64 else 'off'}"
 
 
+def pytest_collection_modifyitems(config, items):
+    """With 64-bit types on, tests that turn them on by themselves have nothing to add."""
+    if X64:
+        alone = [item for item in items if "x64" in getattr(item, "fixturenames", ())]
+        config.hook.pytest_deselected(items=alone)
+        items[:] = [item for item in items if item not in alone]
+
+
 @pytest.fixture(autouse=True)
 def _fixed_seed():
     """NumPy's global generator, which nothing should use, is at least the same in every test."""

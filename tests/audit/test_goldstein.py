@@ -119,6 +119,7 @@ def kinks_in_200_dimensions(rng):
     return np.outer(FAR, u), 1.0, rows, np.zeros((8, 400)), [False] * 8, [np.inf] * 8
 
 
+@pytest.mark.slow
 def test_kink_in_many_dimensions_is_found_by_enrichment_alone(rng):
     for bound in norms(residuals, *kinks_in_200_dimensions(rng)):
         np.testing.assert_allclose(bound, WANT, atol=1e-5)
