@@ -50,6 +50,7 @@ class RestartNoise(GaussianStrategy):
       ValueError: If its event is no Gaussian.
 
     Example:
+      >>> import dpjax
       >>> noise = RestartNoise(dpjax.transforms.BinaryTree(7))
       >>> noise.num_steps
       8
