@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from scipy import stats
 
 import dpjax
 import dpjax.testing as dpt
@@ -36,7 +37,7 @@ N, D = 12, 3
 
 
 @pytest.fixture
-def everywhere_x64():
+def everywhere_x64(x64):
     """Double precision in all threads, those of callbacks too."""
     before = jax.config.jax_enable_x64
     jax.config.update("jax_enable_x64", True)
@@ -305,7 +306,12 @@ def test_runs_without_noise_are_those_computed_by_hand(name, told):
 
 @pytest.mark.parametrize(
     ("schedule", "selection"),
-    [("linear", "last"), ("constant", "last"), ("linear", "uniform"), ("constant", "min_norm")],
+    [
+        ("linear", "last"),
+        pytest.param("constant", "last", marks=pytest.mark.slow),
+        ("linear", "uniform"),
+        ("constant", "min_norm"),
+    ],
 )
 def test_noisy_runs_stay_where_they_should(schedule, selection, told):
     solver = _solver(
@@ -402,6 +408,28 @@ def test_changes_add_up_to_estimates_along_the_directions_of_their_period(oracle
     # other directions in the second period
     other = plain(jnp.asarray(Moves.points[3:]), jnp.asarray(words[0]))
     assert np.abs(other - Moves.gradients[3:]).max() > 1e-2
+
+
+@pytest.mark.parametrize("oracle", ["first", "zeroth"])
+def test_changes_along_directions_apart_are_noisy_where_nothing_moves(oracle):
+    """And those along common ones are 0, so that they can be clipped at how far points moved."""
+    problem = Risk(lambda w, rec: jnp.abs(rec @ w - 0.1), jnp.zeros(D))
+    records = jnp.asarray(_data()["a"], jnp.float32)
+    part = module.Part(records, jnp.ones(N, bool), jnp.arange(N))
+    for common in (True, False):
+        solver = _solver(
+            FullBatch(2),
+            SplitNoise(2),
+            directions="record",
+            common_directions=common,
+            smoothing_radius=0.3,
+            oracle=oracle,
+        )
+        point = jnp.zeros(D)
+        own = module.make_oracle(solver, problem, point)
+        change = jax.jit(own.change, compiler_options=QUICK)
+        moved = np.asarray(change(point, point, part, 1e6, jax.random.key(0)))
+        assert np.any(moved) != common
 
 
 def test_blocks_are_drawn_uniformly_before_data_are_seen():
@@ -539,7 +567,7 @@ def test_sweeps_compile_once():
         assert (np.abs(np.asarray(sweep(words, *others)) - together).max(axis=1) > 1e-4).all()
 
 
-@pytest.mark.parametrize("oracle", ["first", "zeroth"])
+@pytest.mark.parametrize("oracle", ["first", pytest.param("zeroth", marks=pytest.mark.slow)])
 def test_parameters_of_few_digits_move_in_many(oracle):
     """The points of a bfloat16 problem are in float32, and are rounded for the loss alone."""
     seen = []
@@ -594,6 +622,17 @@ def test_defaults_meet_the_budget_and_the_radius(oracle, passes, period):
     )
 
 
+def test_batches_that_may_be_cut_are_paid_for():
+    budget = Budget(1.0, 1e-5)
+    for sampler in (
+        PoissonSampler(0.1, 20, 1000, capacity=154),
+        IndependentPartition(10, 1000, capacity=155),
+    ):
+        assert 2e-7 < sampler.failure_probability() < 2e-6
+        solver = OnlineToNonconvex.for_budget(PROBLEM, 1000, budget, sampler=sampler)
+        assert 0.999 < solver.guarantee().epsilon(1e-5) <= 1.0
+
+
 @pytest.mark.parametrize("oracle", ["first", "zeroth"])
 def test_published_fields(oracle):
     """Noise by the printed formula; the true epsilon is told, and is less than half."""
@@ -613,7 +652,13 @@ def test_published_fields(oracle):
         unit = float(solver._sensitivity(0.0, jnp.float32(1.0)))
         got = solver.noise_multiplier * unit * solver.noise.node_factor
         assert got == pytest.approx(node, rel=1e-5)
-        assert 0.05 * epsilon < solver.guarantee().epsilon(1e-6) < 0.5 * epsilon
+        true = solver.guarantee().epsilon(1e-6)
+        assert 0.05 * epsilon < true < 0.5 * epsilon
+        levels = period.bit_length()
+        mu = 2 * max(first * levels**0.5, change * (levels - 1) ** 0.5) / node
+        tail = stats.norm.cdf(mu / 2 - true / mu)
+        delta = tail - math.exp(true) * stats.norm.cdf(-mu / 2 - true / mu)
+        assert delta == pytest.approx(1e-6, rel=2e-2)  # which is four digits of epsilon
         assert solver.as_published
         assert (solver.batch_size, solver.increment_records) == (period, 1)
         assert not solver.common_directions
@@ -710,6 +755,11 @@ def test_what_does_not_fit_is_refused_by_name(name):
         OnlineToNonconvex.for_budget(PROBLEM, 100, BUDGET, **fields)
 
 
+def test_plans_choose_the_moves_of_a_single_pass():
+    with pytest.raises(ValueError, match="steps must be left out with passes='single', got 20"):
+        dpjax.solvers.stationarity_plan(PROBLEM, 1000, BUDGET, passes="single", steps=20)
+
+
 def test_noise_that_is_no_strategy_is_refused():
     with pytest.raises(TypeError, match="noise must be a NoiseStrategy, got 'tree'"):
         OnlineToNonconvex.for_budget(PROBLEM, 100, BUDGET, noise="tree")
@@ -772,6 +822,12 @@ def test_unknown_fields_are_named():
             "2 changes of 2 are more than batch_size - 1 = 3",
         ),
         (DisjointPartition(3, 4), None, {}, "relation must be replace_one or replace_special"),
+        (
+            DisjointPartition(3, 4),
+            BinaryTree(2, distribution="l2"),
+            {"increment_records": 1, "relation": "replace_one"},
+            "noise must be Gaussian",
+        ),
         (FullBatch(3), None, {"as_published": True}, r"noise must be BinaryTree\(period\)"),
         (
             DisjointPartition(3, 4),
