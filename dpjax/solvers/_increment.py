@@ -40,7 +40,9 @@ class IncrementBound(NamedTuple):
         """The most one record adds in norm, against the null record, which adds the centre."""
         if clip == "whole":
             return jnp.asarray(self.clip_norm)
-        return jnp.asarray(self.old_weight * self.clip_norm + self.weight * self.radius)
+        # where a traced bound is negative, nothing is added and nothing may be taken off the other
+        clip_norm, radius = jnp.maximum(self.clip_norm, 0), jnp.maximum(self.radius, 0)
+        return jnp.asarray(self.old_weight * clip_norm + self.weight * radius)
 
 
 def clipped_increments(bound: IncrementBound, clip: str, norm: str, centre: PyTree) -> Aggregator:
@@ -120,7 +122,7 @@ def _clip_around(centre: PyTree, change: PyTree, mask: jax.Array, radius: ArrayL
     norms = _distance(centre, change)
     kept = mask & jnp.isfinite(norms)
     tiny = jnp.finfo(norms.dtype).tiny
-    ratio = jnp.asarray(radius, norms.dtype) / jnp.maximum(norms, tiny)
+    ratio = jnp.maximum(jnp.asarray(radius, norms.dtype), 0) / jnp.maximum(norms, tiny)
     scale = jnp.where(kept, jnp.minimum(1, ratio), 0)
     count = jnp.sum(scale)
 

@@ -386,7 +386,8 @@ class OnlineToBatch:
         own = bound.sensitivity(self.clip)
         if self.as_published:
             slope = (self.weights + 1) * weights.estimate / (state.count + 1)
-            own = self._excess * slope * (self.clip_norm + self.smoothness * reach)
+            largest = jnp.maximum(self.clip_norm, 0) + jnp.maximum(self.smoothness, 0) * reach
+            own = self._excess * slope * largest
         if self.norm == "linf" and getattr(self.noise, "distribution", "") != "linf":
             own = own * math.sqrt(sum(leaf.size for leaf in jax.tree.leaves(state.point)))
         return own

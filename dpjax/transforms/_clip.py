@@ -93,7 +93,8 @@ def clip_scale(per_example: PyTree, mask: jax.Array, max_norm: ArrayLike, norm: 
     """The factors `[B]` by which clipping multiplies each example; 0 for those left out."""
     norms = per_example_norm(per_example, norm)
     tiny = jnp.finfo(norms.dtype).tiny
-    bound = jnp.asarray(max_norm, norms.dtype)
+    # a traced bound may be negative: nothing then, not what is as long as its modulus
+    bound = jnp.maximum(jnp.asarray(max_norm, norms.dtype), 0)
     keep = mask & jnp.isfinite(norms)
     return jnp.where(keep, jnp.minimum(1, bound / jnp.maximum(norms, tiny)), 0)
 

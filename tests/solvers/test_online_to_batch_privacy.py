@@ -438,3 +438,20 @@ def test_noise_for_one_step_is_too_little_for_records_in_all(x64):
     noise = jax.tree_util.register_static(kind)(4)
     with pytest.raises(AssertionError):
         check_replay(OnlineToBatch(FULL, noise, **DEFAULTS), 0)
+
+
+@pytest.mark.parametrize("clip", ["plain", "centred"])
+@pytest.mark.parametrize("field", ["clip_norm", "radius"])
+def test_a_traced_bound_below_zero_hides_nothing(clip, field):
+    rng = np.random.default_rng(5)
+    rows = Gradients(*(jnp.asarray(10 * rng.normal(size=(1, 3)), jnp.float32) for _ in range(2)))
+
+    @jax.jit
+    def added_and_allowed(value):
+        bound = BOUND._replace(**{field: value})
+        aggregator = clipped_increments(bound, clip, "l2", jnp.full(3, 0.05))
+        added, _ = aggregator.update(rows, None, mask=jnp.ones(1, bool))
+        return jnp.linalg.norm(added), bound.sensitivity(clip)
+
+    added, allowed = added_and_allowed(-1.5)
+    assert added <= allowed * (1 + 1e-5)

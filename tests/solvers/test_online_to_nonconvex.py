@@ -309,7 +309,7 @@ def test_runs_without_noise_are_those_computed_by_hand(name, told):
     [
         ("linear", "last"),
         pytest.param("constant", "last", marks=pytest.mark.slow),
-        ("linear", "uniform"),
+        pytest.param("linear", "uniform", marks=pytest.mark.slow),
         ("constant", "min_norm"),
     ],
 )
@@ -376,9 +376,11 @@ def test_radius_of_a_single_point_is_that_of_the_smoothing():
 
 ORACLES = [
     ("first", {"directions": "shared", "num_directions": 2, "smoothing_radius": 0.4}),
-    ("first", {"directions": "record", "smoothing_radius": 0.4}),
     ("zeroth", VALUES),
     ("zeroth", VALUES | {"directions": "record"}),
+    pytest.param(
+        "first", {"directions": "record", "smoothing_radius": 0.4}, marks=pytest.mark.slow
+    ),
 ]
 
 

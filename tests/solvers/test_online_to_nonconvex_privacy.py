@@ -463,6 +463,7 @@ SELDOM = {
     "values, all records",
     "values, all records, own directions",
     "values, all records, apart",
+    "values, tree alone",
     "values, published",
 }
 

@@ -169,6 +169,18 @@ def test_outer_product_neighbours(rng):
     assert 0.495 <= worst.change <= 0.5 * (1 + 1e-5)
 
 
+@pytest.mark.parametrize("norm", ["l1", "l2", "linf"])
+def test_a_traced_bound_below_zero_lets_nothing_through(rng, norm):
+    rows = jnp.asarray(rng.normal(size=(5, 3)), jnp.float32)
+
+    @jax.jit
+    def total(bound):
+        return clip_by_norm(bound, norm).update(rows, None, mask=jnp.ones(5, bool))[0]
+
+    assert np.any(total(1.0))
+    assert not np.any(total(-1.0))
+
+
 def test_sensitivity_of_each_relation():
     clip = clip_by_norm(1.5)
     assert clip.sensitivity("add_or_remove_one") == 1.5

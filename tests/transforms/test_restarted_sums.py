@@ -23,6 +23,7 @@ from dpjax.transforms import (
     restarted_sums,
 )
 
+SLOW = [pytest.mark.slow]
 STRATEGIES = {
     "one": SplitNoise(1, 1.0),
     "tree of 4": BinaryTree(4),
@@ -31,7 +32,13 @@ STRATEGIES = {
     "split": SplitNoise(3),
     "restart": RestartNoise(BufferedToeplitz(2)),
 }
-each_strategy = pytest.mark.parametrize("name", STRATEGIES)
+each_strategy = pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=[] if name in ("one", "tree of 4", "restart") else SLOW)
+        for name in STRATEGIES
+    ],
+)
 
 
 def run(strategy, stddev, updates, key, scales=None):
@@ -52,7 +59,7 @@ def run(strategy, stddev, updates, key, scales=None):
     return jax.tree.map(np.asarray, scan(updates, scales))
 
 
-@pytest.mark.parametrize("name", ["one", "tree of 4", "restart"])
+@each_strategy
 def test_every_period_is_one_run_of_correlated_noise_with_a_key_of_its_own(name, key, rng):
     strategy = STRATEGIES[name]
     period, count = strategy.num_steps, 3 * strategy.num_steps + 1
