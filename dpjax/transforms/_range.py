@@ -120,7 +120,7 @@ def _clipped_sum(leaf: Any, mask: jax.Array, bound: ArrayLike, domain: Domain) -
 def _scale(spread: jax.Array, reach: jax.Array, mask: jax.Array, bound: ArrayLike) -> jax.Array:
     """The factors `[B]` by which clipping multiplies each example; 0 for those left out."""
     tiny = jnp.finfo(spread.dtype).tiny
-    bound = jnp.asarray(bound, spread.dtype)
+    bound = jnp.maximum(jnp.asarray(bound, spread.dtype), 0)  # a traced one may be negative
     allowed = bound / jnp.maximum(jnp.maximum(spread, reach / _SHIFT), tiny)
     return jnp.where(mask & jnp.isfinite(spread) & jnp.isfinite(reach), jnp.minimum(1, allowed), 0)
 
