@@ -35,7 +35,9 @@ def pytest_report_header(config):
 def pytest_collection_modifyitems(config, items):
     """With 64-bit types on, tests that turn them on by themselves have nothing to add."""
     if X64:
-        alone = [item for item in items if "x64" in getattr(item, "fixturenames", ())]
+        alone = [
+            i for i in items if {"x64", "everywhere_x64"} & set(getattr(i, "fixturenames", ()))
+        ]
         config.hook.pytest_deselected(items=alone)
         items[:] = [item for item in items if item not in alone]
 
@@ -69,3 +71,12 @@ def x64():
 
         with enable_x64():
             yield
+
+
+@pytest.fixture
+def everywhere_x64():
+    """The same in all threads, such as those that call back into Python."""
+    before = jax.config.jax_enable_x64
+    jax.config.update("jax_enable_x64", True)
+    yield
+    jax.config.update("jax_enable_x64", before)

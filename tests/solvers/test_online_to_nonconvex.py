@@ -36,15 +36,6 @@ from dpjax.transforms import (
 N, D = 12, 3
 
 
-@pytest.fixture
-def everywhere_x64(x64):
-    """Double precision in all threads, those of callbacks too."""
-    before = jax.config.jax_enable_x64
-    jax.config.update("jax_enable_x64", True)
-    yield
-    jax.config.update("jax_enable_x64", before)
-
-
 class Moves:
     """Every move of the last run: points, gradients, and what the descent made of them."""
 

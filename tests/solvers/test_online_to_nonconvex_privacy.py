@@ -94,15 +94,6 @@ def _flat(tree):
 
 
 @pytest.fixture
-def everywhere_x64(x64):
-    """Double precision in all threads, those of callbacks too."""
-    before = jax.config.jax_enable_x64
-    jax.config.update("jax_enable_x64", True)
-    yield
-    jax.config.update("jax_enable_x64", before)
-
-
-@pytest.fixture
 def tape(monkeypatch, everywhere_x64):
     """The real solver, strategies and sums, but that draws come from the tape, and are told."""
 
