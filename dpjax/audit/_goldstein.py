@@ -10,7 +10,7 @@ from jax.flatten_util import ravel_pytree
 from jax.typing import ArrayLike
 
 from dpjax.audit._min_norm import Hull, min_norm, pairwise_steps
-from dpjax.core import PyTree, check_int, check_key, check_positive, check_shape
+from dpjax.core import PyTree, check_int, check_key, check_positive, check_shape, wide
 
 _JITTER = 1e-3  # of the radius: sampled points lie on no kink but by chance
 _PAIRWISE = 50  # steps after each new gradient
@@ -177,14 +177,10 @@ def _flat(params: PyTree) -> tuple[jax.Array, Callable[[jax.Array], PyTree]]:
     for leaf in jax.tree.leaves(params):
         if not jnp.issubdtype(jnp.result_type(leaf), jnp.floating):
             raise TypeError(f"params must be floating-point, got {jnp.result_type(leaf)}")
-    x, unravel = ravel_pytree(jax.tree.map(_wide, params))
+    x, unravel = ravel_pytree(jax.tree.map(wide, params))
     if not x.size:
         raise ValueError("params must hold at least one number, got none")
     return x, unravel
-
-
-def _wide(leaf: ArrayLike) -> jax.Array:
-    return jnp.asarray(leaf, jnp.promote_types(jnp.result_type(leaf), jnp.float32))
 
 
 def _scalar(value: Any) -> jax.Array:

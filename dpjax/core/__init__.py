@@ -24,3 +24,4 @@ from dpjax.core._types import Sampler as Sampler
 from dpjax.core._types import Solution as Solution
 from dpjax.core._types import Solver as Solver
 from dpjax.core._types import Transform as Transform
+from dpjax.core._wide import wide as wide

@@ -17,6 +17,7 @@ from dpjax.core import (
     check_nonnegative,
     check_positive,
     static_field,
+    wide,
 )
 from dpjax.privacy import Budget, Guarantee
 from dpjax.solvers._increment import (
@@ -238,7 +239,7 @@ class OnlineToBatch:
     def init(self, problem: Any, *, key: jax.Array) -> OnlineToBatchState:
         """The state before the first step; the key (*secret*) is for the noise."""
         check_key("key", key)
-        start = jax.tree.map(_wide, problem.init)
+        start = jax.tree.map(wide, problem.init)
         zeros = jax.tree.map(jnp.zeros_like, start)
         return OnlineToBatchState(
             point=start,
@@ -413,8 +414,3 @@ def _length(tree: PyTree, norm: str) -> jax.Array:
 
 def _times(tree: PyTree, factor: jax.Array) -> PyTree:
     return jax.tree.map(lambda leaf: factor.astype(leaf.dtype) * leaf, tree)
-
-
-def _wide(leaf: Any) -> jax.Array:
-    leaf = jnp.asarray(leaf)
-    return leaf.astype(jnp.promote_types(leaf.dtype, jnp.float32))

@@ -18,6 +18,7 @@ from dpjax.core import (
     check_nonnegative,
     check_positive,
     static_field,
+    wide,
 )
 from dpjax.privacy import Budget, Guarantee
 from dpjax.solvers._blocks import SELECTIONS, BlocksState, add_to_block, init_blocks
@@ -271,7 +272,7 @@ class OnlineToNonconvex:
         """The state before the first period; the key (*secret*) is for all that is drawn."""
         check_key("key", key)
         key, choice = jax.random.split(key)
-        start = jax.tree.map(_wide, problem.init)
+        start = jax.tree.map(wide, problem.init)
         return OnlineToNonconvexState(
             point=start,
             previous=start,
@@ -423,8 +424,3 @@ class OnlineToNonconvex:
 
 def _over(total: PyTree, size: jax.Array) -> PyTree:
     return jax.tree.map(lambda leaf: leaf / size.astype(leaf.dtype), total)
-
-
-def _wide(leaf: Any) -> jax.Array:
-    leaf = jnp.asarray(leaf)
-    return leaf.astype(jnp.promote_types(leaf.dtype, jnp.float32))

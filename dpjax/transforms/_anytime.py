@@ -6,9 +6,8 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from dpjax.core import PyTree, Transform
+from dpjax.core import PyTree, Transform, wide
 from dpjax.geometry import MirrorMap
-from dpjax.transforms._weighted_sum import wide
 
 
 class AnytimeState(NamedTuple):

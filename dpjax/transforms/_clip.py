@@ -10,10 +10,10 @@ import jax.numpy as jnp
 import optax
 from jax.typing import ArrayLike
 
-from dpjax.core import Aggregator, PyTree, check_choice, check_nonnegative, is_traced
+from dpjax.core import Aggregator, PyTree, check_choice, check_nonnegative, is_traced, wide
 from dpjax.privacy import resolve_relation
 from dpjax.transforms._outer import is_outer
-from dpjax.transforms._weighted_sum import weighted_sum, wide
+from dpjax.transforms._weighted_sum import weighted_sum
 
 _NORMS = ("l1", "l2", "linf")
 

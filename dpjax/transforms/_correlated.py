@@ -6,9 +6,8 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from dpjax.core import PyTree, Transform, check_key, check_nonnegative
+from dpjax.core import PyTree, Transform, check_key, check_nonnegative, wide
 from dpjax.transforms._strategy import Draw, NoiseStrategy, check_shapes_agree
-from dpjax.transforms._weighted_sum import wide
 
 
 def correlated_noise(strategy: NoiseStrategy, stddev: ArrayLike = 1.0) -> Transform:

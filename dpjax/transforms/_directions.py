@@ -8,8 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from dpjax.core import PyTree
-from dpjax.transforms._weighted_sum import wide
+from dpjax.core import PyTree, wide
 
 KINDS = ("shared", "record")
 

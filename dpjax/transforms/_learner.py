@@ -7,8 +7,7 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from dpjax.core import PyTree
-from dpjax.transforms._weighted_sum import wide
+from dpjax.core import PyTree, wide
 
 Projection = Callable[[PyTree], PyTree]
 """`project(w)`, the nearest point of a convex set to a tree."""

@@ -7,9 +7,8 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from dpjax.core import PyTree, Transform, check_nonnegative
+from dpjax.core import PyTree, Transform, check_nonnegative, wide
 from dpjax.geometry import MirrorMap
-from dpjax.transforms._weighted_sum import wide
 
 
 class MirrorStepState(NamedTuple):

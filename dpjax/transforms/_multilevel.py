@@ -8,8 +8,7 @@ import numpy as np
 import optax
 from jax.typing import ArrayLike
 
-from dpjax.core import PyTree, Transform, check_int, check_shape, is_traced
-from dpjax.transforms._weighted_sum import wide
+from dpjax.core import PyTree, Transform, check_int, check_shape, is_traced, wide
 
 
 class Multilevel(NamedTuple):

@@ -8,12 +8,12 @@ import jax.numpy as jnp
 import optax
 from jax.typing import ArrayLike
 
-from dpjax.core import Aggregator, PyTree, check_nonnegative, check_shape, is_traced
+from dpjax.core import Aggregator, PyTree, check_nonnegative, check_shape, is_traced, wide
 from dpjax.geometry import Domain, L1Ball, Polytope, Simplex
 from dpjax.privacy import resolve_relation
 from dpjax.transforms._outer import is_outer
 from dpjax.transforms._signs import PackedSigns
-from dpjax.transforms._weighted_sum import weighted_sum, wide
+from dpjax.transforms._weighted_sum import weighted_sum
 
 # an example whose scores lie this many times further from 0 than its bound lets them lie from each
 # other would by rounding wipe out what the other examples add to the sum

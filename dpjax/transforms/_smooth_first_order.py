@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from dpjax.core import PyTree, check_choice, check_int, check_key, check_nonnegative
+from dpjax.core import PyTree, check_choice, check_int, check_key, check_nonnegative, wide
 from dpjax.transforms._directions import (
     KINDS,
     batch_size,
@@ -18,7 +18,6 @@ from dpjax.transforms._directions import (
     wide_type,
 )
 from dpjax.transforms._outer import OuterProduct, is_outer
-from dpjax.transforms._weighted_sum import wide
 
 
 class SmoothedGradients(Protocol):

@@ -9,9 +9,8 @@ import numpy as np
 from dp_accounting import dp_event as dpe
 from jax.typing import ArrayLike
 
-from dpjax.core import PyTree, check_int, check_nonnegative, check_shape
+from dpjax.core import PyTree, check_int, check_nonnegative, check_shape, wide
 from dpjax.privacy import RelationLike
-from dpjax.transforms._weighted_sum import wide
 
 Draw: TypeAlias = Callable[[int | jax.Array], PyTree]
 

@@ -6,12 +6,11 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from dpjax.core import PyTree, Transform, check_nonnegative
+from dpjax.core import PyTree, Transform, check_nonnegative, wide
 from dpjax.transforms._binary_tree import BinaryTree
 from dpjax.transforms._correlated import draws_of
 from dpjax.transforms._strategy import check_shapes_agree, wide_zeros
 from dpjax.transforms._tree_steps import BinaryTreeState, advance_tree
-from dpjax.transforms._weighted_sum import wide
 
 
 class TreeAggregationState(NamedTuple):

@@ -5,6 +5,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from dpjax.core import wide
 from dpjax.transforms._outer import is_outer
 from dpjax.transforms._signs import PackedSigns
 
@@ -87,9 +88,3 @@ def _kept(leaf: jax.Array, weights: jax.Array) -> jax.Array:
         return wide(leaf)
     used = (weights != 0).reshape((-1,) + (1,) * (leaf.ndim - 1))
     return jnp.where(used, wide(leaf), 0)
-
-
-def wide(leaf: Any) -> jax.Array:
-    """The leaf in at least float32."""
-    leaf = jnp.asarray(leaf)
-    return leaf.astype(jnp.promote_types(leaf.dtype, jnp.float32))

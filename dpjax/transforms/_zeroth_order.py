@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from dpjax.core import PyTree, check_choice, check_int, check_key, check_positive, check_shape
+from dpjax.core import PyTree, check_choice, check_int, check_key, check_positive, check_shape, wide
 from dpjax.transforms._directions import (
     KINDS,
     Directions,
@@ -21,7 +21,6 @@ from dpjax.transforms._directions import (
     unflatten,
     wide_type,
 )
-from dpjax.transforms._weighted_sum import wide
 
 # numbers in the directions of a chunk and in the losses along them: a few MB, which stay in the
 # caches of a CPU and keep an accelerator busy
