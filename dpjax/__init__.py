@@ -14,6 +14,8 @@ from dpjax.core import chain as chain
 from dpjax.core import seeded as seeded
 from dpjax.core import solve as solve
 from dpjax.privacy import Budget as Budget
+from dpjax.privacy import BudgetExceeded as BudgetExceeded
 from dpjax.privacy import Guarantee as Guarantee
+from dpjax.privacy import Ledger as Ledger
 
 __version__ = "0.1.0"

@@ -31,3 +31,8 @@ def resolve_relation(relation: RelationLike) -> NeighboringRelation:
     if not isinstance(relation, str) or relation not in names:
         raise ValueError(f"relation must be one of {sorted(names)}, got {relation!r}")
     return names[relation]
+
+
+def relation_name(relation: RelationLike | None) -> str:
+    """The lower-case name, for messages and files."""
+    return "none" if relation is None else resolve_relation(relation).name.lower()
