@@ -1,6 +1,8 @@
-"""The solve loop: one scan over a static number of steps."""
+"""A run from data to solution: one loop over a static number of steps."""
 
+import contextlib
 import functools
+import os
 import sys
 from typing import Any
 
@@ -9,7 +11,20 @@ import jax.numpy as jnp
 import numpy as np
 from tqdm.auto import tqdm
 
-from dpjax.core._checks import check_key, is_traced
+from dpjax.core._checks import check_int, check_key, is_traced
+from dpjax.core._loop import (
+    Hook,
+    Job,
+    Program,
+    advance,
+    blanks,
+    chunk_length,
+    in_chunks,
+    scan,
+    start,
+    typed,
+)
+from dpjax.core._resume import resume
 from dpjax.core._types import PyTree, Solution, Solver
 
 
@@ -20,13 +35,22 @@ def solve(
     *,
     key: jax.Array,
     progress: bool | None = None,
+    checkpoint: str | os.PathLike[str] | None = None,
+    every: int | None = None,
     sensitive: bool = False,
 ) -> Solution:
     """Runs `solver` on `problem` and `data`, and says what privacy that cost.
 
-    One `lax.scan` over `solver.sampler.steps` steps, compiled once for all values of the solver's
-    and the problem's data fields; `jax.vmap` over keys, solvers and problems works. Nothing in the
-    loop stops, raises or branches on private data.
+    One loop over `solver.sampler.steps` steps, compiled once for all values of the solver's and the
+    problem's data fields; `jax.vmap` over keys, solvers and problems works, and what it sees is one
+    `lax.scan`. Nothing in the loop stops, raises or branches on private data.
+
+    With `checkpoint`, a run that was killed at any moment goes on when the same call is made again,
+    and its result is the uninterrupted one to the bit, on one kind of device. A folder belongs to
+    one run: with another key, data, problem, solver, program or version of JAX the call is refused,
+    since one noise on two data sets gives both away. A Python callback is known by its bytecode and
+    by what it closes over, not by the globals it reads. A damaged checkpoint is passed over, with a
+    warning, for the last whole one.
 
     Guarantee: `solver.guarantee()`, for the release of everything returned except
     `state`'s key and `sensitive`. Records outside the problem's *public* domain (`problem.check`)
@@ -40,7 +64,12 @@ def solve(
         relation is replace-one, and must not exceed the sampler's public bound).
       key: Typed key, scalar (*secret*). Never use one key for two runs.
       progress: Whether to show a progress bar; default: on an interactive terminal. The bar is
-        moved between chunks of the scan by the host, and does not change the result.
+        moved between chunks of the loop by the host, and does not change the result.
+      checkpoint: Folder to save the run in and to go on from; made if need be, for its owner alone.
+        It is as *secret* as data and key: it holds the state with its key, and nothing is redacted.
+        Needs `pip install 'dpjax[checkpoint]'`.
+      every: Steps between checkpoints, which may change between attempts; default: for about 50 of
+        them. The last two are kept.
       sensitive: Whether to also return raw, **non-private** diagnostics of every step.
 
     Returns:
@@ -48,8 +77,11 @@ def solve(
       ask `solver.guarantee()` of each solver outside.
 
     Raises:
-      TypeError: If the key is missing or not typed.
-      ValueError: If leading axes differ, or data lie outside the problem's or sampler's domain.
+      TypeError: If the key is missing or not typed, or `checkpoint` is used under `jit` or `vmap`.
+      ValueError: If leading axes differ, data lie outside the problem's or sampler's domain, or
+        `checkpoint` belongs to another run.
+      RuntimeError: If another process has `checkpoint` open.
+      ImportError: If `checkpoint` is used without orbax.
 
     Example:
       >>> import dpjax, jax, jax.numpy as jnp
@@ -63,76 +95,74 @@ def solve(
     """
     check_key("key", key)
     num_records = _num_records(data)
-    traced = is_traced(solver, problem, data, key)
+    if every is not None:
+        check_int("every", every, minimum=1)
+        if checkpoint is None:
+            raise ValueError(f"every = {every} needs checkpoint, a folder to write to")
     if hasattr(problem, "check") and not is_traced(data):
         problem.check(data)
     data = jax.tree.map(jnp.asarray, data)
 
     init_key, plan_key = jax.random.split(key)
+    # also under a transformation that all arguments are constants of
+    traced = is_traced(solver, problem, data, init_key)
+    if checkpoint is not None and traced:
+        raise TypeError(
+            "checkpoint needs concrete values, got traced ones (under jit, vmap or grad): call "
+            "solve outside the transformation"
+        )
     xs = solver.sampler.plan(plan_key, num_records)
     if progress is None:
         progress = not traced and sys.stderr.isatty()
-    start = _start(solver, problem, data, init_key)
-    if progress and not traced:
-        state, (info, raw) = _scan_with_bar(solver, problem, data, start, xs, sensitive)
+    if traced:
+        state = start(solver, problem, data, init_key)
+        state, (info, raw) = scan(solver, problem, data, state, xs, sensitive)
     else:
-        state, (info, raw) = _scan(solver, problem, data, start, xs, sensitive)
+        xs = jax.tree.map(jnp.asarray, xs)
+        job = Job(solver, problem, data, init_key, xs, sensitive)
+        state, (info, raw) = _run(job, key, progress, checkpoint, every)
     params = solver.finalize(problem, state)
     if hasattr(solver, "redact"):
         state = solver.redact(state)
     return Solution(params, _guarantee(solver), info, state, raw if sensitive else None)
 
 
-@jax.jit
-def _start(solver: Any, problem: Any, data: PyTree, key: jax.Array) -> Any:
-    state = solver.init(problem, key=key)
-    if hasattr(solver, "prologue"):
-        state = solver.prologue(problem, data, state)
-    return state
+def _run(
+    job: Job,
+    key: jax.Array,
+    progress: bool,
+    checkpoint: str | os.PathLike[str] | None,
+    every: int | None,
+) -> tuple[Any, PyTree]:
+    """The loop in chunks, which the host looks in between; they change no bit of the result."""
+
+    def compile_on_call(state: Any, outputs: PyTree, first: int, last: int) -> tuple[Any, PyTree]:
+        return advance(*job.arguments(state, outputs, first, last))
+
+    program: Program = compile_on_call
+    chunk = chunk_length(job.steps)
+    shapes = job.output_shapes()
+    hooks: list[Hook] = []
+    with contextlib.ExitStack() as stack:
+        done, state, outputs = 0, None, blanks(job.steps, shapes)
+        if checkpoint is not None:
+            resumed = stack.enter_context(resume(checkpoint, key, job, outputs))
+            program, done, state, outputs, save = resumed
+            hooks.append((every or chunk, save))
+        if done == 0:
+            state = job.start()
+        if progress:
+            name = type(job.solver).__name__
+            bar = tqdm(total=job.steps, initial=done, unit="step", desc=name, leave=False)
+            stack.enter_context(bar)
+            hooks.append((chunk, functools.partial(_move, bar)))
+        state, outputs = in_chunks(job, program, done, state, outputs, hooks)
+    return state, typed(outputs, shapes)
 
 
-@functools.partial(jax.jit, static_argnames="sensitive")
-def _scan(
-    solver: Any, problem: Any, data: PyTree, state: Any, xs: PyTree, sensitive: bool
-) -> tuple[Any, tuple[Any, Any]]:
-    num_records = _num_records(data)
-    diagnose = getattr(solver, "diagnose", None) if sensitive else None
-
-    def body(state: Any, x: PyTree) -> tuple[Any, tuple[Any, Any]]:
-        indices, mask = solver.sampler.batch(x, num_records)
-        batch = data if indices is None else jax.tree.map(lambda a: a[indices], data)
-        raw = diagnose(problem, batch, mask, state) if diagnose else None
-        state, info = solver.step(problem, batch, mask, state)
-        return state, (info, raw)
-
-    return jax.lax.scan(body, state, xs)
-
-
-def _scan_with_bar(
-    solver: Any, problem: Any, data: PyTree, state: Any, xs: PyTree, sensitive: bool
-) -> tuple[Any, tuple[Any, Any]]:
-    steps = solver.sampler.steps
-    chunk = _chunk_length(steps)
-    outputs = []
-    with tqdm(total=steps, unit="step", desc=type(solver).__name__, leave=False) as bar:
-        for first in range(0, steps, chunk):
-            part = jax.tree.map(lambda a, i=first: a[i : i + chunk], xs)
-            state, output = jax.block_until_ready(
-                _scan(solver, problem, data, state, part, sensitive)
-            )
-            outputs.append(output)
-            bar.update(min(chunk, steps - first))
-    joined = jax.tree.map(lambda *parts: jnp.concatenate(parts), *outputs)
-    return state, joined
-
-
-def _chunk_length(steps: int, updates: int = 50) -> int:
-    """About `updates` chunks; a divisor of `steps` where one is near, so as to compile once."""
-    wanted = max(1, -(-steps // updates))
-    for length in range(wanted, min(2 * wanted, steps) + 1):
-        if steps % length == 0:
-            return length
-    return wanted
+def _move(bar: Any, done: int, state: Any, outputs: PyTree) -> None:
+    jax.block_until_ready((state, outputs))
+    bar.update(done - bar.n)
 
 
 def _num_records(data: PyTree) -> int:

@@ -1,0 +1,184 @@
+"""The loop over the steps, in one piece under a transformation and in chunks on the host."""
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from dpjax.core._types import PyTree
+
+
+@jax.jit
+def start(solver: Any, problem: Any, data: PyTree, key: jax.Array) -> Any:
+    """The state before the first step."""
+    state = solver.init(problem, key=key)
+    if hasattr(solver, "prologue"):
+        state = solver.prologue(problem, data, state)
+    return state
+
+
+@functools.partial(jax.jit, static_argnames="sensitive")
+def scan(
+    solver: Any, problem: Any, data: PyTree, state: Any, xs: PyTree, sensitive: bool
+) -> tuple[Any, tuple[Any, Any]]:
+    """All steps as one `lax.scan`: what a transformation sees, and can differentiate."""
+
+    def body(state: Any, x: PyTree) -> tuple[Any, tuple[Any, Any]]:
+        return _one_step(solver, problem, data, state, x, sensitive)
+
+    return jax.lax.scan(body, state, xs)
+
+
+@functools.partial(jax.jit, static_argnames="sensitive", donate_argnames="outputs")
+def advance(
+    solver: Any,
+    problem: Any,
+    data: PyTree,
+    state: Any,
+    xs: PyTree,
+    outputs: PyTree,
+    first: Any,
+    last: Any,
+    sensitive: bool,
+) -> tuple[Any, PyTree]:
+    """Steps `first`, ..., `last - 1`, whose outputs are written into `outputs`.
+
+    The bounds are data, so that every chunk runs the very same program: XLA inlines loops of one
+    step and fuses them otherwise, which changes bits.
+    """
+
+    def step(i: jax.Array, carry: tuple[Any, PyTree]) -> tuple[Any, PyTree]:
+        state, outputs = carry
+        x = jax.tree.map(lambda a: jax.lax.dynamic_index_in_dim(a, i, keepdims=False), xs)
+        state, output = _jitted_step(solver, problem, data, state, x, sensitive)
+        return state, jax.tree.map(
+            lambda all_, one: jax.lax.dynamic_update_index_in_dim(all_, one, i, 0),
+            outputs,
+            words(output),
+        )
+
+    return jax.lax.fori_loop(first, last, step, (state, outputs))
+
+
+def blanks(steps: int, shapes: PyTree) -> PyTree:
+    """Zeros that `advance` writes the outputs of `steps` steps into."""
+    plain = jax.eval_shape(words, shapes)
+    return jax.tree.map(lambda shape: jnp.zeros((steps, *shape.shape), shape.dtype), plain)
+
+
+def _one_step(
+    solver: Any, problem: Any, data: PyTree, state: Any, x: PyTree, sensitive: bool
+) -> tuple[Any, tuple[Any, Any]]:
+    """The state after a step, and its outputs: released values and raw ones."""
+    num_records = jax.tree.leaves(data)[0].shape[0]
+    indices, mask = solver.sampler.batch(x, num_records)
+    batch = data if indices is None else jax.tree.map(lambda a: a[indices], data)
+    diagnose = getattr(solver, "diagnose", None) if sensitive else None
+    raw = diagnose(problem, batch, mask, state) if diagnose else None
+    state, info = solver.step(problem, batch, mask, state)
+    return state, (info, raw)
+
+
+# traced once, by whoever asks first for its shapes or for the loop
+_jitted_step = jax.jit(_one_step, static_argnames="sensitive")
+
+
+class Job(NamedTuple):
+    """One run outside any transformation.
+
+    Attributes:
+      solver: The method.
+      problem: What it solves.
+      data: The data, as arrays of JAX.
+      init_key: Of the state before the first step.
+      xs: The sampler's plan.
+      sensitive: Whether raw diagnostics are kept.
+    """
+
+    solver: Any
+    problem: Any
+    data: PyTree
+    init_key: jax.Array
+    xs: PyTree
+    sensitive: bool
+
+    @property
+    def steps(self) -> int:
+        """How many there are."""
+        return int(self.solver.sampler.steps)
+
+    def start(self) -> Any:
+        """The state before the first step."""
+        return start(self.solver, self.problem, self.data, self.init_key)
+
+    def shapes(self) -> Any:
+        """The shapes of `start`'s result, which is not computed."""
+        return jax.eval_shape(start, self.solver, self.problem, self.data, self.init_key)
+
+    def output_shapes(self) -> PyTree:
+        """The shapes of one step's outputs."""
+        x = jax.eval_shape(lambda xs: jax.tree.map(lambda a: a[0], xs), self.xs)
+        given = (self.solver, self.problem, self.data, self.shapes(), x, self.sensitive)
+        shapes: PyTree = _jitted_step.eval_shape(*given)[1]
+        return shapes
+
+    def arguments(self, state: Any, outputs: PyTree, first: int, last: int) -> tuple[Any, ...]:
+        """Those of `advance`, static ones last."""
+        given = (self.solver, self.problem, self.data, state, self.xs, outputs)
+        # of one type, whatever the default integer is
+        return (*given, np.int32(first), np.int32(last), self.sensitive)
+
+
+Program = Callable[[Any, PyTree, int, int], tuple[Any, PyTree]]
+"""`program(state, outputs, first, last)` is `advance` for one job."""
+
+Hook = tuple[int, Callable[[int, Any, PyTree], None]]
+"""A number of steps, and `look(done, state, outputs)` to call every so many and at the end."""
+
+
+def in_chunks(
+    job: Job, program: Program, done: int, state: Any, outputs: PyTree, hooks: Sequence[Hook]
+) -> tuple[Any, PyTree]:
+    """Runs the steps after the first `done`, stopping for the hooks; without them, at once."""
+    while True:
+        last = min([job.steps, *(every * (done // every + 1) for every, _ in hooks)])
+        state, outputs = program(state, outputs, done, last)  # of no step if nothing is left
+        for every, look in hooks:
+            if last > done and (last % every == 0 or last == job.steps):
+                look(last, state, outputs)
+        done = last
+        if done == job.steps:
+            return state, outputs
+
+
+def chunk_length(steps: int) -> int:
+    """For about 50 chunks."""
+    return max(1, -(-steps // 50))
+
+
+def words(tree: PyTree) -> PyTree:
+    """The tree with typed keys as plain words."""
+    return jax.tree.map(lambda a: jax.random.key_data(a) if _is_key(a) else a, tree)
+
+
+def typed(tree: PyTree, like: PyTree) -> PyTree:
+    """Takes `words` back, where `like` (arrays or shapes) holds typed keys."""
+    impls: list[Any] = []
+
+    def look(leaves: list[Any]) -> None:
+        impls.extend(jax.random.key_impl(a) if _is_key(a) else None for a in leaves)
+
+    jax.eval_shape(look, jax.tree.leaves(like))
+    leaves, treedef = jax.tree.flatten(tree)
+    wrapped = [
+        leaf if impl is None else jax.random.wrap_key_data(jnp.asarray(leaf), impl=impl)
+        for leaf, impl in zip(leaves, impls, strict=True)
+    ]
+    return jax.tree.unflatten(treedef, wrapped)
+
+
+def _is_key(leaf: Any) -> bool:
+    return hasattr(leaf, "dtype") and jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key)
