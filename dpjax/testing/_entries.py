@@ -36,6 +36,7 @@ from dpjax.testing._cases import AggregatorCase, SamplerCase, TransformCase
 from dpjax.testing._registry import register
 from dpjax.transforms import (
     OuterProduct,
+    add_discrete_gaussian,
     add_gaussian,
     add_laplace,
     anytime_average,
@@ -72,6 +73,12 @@ def _rows(outer: bool) -> PyTree:
     return OuterProduct(rows, _floats(rng, 6, 1)) if outer else rows
 
 
+def _integers() -> TransformCase:
+    counts = {"a": jnp.arange(6, dtype=jnp.int32).reshape(2, 3), "b": jnp.ones(4, jnp.int32)}
+    # the deviation sets a table, so it is not swept; integers may agree by chance
+    return TransformCase(lambda value: add_discrete_gaussian(3.0), counts, adds_noise=False)
+
+
 def _noise_case(noise: Callable[..., Any]) -> TransformCase:
     return TransformCase(noise, _updates())
 
@@ -86,6 +93,7 @@ def _range_case(domain: Any, outer: bool) -> AggregatorCase:
 
 
 def _register_transforms() -> None:
+    register("add_discrete_gaussian", "transform", _integers)
     for noise in (add_gaussian, add_laplace):
         register(noise.__name__, "transform", functools.partial(_noise_case, noise))
     register(

@@ -18,6 +18,10 @@ from dpjax.transforms._clipped_displacement import clipped_displacement as clipp
 from dpjax.transforms._coin_betting import coin_betting as coin_betting
 from dpjax.transforms._constraint_reduction import ReductionState as ReductionState
 from dpjax.transforms._correlated import correlated_noise as correlated_noise
+from dpjax.transforms._discrete_gaussian import add_discrete_gaussian as add_discrete_gaussian
+from dpjax.transforms._discrete_gaussian import (
+    discrete_gaussian_shortfall as discrete_gaussian_shortfall,
+)
 from dpjax.transforms._distance_adaptive import (
     DistanceAdaptiveState as DistanceAdaptiveState,
 )

@@ -47,6 +47,7 @@ HELPERS = {
     "fit_buffered_toeplitz",
     "from_jax_privacy",
     "is_every_step",
+    "discrete_gaussian_shortfall",
     "smooth_first_order",
     "smooth_zeroth_order",
 }
