@@ -8,7 +8,9 @@ Needs the standard library alone, so that CI can ask it before anything is insta
 """
 
 import argparse
+import contextlib
 import re
+import tempfile
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -44,11 +46,15 @@ def setup_command(text: str, purpose: str) -> str:
 
 
 def run_python(text: str) -> None:
-    """Runs the Python blocks; an error's traceback carries the README's own line numbers."""
+    """Runs the Python blocks; an error's traceback carries the README's own line numbers.
+
+    In a folder of its own, where what they write does no harm.
+    """
     namespace: dict[str, Any] = {"__name__": "__main__"}
-    for block in blocks(text, "python"):
-        source = "\n" * (block.line - 1) + block.code
-        exec(compile(source, str(README), "exec"), namespace)
+    with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
+        for block in blocks(text, "python"):
+            source = "\n" * (block.line - 1) + block.code
+            exec(compile(source, str(README), "exec"), namespace)
 
 
 def main() -> None:

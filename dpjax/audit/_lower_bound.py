@@ -1,0 +1,289 @@
+"""Empirical lower bounds on the epsilon of a solver or of any mechanism, from many runs."""
+
+import functools
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from dpjax.audit._events import BOUNDS, lower_bound_of_scores
+from dpjax.audit._exposed import Exposed
+from dpjax.audit._neighbours import check_neighbours
+from dpjax.audit._scores import learn_score
+from dpjax.core import PyTree, check_choice, check_int, check_key, check_probability, solve
+
+_MOST_NUMBERS = 2**27
+_NUMBERS_AT_ONCE = 2**22
+
+
+def lower_bound(
+    solver: Any,
+    problem: Any,
+    data: PyTree,
+    neighbour: PyTree,
+    *,
+    runs: int,
+    delta: float,
+    key: jax.Array,
+    confidence: float = 0.95,
+    score: Callable[[Any], Any] | None = None,
+    bound: str = "clopper_pearson",
+) -> float:
+    r"""A lower bound on a solver's epsilon, from runs on two neighbouring data sets.
+
+    The solver runs `runs` times on each, all in one compiled program (a second where the numbers of
+    records differ), and is watched as its guarantee allows: parameters, info and the redacted state
+    of *every step*. From half of the runs a score is learnt that tells the two apart, with an event
+    of it; the other half says how likely that event is under either. See `lower_bound_of_scores`.
+
+    Guarantee: none, the runs are raw and must not be released. What is returned is above the true
+    epsilon with probability at most `1 - confidence`. A value above `solver.guarantee()`'s epsilon
+    means a bug, or records that are no neighbours under its relation; one far below means only that
+    these neighbours, or these runs, did not show more.
+
+    Args:
+      solver: Any solver.
+      problem: What it solves.
+      data: Tree of leaves `[n, ...]`.
+      neighbour: The same but for one record removed, added or replaced. A record that adds nothing
+        (all of it NaN, or of gradient 0) may stand for an absent one.
+      runs: Runs on each of the two, `>= 20`. They can show an epsilon of about
+        `log(runs / 8)` at most.
+      delta: In (0, 1). At a small one few runs show little; 1e-2 shows most.
+      key: Typed key.
+      confidence: In (0, 1).
+      score: `score(released) -> scalar`, traceable, of `released.params`, `.info` (leaves
+        `[steps, ...]`) and `.states` (a list of leaves `[steps, ...]`); in place of learning.
+      bound: `"clopper_pearson"`, valid for all, or `"gdp"`: closer, valid where the trade-off is
+        that of two Gaussians.
+
+    Returns:
+      The lower bound, a float `>= 0`.
+
+    Raises:
+      TypeError: If the key is missing or not typed.
+      ValueError: If a value is outside its bound, the data sets differ in more than one record, or
+        a run releases too many numbers to keep (then give a `score`).
+
+    Example:
+      >>> import dpjax, jax, jax.numpy as jnp
+      >>> problem = dpjax.problems.Risk(lambda w, record: w @ record, jnp.zeros(2))
+      >>> solver = dpjax.solvers.DPSGD(dpjax.sampling.FullBatch(1), 1.0, 1.0, 1.0, 4.0)
+      >>> data = jnp.zeros((4, 2)).at[0].set(1.0)
+      >>> shown = dpjax.audit.lower_bound(
+      ...     solver, problem, data, data[1:], runs=2000, delta=1e-2, key=jax.random.key(0))
+      >>> 0.8 < shown < solver.guarantee().epsilon(1e-2)
+      True
+
+    Source: Jagielski, Ullman and Oprea 2020; Nasr et al. 2021 for the white-box view.
+    """
+    check_key("key", key)
+    check_neighbours(data, neighbour)
+    if hasattr(problem, "check"):
+        problem.check(data)
+        problem.check(neighbour)
+    both = [jax.tree.map(jnp.asarray, one) for one in (data, neighbour)]
+    return _compare(watch, (solver, problem), both, runs, delta, key, confidence, score, bound)
+
+
+def mechanism_lower_bound(
+    mechanism: Callable[[PyTree, jax.Array], PyTree],
+    data: PyTree,
+    neighbour: PyTree,
+    *,
+    runs: int,
+    delta: float,
+    key: jax.Array,
+    confidence: float = 0.95,
+    score: Callable[[Any], Any] | None = None,
+    bound: str = "clopper_pearson",
+) -> float:
+    """The same as `lower_bound`, for any function: a transform, a chain, a training loop.
+
+    Args:
+      mechanism: `mechanism(data, key) -> tree of released arrays`, traceable.
+      data: Tree of arrays.
+      neighbour: What counts as its neighbour is the caller's to say; nothing is checked.
+      runs: Runs on each of the two, `>= 20`.
+      delta: In (0, 1).
+      key: Typed key.
+      confidence: In (0, 1).
+      score: `score(released) -> scalar`, traceable; default: one is learnt.
+      bound: `"clopper_pearson"` or `"gdp"`.
+
+    Returns:
+      The lower bound, a float `>= 0`.
+
+    Raises:
+      TypeError: If the key is missing or not typed.
+      ValueError: If a value is outside its bound.
+
+    Example:
+      >>> import dpjax, jax, jax.numpy as jnp
+      >>> noise = dpjax.transforms.add_laplace(1.0)
+      >>> def mechanism(x, key):
+      ...     return noise.update(x, noise.init(x), key=key)[0]
+      >>> shown = mechanism_lower_bound(
+      ...     mechanism, jnp.zeros(1), jnp.ones(1), runs=20_000, delta=1e-6, key=jax.random.key(0))
+      >>> 0.8 < shown < 1.0  # it is 1-DP
+      True
+    """
+    check_key("key", key)
+    both = [jax.tree.map(jnp.asarray, one) for one in (data, neighbour)]
+    apply = _Applied(mechanism)
+    return _compare(apply, (), both, runs, delta, key, confidence, score, bound)
+
+
+class Released:
+    """What the adversary of a solver sees of a run; see `lower_bound`."""
+
+    def __init__(self, params: PyTree, info: Any, states: list[jax.Array]):
+        self.params, self.info, self.states = params, info, states
+
+
+jax.tree_util.register_pytree_node(
+    Released,
+    lambda released: ((released.params, released.info, released.states), None),
+    lambda _, children: Released(*children),
+)
+
+
+def watch(solver: Any, problem: Any, data: PyTree, key: jax.Array, plan: Any) -> Released:
+    """What is seen of one run; `plan` holds its batches where they are drawn on the host."""
+    solution = solve(Exposed(solver, plan), problem, data, key=key)
+    info, states = solution.info
+    return Released(solution.params, info, states)
+
+
+class _Applied:
+    """A mechanism in the place of a solver's run; equal for the same function, so compiled once."""
+
+    def __init__(self, mechanism: Callable[[PyTree, jax.Array], PyTree]):
+        self.mechanism = mechanism
+
+    def __call__(self, data: PyTree, key: jax.Array, plan: Any) -> PyTree:
+        del plan
+        return self.mechanism(data, key)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Applied) and self.mechanism == other.mechanism
+
+    def __hash__(self) -> int:
+        return hash(self.mechanism)
+
+
+def _compare(
+    apply: Callable[..., PyTree],
+    subject: tuple[Any, ...],
+    both: list[PyTree],
+    runs: int,
+    delta: float,
+    key: jax.Array,
+    confidence: float,
+    score: Callable[[Any], Any] | None,
+    bound: str,
+) -> float:
+    check_int("runs", runs, minimum=20)
+    check_probability("delta", delta)
+    check_probability("confidence", confidence)
+    check_choice("bound", bound, BOUNDS)
+    keys = jax.random.split(key, 2)
+    seen = [
+        collect(apply, subject, data, keys[i], runs, score=score) for i, data in enumerate(both)
+    ]
+    return bound_from(seen[0], seen[1], score, delta, confidence, bound)
+
+
+def bound_from(
+    first: np.ndarray,
+    second: np.ndarray,
+    score: Any,
+    delta: float,
+    confidence: float,
+    bound: str,
+) -> float:
+    """The bound from what runs released `[runs, F]`, or from their scores `[runs, 1]`."""
+    half = len(first) // 2
+    if score is None:
+        learnt = learn_score(first[:half], second[:half], delta, confidence, bound)
+        first, second = learnt(first), learnt(second)
+    else:
+        first, second = first[:, 0], second[:, 0]
+    return lower_bound_of_scores(first, second, delta=delta, confidence=confidence, bound=bound)
+
+
+def collect(
+    apply: Callable[..., PyTree],
+    subject: tuple[Any, ...],
+    data: PyTree,
+    key: jax.Array,
+    runs: int,
+    *,
+    score: Callable[[Any], Any] | None = None,
+    compiler_options: Mapping[str, Any] | None = None,
+) -> np.ndarray:
+    """What `runs` runs release, `[runs, F]` float64, or their scores `[runs, 1]`."""
+    plan_key, run_key = jax.random.split(key)
+    one = _host_plans(subject, data, plan_key, 1)
+    one = one if one is None else jax.tree.map(lambda leaf: leaf[0], one)
+    out = jax.eval_shape(lambda: _flat(apply, score, subject, data, jax.random.key(0), one))
+    if runs * out.size > _MOST_NUMBERS:
+        raise ValueError(
+            f"a run releases {out.size} numbers, {runs} runs {runs * out.size}, "
+            f"which must be <= {_MOST_NUMBERS}: give a `score`, or fewer runs"
+        )
+    size = out.size + sum(leaf.size for leaf in jax.tree.leaves(data))
+    chunk = int(np.clip(_NUMBERS_AT_ONCE // size, 1, min(runs, 256)))
+    whole = -(-runs // chunk) * chunk  # a rest would be compiled a second time
+    keys = jax.random.split(run_key, whole)
+    plans = one if one is None else _host_plans(subject, data, jax.random.fold_in(key, 1), whole)
+    collected = _jitted(tuple(sorted((compiler_options or {}).items())))
+    made = collected(apply, score, chunk, subject, data, keys, plans)
+    return np.asarray(made, np.float64)[:runs]
+
+
+@functools.lru_cache
+def _jitted(options: tuple[tuple[str, Any], ...]) -> Callable[..., jax.Array]:
+    return jax.jit(_collect, static_argnums=(0, 1, 2), compiler_options=dict(options))
+
+
+def _collect(
+    apply: Callable[..., PyTree],
+    score: Callable[[Any], Any] | None,
+    chunk: int,
+    subject: tuple[Any, ...],
+    data: PyTree,
+    keys: jax.Array,
+    plans: Any,
+) -> jax.Array:
+    return jax.lax.map(
+        lambda x: _flat(apply, score, subject, data, *x), (keys, plans), batch_size=chunk
+    )
+
+
+def _flat(
+    apply: Callable[..., PyTree],
+    score: Callable[[Any], Any] | None,
+    subject: tuple[Any, ...],
+    data: PyTree,
+    key: jax.Array,
+    plan: Any,
+) -> jax.Array:
+    released = apply(*subject, data, key, plan)
+    leaves = jax.tree.leaves(released if score is None else score(released))
+    return jnp.concatenate([jnp.ravel(jnp.asarray(leaf, float)) for leaf in leaves])
+
+
+def _host_plans(subject: tuple[Any, ...], data: PyTree, key: jax.Array, runs: int) -> Any:
+    """The batches of every run where the sampler draws them on the host, else None."""
+    if not subject:
+        return None
+    sampler, size = subject[0].sampler, jax.tree.leaves(data)[0].shape[0]
+    try:
+        jax.eval_shape(lambda: sampler.plan(jax.random.key(0), size))
+    except TypeError:
+        drawn = [sampler.plan(one, size) for one in jax.random.split(key, runs)]
+        return jax.tree.map(lambda *rows: np.stack(rows), *drawn)
+    return None

@@ -1,0 +1,180 @@
+"""Audits of registered solvers: what each claims against what its runs show."""
+
+import itertools
+import math
+from collections.abc import Iterable, Iterator
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from tqdm.auto import tqdm
+
+from dpjax.audit._lower_bound import bound_from, collect, watch
+from dpjax.audit._scores import learn_score
+from dpjax.core import PyTree, check_int, check_key, check_positive, check_probability
+from dpjax.testing import Entry, SolverCase
+from dpjax.testing._trees import QUICK
+
+_ROUND = 500
+_SCALES = (0.3, 1.0, 3.0, 10.0, 1000.0)
+
+
+class Audited(NamedTuple):
+    """One solver's row.
+
+    Attributes:
+      name: Of the registry.
+      relation: Under which it claims.
+      claimed: Its epsilon at delta.
+      shown: The lower bound.
+    """
+
+    name: str
+    relation: str
+    claimed: float
+    shown: float
+
+    @property
+    def holds(self) -> bool:
+        """Whether the claim is above what was shown."""
+        return self.shown <= self.claimed
+
+
+def audit_registered(
+    entries: Iterable[Entry],
+    *,
+    runs: int = 4000,
+    epsilon: float = 4.0,
+    delta: float = 1e-2,
+    confidence: float = 0.999,
+    key: jax.Array,
+    progress: bool = False,
+) -> list[Audited]:
+    """Lower bounds on the epsilon of registered solvers, at the tiny sizes of their cases.
+
+    For each, the noise is set so that the claim is near `epsilon`, and pairs of neighbours with an
+    extreme record are tried in 500 runs; the pair told apart best is taken for `runs` new ones.
+
+    Args:
+      entries: Of kind `"solver"`.
+      runs: Runs on each of the two neighbours, in multiples of 500.
+      epsilon: About what each solver is made to claim: few runs show nothing of a small one, and
+        cannot reach a large one.
+      delta: At which epsilons are compared.
+      confidence: Of **all** rows together: each bound is above the truth with probability at most
+        `(1 - confidence) / len(entries)`.
+      key: Typed key.
+      progress: Whether to show a progress bar.
+
+    Returns:
+      A row for each entry.
+
+    Raises:
+      TypeError: If the key is missing or not typed.
+      ValueError: If a value is outside its bound.
+    """
+    check_key("key", key)
+    check_int("runs", runs, minimum=_ROUND)
+    check_positive("epsilon", epsilon)
+    check_probability("delta", delta)
+    check_probability("confidence", confidence)
+    entries = list(entries)
+    each = 1 - (1 - confidence) / max(1, len(entries))
+    rows = []
+    for i, entry in enumerate(tqdm(entries, "audits", disable=not progress, unit="solver")):
+        rows.append(_audit(entry, runs, epsilon, delta, each, jax.random.fold_in(key, i)))
+    return rows
+
+
+def _audit(
+    entry: Entry, runs: int, epsilon: float, delta: float, confidence: float, key: jax.Array
+) -> Audited:
+    case: SolverCase = entry.make()
+    solver = _claiming(case, epsilon, delta)
+    guarantee = solver.guarantee()
+    relation = guarantee.relation.name.lower()
+    rounds = itertools.count()
+
+    def released(data: PyTree, times: int = 1) -> np.ndarray:
+        made = [
+            collect(
+                watch,
+                (solver, case.problem),
+                data,
+                jax.random.fold_in(key, next(rounds)),
+                _ROUND,
+                compiler_options=QUICK,
+            )
+            for _ in range(times)
+        ]
+        return np.concatenate(made)
+
+    def told_apart(pair: tuple[PyTree, PyTree]) -> float:
+        """By how many deviations a score learnt from half of the runs moves in the others."""
+        half = _ROUND // 2
+        first, second = (released(data) for data in pair)
+        score = learn_score(first[:half], second[:half], delta, 0.9, "clopper_pearson")
+        first, second = score(first[half:]), score(second[half:])
+        return float(abs(first.mean() - second.mean()) / (first.std() + second.std() + 1e-30))
+
+    pair = max(neighbours(case, relation), key=told_apart)
+    times = -(-runs // (2 * _ROUND))
+    first, second = (released(data, 2 * times) for data in pair)
+    shown = bound_from(first, second, None, delta, confidence, "clopper_pearson")
+    return Audited(entry.name, relation, guarantee.epsilon(delta), shown)
+
+
+def _claiming(case: SolverCase, epsilon: float, delta: float) -> Any:
+    """The solver whose swept value, noise or step size, brings its claim near `epsilon`."""
+    low, high = case.values[0] / 1e3, case.values[0] * 1e3
+    falls = _claim(case, 2 * case.values[0], delta) < _claim(case, case.values[0], delta)
+    for _ in range(20):
+        middle = math.sqrt(low * high)
+        claimed = _claim(case, middle, delta)
+        if abs(claimed - epsilon) < 0.1 * epsilon:
+            break
+        if (claimed > epsilon) == falls:
+            low = middle
+        else:
+            high = middle
+    return case.build(middle)
+
+
+def _claim(case: SolverCase, value: float, delta: float) -> float:
+    return float(case.build(value).guarantee().epsilon(delta))
+
+
+def neighbours(case: SolverCase, relation: str) -> Iterator[tuple[PyTree, PyTree]]:
+    """Pairs of neighbouring data sets whose one record is large, with every kind of label."""
+    for scale, end in itertools.product(_SCALES, (0, -1)):
+        data = _with_first(case, scale, end)
+        if relation != "replace_one":
+            yield data, _with_first(case, math.nan, end)
+            continue
+        yield data, _with_first(case, -scale, end)
+        yield data, _with_first(case, scale, -1 - end)
+
+
+def _with_first(case: SolverCase, scale: float, end: int) -> PyTree:
+    """A first record of alternating entries and a label at one end of its range, and NaN records.
+
+    Those count as absent, as does the first at scale NaN: what others add, in batches that the
+    adversary does not know, would hide it.
+    """
+    leaves, treedef = jax.tree.flatten(case.data)
+    made = []
+    for name, leaf in zip(_names(case.data), leaves, strict=True):
+        shape = leaf.shape[1:]
+        value: Any = scale * (-1.0) ** np.arange(np.prod(shape)).reshape(shape)
+        if not jnp.issubdtype(leaf.dtype, jnp.floating):
+            value = sorted((case.choices or {}).get(name, np.unique(leaf).tolist()))[end]
+        elif not shape:
+            value = abs(scale) * (end + 1)
+        absent = jnp.nan if jnp.issubdtype(leaf.dtype, jnp.floating) else 0
+        made.append(jnp.full_like(leaf, absent).at[0].set(jnp.asarray(value, leaf.dtype)))
+    return jax.tree.unflatten(treedef, made)
+
+
+def _names(data: PyTree) -> list[str]:
+    return [str(getattr(path[-1], "key", "")) for path, _ in jax.tree.leaves_with_path(data)]
