@@ -30,9 +30,9 @@ def sample_vertices(key: jax.Array, logits: ArrayLike, k: int) -> jax.Array:
     $v$ with $\max_j v_j - \min_j v_j \le \eta$, a draw is $\eta$-DP, of bounded range $\eta$ and
     $\eta^2/8$-zCDP: the event of `k` draws is `ZCDpEvent(eta**2 / 8)` composed `k` times. A shift
     common to all logits changes nothing. Idealised in one respect: exact real arithmetic. In
-    floating point the weights of the blocks are rounded, and a vertex more than 30 or so below the
-    best may never be drawn. The Gumbels are of high resolution (46 bits in float32), since ties
-    would favour low indices.
+    floating point the weights of the blocks are rounded, and a vertex far below the best keeps a
+    probability of some 1e-14 until, 89 below, it is never drawn. The Gumbels are of high resolution
+    (46 bits in float32), since ties would favour low indices, and rare vertices would be too rare.
 
     | logits | draws |
     | --- | --- |
