@@ -93,7 +93,7 @@ def best_event(
         counts = [n - k if above else k for k, n in zip(below, sizes, strict=True)]
         for swapped in (False, True):
             i, j = (0, 1) if swapped else (1, 0)
-            values = _bounds(counts[i], counts[j], sizes[i], sizes[j], delta, confidence, bound)
+            values = bounds(counts[i], counts[j], sizes[i], sizes[j], delta, confidence, bound)
             best = int(np.argmax(values))
             found.append((float(values[best]), Event(float(thresholds[best]), above, swapped)))
     value, event = max(found, key=lambda pair: pair[0])
@@ -113,11 +113,11 @@ def bound_at(
     sizes = [first.size, second.size]
     i, j = (0, 1) if event.swapped else (1, 0)
     counts = [np.asarray(count) for count in inside]
-    value = float(_bounds(counts[i], counts[j], sizes[i], sizes[j], delta, confidence, bound))
+    value = float(bounds(counts[i], counts[j], sizes[i], sizes[j], delta, confidence, bound))
     return _gaussian_epsilon(value, delta) if bound == "gdp" else value
 
 
-def _bounds(
+def bounds(
     likely: np.ndarray,
     unlikely: np.ndarray,
     likely_runs: int,

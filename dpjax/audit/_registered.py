@@ -16,8 +16,8 @@ from dpjax.core import PyTree, check_int, check_key, check_positive, check_proba
 from dpjax.testing import Entry, SolverCase
 from dpjax.testing._trees import QUICK
 
-_ROUND = 500
-_SCALES = (0.3, 1.0, 3.0, 10.0, 1000.0)
+_ROUND = 1000
+_SCALES = (1.0, 3.0, 1000.0)
 
 
 class Audited(NamedTuple):
@@ -54,11 +54,11 @@ def audit_registered(
     """Lower bounds on the epsilon of registered solvers, at the tiny sizes of their cases.
 
     For each, the noise is set so that the claim is near `epsilon`, and pairs of neighbours with an
-    extreme record are tried in 500 runs; the pair told apart best is taken for `runs` new ones.
+    extreme record are tried in 1000 runs; the pair told apart best is taken for `runs` new ones.
 
     Args:
       entries: Of kind `"solver"`.
-      runs: Runs on each of the two neighbours, in multiples of 500.
+      runs: Runs on each of the two neighbours, in multiples of 1000.
       epsilon: About what each solver is made to claim: few runs show nothing of a small one, and
         cannot reach a large one.
       delta: At which epsilons are compared.
@@ -119,26 +119,29 @@ def _audit(
         return float(abs(first.mean() - second.mean()) / (first.std() + second.std() + 1e-30))
 
     pair = max(neighbours(case, relation), key=told_apart)
-    times = -(-runs // (2 * _ROUND))
-    first, second = (released(data, 2 * times) for data in pair)
+    first, second = (released(data, -(-runs // _ROUND)) for data in pair)
     shown = bound_from(first, second, None, delta, confidence, "clopper_pearson")
     return Audited(entry.name, relation, guarantee.epsilon(delta), shown)
 
 
 def _claiming(case: SolverCase, epsilon: float, delta: float) -> Any:
     """The solver whose swept value, noise or step size, brings its claim near `epsilon`."""
-    low, high = case.values[0] / 1e3, case.values[0] * 1e3
-    falls = _claim(case, 2 * case.values[0], delta) < _claim(case, case.values[0], delta)
+    value = float(case.values[0])
+    falls = _claim(case, 2 * value, delta) < _claim(case, value, delta)
+    low, high = 0.0, math.inf
     for _ in range(20):
-        middle = math.sqrt(low * high)
-        claimed = _claim(case, middle, delta)
+        claimed = _claim(case, value, delta)
         if abs(claimed - epsilon) < 0.1 * epsilon:
             break
         if (claimed > epsilon) == falls:
-            low = middle
+            low = value
         else:
-            high = middle
-    return case.build(middle)
+            high = value
+        if low == 0 or math.isinf(high):  # by doubling, until both ends are known
+            value = high / 2 if low == 0 else low * 2
+        else:
+            value = math.sqrt(low * high)
+    return case.build(value)
 
 
 def _claim(case: SolverCase, value: float, delta: float) -> float:

@@ -10,6 +10,7 @@ from dpjax.audit._events import best_event
 _RIDGES = (1e-8, 1e-4, 1e-2, 1.0)
 _MOST_COLUMNS = 400
 _MOST_QUADRATIC = 60
+_SUBSETS = (6, 24, 96)
 _MOST_VALUES = 16
 
 Score = Callable[[np.ndarray], np.ndarray]
@@ -20,8 +21,8 @@ def learn_score(
 ) -> Score:
     """A score of released values `[n, F]`, learnt from runs on two neighbours.
 
-    Discriminants of Gaussians with one covariance and with two, at several ridges, learnt on two
-    thirds of the runs; the one that looks best on the others is taken.
+    Discriminants of Gaussians with one covariance and with two, of few columns and of many, at
+    several ridges, learnt on two thirds of the runs; what looks best on the others is taken.
     """
     features = Features.of(first, second)
     parts = [(2 * len(runs)) // 3 for runs in (first, second)]
@@ -90,19 +91,32 @@ class Features(NamedTuple):
 
 
 def _candidates(first: np.ndarray, second: np.ndarray) -> list[Score]:
-    columns = first.shape[1]
-    if columns == 0:
+    """Discriminants of the columns that differ most between the two, of few and of many."""
+    power = np.abs(first.mean(0) - second.mean(0)) / (first.std(0) + second.std(0) + 1e-9)
+    order = np.argsort(-power)
+    sizes = {min(size, order.size) for size in (*_SUBSETS, order.size)} - {0}
+    if not sizes:
         return [lambda runs: np.zeros(len(runs))]
-    means = [runs.mean(0) for runs in (first, second)]
-    spreads = [np.atleast_2d(np.cov(runs, rowvar=False)) for runs in (first, second)]
-    found = [
-        _linear(np.linalg.solve((spreads[0] + spreads[1]) / 2 + ridge * np.eye(columns), gap))
-        for ridge in _RIDGES
-        for gap in [means[1] - means[0]]
+    return [
+        _of_columns(order[:size], score)
+        for size in sorted(sizes)
+        for score in _discriminants(first[:, order[:size]], second[:, order[:size]])
     ]
+
+
+def _discriminants(first: np.ndarray, second: np.ndarray) -> list[Score]:
+    columns = first.shape[1]
+    means = [runs.mean(0) for runs in (first, second)]
+    spreads = [np.cov(runs, rowvar=False).reshape(columns, columns) for runs in (first, second)]
+    pooled, gap = (spreads[0] + spreads[1]) / 2, means[1] - means[0]
+    found = [_linear(np.linalg.solve(pooled + ridge * np.eye(columns), gap)) for ridge in _RIDGES]
     if columns <= _MOST_QUADRATIC:
         found += [_quadratic(means, spreads, ridge) for ridge in _RIDGES[1:3]]
     return found
+
+
+def _of_columns(columns: np.ndarray, score: Score) -> Score:
+    return lambda runs: score(runs[:, columns])
 
 
 def _linear(weights: np.ndarray) -> Score:

@@ -323,6 +323,7 @@ def test_uniform_points_fill_the_ball(d):
     # a coordinate is distributed as one of the sphere in two dimensions more
     squares = stats.beta(0.5, (d + 1) / 2).cdf
     dpt.check_distribution(points[:, -1] ** 2, squares)
+    dpt.count_false_alarm(2e-9)
     assert abs(np.mean(points[:, -1] > 0) - 0.5) < 6 * 0.5 / np.sqrt(2000)
     with pytest.raises(AssertionError):
         dpt.check_distribution((1.5 * points[:, -1]) ** 2, squares)

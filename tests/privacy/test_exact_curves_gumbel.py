@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from dpjax.audit._events import bounds
 from dpjax.geometry import sample_vertices
 from dpjax.geometry._blocks import gumbels
 
@@ -72,6 +73,17 @@ def test_default_gumbels_break_the_ratio_of_rare_draws(default_values):
     assert spent[18.0] > 8  # of 5e-11
     # the end: drawn by one in 2^46, and by none
     assert (default_wins(default_values, 20.3), default_wins(default_values, 20.5)) == (1, 0)
+
+
+def test_an_audit_finds_the_coarse_draws(default_values):
+    """Of four thousand million draws, which follow the law above; right ones stay below."""
+    gap, eta, runs, rng = 15.0, 2.0, 4 * 10**9, np.random.default_rng(0)
+    coarse = [default_wins(default_values, g) / 2.0**46 for g in (gap, gap + eta)]
+    for law, caught in ((coarse, True), ([truth(gap), truth(gap + eta)], False)):
+        likely, unlikely = (np.asarray(rng.binomial(runs, p)) for p in law)
+        shown = float(bounds(likely, unlikely, runs, runs, 1e-12, 1 - 1e-7, "clopper_pearson"))
+        assert shown > 1.2
+        assert (shown > eta) == caught
 
 
 # The library's draws: 46 bits, as 2^46 values that fall from one to the next.
