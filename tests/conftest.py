@@ -1,11 +1,18 @@
 """Strict settings for every test: no warning, no implicit broadcasting, no key used twice."""
 
 import os
+import sys
 
-if "PYTEST_XDIST_WORKER" in os.environ:  # one core for each worker; read when XLA starts
-    os.environ["XLA_FLAGS"] = (
-        os.environ.get("XLA_FLAGS", "") + " --xla_cpu_multi_thread_eigen=false"
-    ).strip()
+# read when XLA starts; most programs here run once on tiny arrays, and compiling is all their cost
+_XLA_FLAGS = [
+    "--xla_backend_optimization_level=0",
+    "--xla_llvm_disable_expensive_passes=true",
+    "--xla_cpu_use_fusion_emitters=false",
+    "--xla_cpu_parallel_codegen_split_count=1",
+]
+if "PYTEST_XDIST_WORKER" in os.environ:  # one core for each worker
+    _XLA_FLAGS.append("--xla_cpu_multi_thread_eigen=false")
+os.environ["XLA_FLAGS"] = " ".join([*_XLA_FLAGS, os.environ.get("XLA_FLAGS", "")]).strip()
 
 import jax
 import numpy as np
@@ -17,12 +24,17 @@ jax.config.update("jax_numpy_rank_promotion", "raise")
 jax.config.update("jax_debug_key_reuse", True)
 jax.config.update("jax_enable_x64", X64)
 
+# The probability that any statistical check of a session fails though all is right.
+FALSE_ALARMS_ALLOWED = 1e-4
+_of_workers = pytest.StashKey[list[tuple[int, float]]]()
+
 # A warning of somebody else's code that has no consequence here goes on this list, as narrowly as
 # it can be matched: "ignore:message:category:module".
 _THIRD_PARTY_NOISE: tuple[str, ...] = ()
 
 
 def pytest_configure(config):
+    config.stash[_of_workers] = []
     config.addinivalue_line("filterwarnings", "error")
     for line in _THIRD_PARTY_NOISE:
         config.addinivalue_line("filterwarnings", line)
@@ -40,6 +52,39 @@ def pytest_collection_modifyitems(config, items):
         ]
         config.hook.pytest_deselected(items=alone)
         items[:] = [item for item in items if item not in alone]
+
+
+def false_alarms(config):
+    """Number and summed levels of the statistical checks of this process and of its workers."""
+    statistics = sys.modules.get("dpjax.testing._statistics")
+    own = statistics.false_alarms() if statistics else (0, 0.0)
+    counts, levels = zip(own, *config.stash[_of_workers], strict=True)
+    return sum(counts), sum(levels)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node, error):
+    """A worker of xdist is done."""
+    if told := getattr(node, "workeroutput", {}).get("false_alarms"):
+        node.config.stash[_of_workers].append(tuple(told))
+
+
+def pytest_sessionfinish(session):
+    count, level = false_alarms(session.config)
+    if hasattr(session.config, "workeroutput"):
+        session.config.workeroutput["false_alarms"] = (count, level)
+    elif level > FALSE_ALARMS_ALLOWED:
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+def pytest_terminal_summary(terminalreporter, config):
+    count, level = false_alarms(config)
+    if count:
+        terminalreporter.write_line(
+            f"statistical checks: {count}, false alarms below {level:.2g} in all, were seeds to "
+            f"change (allowed: {FALSE_ALARMS_ALLOWED:g})",
+            red=level > FALSE_ALARMS_ALLOWED,
+        )
 
 
 @pytest.fixture(autouse=True)

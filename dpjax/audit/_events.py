@@ -43,7 +43,7 @@ def lower_bound_of_scores(
     two Gaussians, as for one Gaussian mechanism without sampling; then it is much closer.
 
     Args:
-      first: Scores of independent runs on one data set `[n]`.
+      first: Scores of independent runs on one data set `[n]`; NaN counts as the lowest of all.
       second: Scores of independent runs on its neighbour `[m]`.
       delta: In (0, 1).
       confidence: In (0, 1).
@@ -68,6 +68,7 @@ def lower_bound_of_scores(
     check_probability("delta", delta)
     check_probability("confidence", confidence)
     samples = [np.asarray(scores, np.float64).ravel() for scores in (first, second)]
+    samples = [np.where(np.isnan(scores), -np.inf, scores) for scores in samples]
     for name, scores in zip(("first", "second"), samples, strict=True):
         if scores.size < 4:
             raise ValueError(f"{name} must hold at least 4 scores, got {scores.size}")

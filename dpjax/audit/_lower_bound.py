@@ -225,10 +225,12 @@ def collect(
     compiler_options: Mapping[str, Any] | None = None,
 ) -> np.ndarray:
     """What `runs` runs release, `[runs, F]` float64, or their scores `[runs, 1]`."""
-    plan_key, run_key = jax.random.split(key)
-    one = _host_plans(subject, data, plan_key, 1)
+    first_key, plan_key, run_key = jax.random.split(key, 3)
+    one = _host_plans(subject, data, first_key, 1)
     one = one if one is None else jax.tree.map(lambda leaf: leaf[0], one)
     out = jax.eval_shape(lambda: _flat(apply, score, subject, data, jax.random.key(0), one))
+    if score is not None and out.size != 1:
+        raise ValueError(f"score must return a scalar, got {out.size} numbers")
     if runs * out.size > _MOST_NUMBERS:
         raise ValueError(
             f"a run releases {out.size} numbers, {runs} runs {runs * out.size}, "
@@ -237,11 +239,13 @@ def collect(
     size = out.size + sum(leaf.size for leaf in jax.tree.leaves(data))
     chunk = int(np.clip(_NUMBERS_AT_ONCE // size, 1, min(runs, 256)))
     whole = -(-runs // chunk) * chunk  # a rest would be compiled a second time
-    keys = jax.random.split(run_key, whole)
-    plans = one if one is None else _host_plans(subject, data, jax.random.fold_in(key, 1), whole)
+    # as plain words: the checker of reused keys takes a slice for a use
+    words = jax.random.key_data(jax.random.split(run_key, whole))
+    plans = one if one is None else _host_plans(subject, data, plan_key, whole)
+    chunks = jax.tree.map(lambda a: a.reshape(-1, chunk, *a.shape[1:]), (words, plans))
     collected = _jitted(tuple(sorted((compiler_options or {}).items())))
-    made = collected(apply, score, chunk, subject, data, keys, plans)
-    return np.asarray(made, np.float64)[:runs]
+    made = collected(apply, score, jax.random.key_impl(key), subject, data, *chunks)
+    return np.asarray(made, np.float64).reshape(whole, -1)[:runs]
 
 
 @functools.lru_cache
@@ -252,15 +256,17 @@ def _jitted(options: tuple[tuple[str, Any], ...]) -> Callable[..., jax.Array]:
 def _collect(
     apply: Callable[..., PyTree],
     score: Callable[[Any], Any] | None,
-    chunk: int,
+    impl: Any,
     subject: tuple[Any, ...],
     data: PyTree,
-    keys: jax.Array,
+    words: jax.Array,
     plans: Any,
 ) -> jax.Array:
-    return jax.lax.map(
-        lambda x: _flat(apply, score, subject, data, *x), (keys, plans), batch_size=chunk
-    )
+    def one(word: jax.Array, plan: Any) -> jax.Array:
+        key = jax.random.wrap_key_data(word, impl=impl)
+        return _flat(apply, score, subject, data, key, plan)
+
+    return jax.lax.map(lambda chunk: jax.vmap(one)(*chunk), (words, plans))
 
 
 def _flat(

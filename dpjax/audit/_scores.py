@@ -12,6 +12,7 @@ _MOST_COLUMNS = 400
 _MOST_QUADRATIC = 60
 _SUBSETS = (6, 24, 96)
 _MOST_VALUES = 16
+_LARGEST = 1e100  # of a released number: squares of larger ones overflow
 
 Score = Callable[[np.ndarray], np.ndarray]
 
@@ -57,7 +58,7 @@ class Features(NamedTuple):
         """From runs on both neighbours."""
         both = np.concatenate([first, second])
         finite = np.isfinite(both)
-        clean = np.where(finite, both, 0.0)
+        clean = _finite(both)
         bad = np.flatnonzero(finite.any(0) & ~finite.all(0))
         changing = np.flatnonzero(np.ptp(clean, axis=0) > 0)
         if changing.size > _MOST_COLUMNS:
@@ -80,7 +81,7 @@ class Features(NamedTuple):
 
     def _columns(self, runs: np.ndarray) -> np.ndarray:
         finite = np.isfinite(runs)
-        clean = np.where(finite, runs, 0.0)
+        clean = _finite(runs)
         parts = [clean[:, self.kept], (~finite[:, self.bad]).astype(float)]
         parts += [(clean[:, [column]] == seen).astype(float) for column, seen in self.values]
         return np.concatenate(parts, axis=1)
@@ -88,6 +89,10 @@ class Features(NamedTuple):
     def __call__(self, runs: np.ndarray) -> np.ndarray:
         """The columns `[n, C]` of released values `[n, F]`."""
         return (self._columns(runs) - self.centre) / self.spread
+
+
+def _finite(runs: np.ndarray) -> np.ndarray:
+    return np.clip(np.where(np.isfinite(runs), runs, 0.0), -_LARGEST, _LARGEST)
 
 
 def _candidates(first: np.ndarray, second: np.ndarray) -> list[Score]:

@@ -12,6 +12,7 @@ from dpjax.core._checks import check_nonnegative as check_nonnegative
 from dpjax.core._checks import check_positive as check_positive
 from dpjax.core._checks import check_probability as check_probability
 from dpjax.core._checks import check_rate as check_rate
+from dpjax.core._checks import check_scalar as check_scalar
 from dpjax.core._checks import check_shape as check_shape
 from dpjax.core._checks import is_traced as is_traced
 from dpjax.core._fields import static_field as static_field

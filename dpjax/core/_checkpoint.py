@@ -4,6 +4,7 @@ import contextlib
 import hashlib
 import json
 import os
+import re
 import shutil
 import types
 import warnings
@@ -19,6 +20,9 @@ from dpjax.core._types import PyTree
 
 _MANIFEST = "run.json"
 _PREFIX = "step_"
+_DIGITS = 12
+_WHOLE = re.compile(rf"{_PREFIX}([0-9]{{{_DIGITS}}})")
+_UNFINISHED = re.compile(rf"{_PREFIX}[0-9]{{{_DIGITS}}}\.orbax-checkpoint-tmp.*")
 _KEEP = 2
 _HEAD = 64
 
@@ -142,16 +146,16 @@ class CheckpointFolder:
         return np.frombuffer(padded, np.uint8)
 
     def _steps(self) -> list[int]:
-        names = (path.name.removeprefix(_PREFIX) for path in self._path.glob(f"{_PREFIX}*"))
-        return sorted(int(name) for name in names if name.isdecimal())
+        found = (_WHOLE.fullmatch(path.name) for path in self._path.glob(f"{_PREFIX}*"))
+        return sorted(int(match[1]) for match in found if match)
 
     def _step_path(self, step: int) -> Path:
-        return self._path / f"{_PREFIX}{step:012d}"
+        return self._path / f"{_PREFIX}{step:0{_DIGITS}d}"
 
     def _unfinished(self) -> list[str]:
-        """What a killed process was writing: the name of its place and something more."""
+        """What a killed process was writing; nothing that merely has a name like it."""
         names = [path.name for path in self._path.glob(f"{_PREFIX}*")]
-        return [name for name in names if not name.removeprefix(_PREFIX).isdecimal()]
+        return [name for name in names if _UNFINISHED.fullmatch(name)]
 
     def _checkpointer(self) -> Any:
         return self._orbax.Checkpointer(self._orbax.PyTreeCheckpointHandler())

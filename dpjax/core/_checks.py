@@ -1,11 +1,12 @@
 """Checks of static facts: each error names the argument, its value and its bound."""
 
-import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
 import numpy as np
+
+_NUMBERS = (int, float, np.number, np.ndarray, jax.Array)
 
 
 def is_traced(*values: Any) -> bool:
@@ -15,7 +16,7 @@ def is_traced(*values: Any) -> bool:
 
 def check_finite(name: str, value: Any) -> None:
     """Raises ValueError unless every entry of a public constant is finite."""
-    array = _known(value)
+    array = _known(name, value)
     if array is not None and not np.all(np.isfinite(array)):
         bad = array[~np.isfinite(array)].flat[0]
         raise ValueError(f"{name} must be finite, got {bad}")
@@ -39,27 +40,58 @@ def check_between(name: str, value: Any, low: float, high: float) -> None:
     _check_all(name, value, f"in [{low}, {high}]", lambda array: (array >= low) & (array <= high))
 
 
+def check_scalar(name: str, value: Any) -> None:
+    """Raises TypeError unless `value` is a real number (no bool), ValueError unless it is one.
+
+    For arguments that no pytree holds, where None or a flag can only be a mistake; a tracer or an
+    array of shape [] is one number.
+    """
+    if isinstance(value, bool) or not isinstance(value, _NUMBERS) or not _real(value):
+        raise TypeError(f"{name} must be a real number, got {_shown(value)}")
+    if np.shape(value) != ():
+        raise ValueError(f"{name} must be one number, got shape {list(np.shape(value))}")
+
+
 def _check_all(name: str, value: Any, bound: str, good: Callable[[np.ndarray], Any]) -> None:
-    array = _known(value)
+    array = _known(name, value)
     if array is not None and not np.all(good(array)):
         raise ValueError(f"{name} must be {bound}, got {float(array[~good(array)].flat[0])!r}")
 
 
-def _known(value: Any) -> np.ndarray | None:
+def _known(name: str, value: Any) -> np.ndarray | None:
     """The numbers behind a public constant, or None for tracers and pytree placeholders.
 
-    Dataclasses registered as pytrees are rebuilt with tracers, None or flags as leaves; a check
-    that ran when the user built the object need not run again then.
+    Dataclasses registered as pytrees are rebuilt with tracers, None, flags or other objects as
+    leaves; a check that ran when the user built the object need not run again then. Text and
+    complex numbers are no placeholders.
     """
     if isinstance(value, bool) or is_traced(value):
         return None
     if isinstance(value, list | tuple):
-        known = [_known(entry) for entry in value]
+        known = [_known(name, entry) for entry in value]
         flat = [np.ravel(entry) for entry in known if entry is not None]
         return np.concatenate(flat) if flat and len(flat) == len(known) else None
-    if isinstance(value, int | float | np.number | np.ndarray | jax.Array):
-        return np.asarray(value, dtype=np.float64)
+    if isinstance(value, str | bytes | complex) or not _real(value):
+        raise TypeError(f"{name} must be a real number, got {_shown(value)}")
+    if isinstance(value, _NUMBERS):
+        try:
+            return np.asarray(value, dtype=np.float64)
+        except OverflowError:
+            bits = int(value).bit_length()
+            raise ValueError(f"{name} must be finite, got an integer of {bits} bits") from None
     return None
+
+
+def _real(value: Any) -> bool:
+    """Whether an array is of integers, floats or flags; True of what is no array."""
+    if not isinstance(value, np.ndarray | np.generic | jax.Array):
+        return True
+    kinds = (np.integer, np.floating, np.bool_)
+    return any(jax.dtypes.issubdtype(value.dtype, kind) for kind in kinds)
+
+
+def _shown(value: Any) -> str:
+    return f"{value!r} of type {type(value).__name__}"
 
 
 def check_int(name: str, value: Any, *, minimum: int) -> None:
@@ -71,14 +103,16 @@ def check_int(name: str, value: Any, *, minimum: int) -> None:
 
 
 def check_rate(name: str, value: float) -> None:
-    """Raises ValueError unless 0 < value <= 1."""
-    if not (math.isfinite(value) and 0 < value <= 1):
+    """Raises ValueError unless 0 < value <= 1, TypeError unless it is a number."""
+    check_scalar(name, value)
+    if not 0 < value <= 1:
         raise ValueError(f"{name} must lie in (0, 1], got {value!r}")
 
 
 def check_probability(name: str, value: float) -> None:
-    """Raises ValueError unless 0 < value < 1."""
-    if not (math.isfinite(value) and 0 < value < 1):
+    """Raises ValueError unless 0 < value < 1, TypeError unless it is a number."""
+    check_scalar(name, value)
+    if not 0 < value < 1:
         raise ValueError(f"{name} must lie in (0, 1), got {value!r}")
 
 

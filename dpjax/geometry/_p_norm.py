@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 
-from dpjax.core import check_positive, is_traced
+from dpjax.core import check_positive, check_scalar, is_traced
 from dpjax.geometry._mirror import MirrorMap, moved, shape_and_dtype
 
 
@@ -34,6 +34,7 @@ def euclidean_ball(radius: ArrayLike) -> MirrorMap:
       >>> [round(float(v), 4) for v in x]
       [0.6, 0.8]
     """
+    check_scalar("radius", radius)
     check_positive("radius", radius)
 
     def step(coords: jax.Array, gradient: ArrayLike, step_size: ArrayLike) -> jax.Array:
@@ -108,9 +109,11 @@ def p_norm(p: float, radius: ArrayLike | None = None) -> MirrorMap:
       >>> [round(float(v), 4) for v in geometry.point(coords)]
       [1.0, -2.0]
     """
+    check_scalar("p", p)
     if is_traced(p) or not 1 < p <= 2:
         raise ValueError(f"p must be a number in (1, 2], got {p!r}")
     if radius is not None:
+        check_scalar("radius", radius)
         check_positive("radius", radius)
     exponent = float(p)
     dual = exponent / (exponent - 1)

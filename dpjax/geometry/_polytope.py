@@ -47,13 +47,13 @@ class Polytope:
     vertices: Any
 
     def __post_init__(self) -> None:
+        check_finite("vertices", self.vertices)
         if isinstance(self.vertices, np.ndarray | list):
             object.__setattr__(self, "vertices", jnp.asarray(self.vertices))
         # tree transformations rebuild with placeholders, batches or one number for the leaf
         shape = getattr(self.vertices, "shape", ())
         if shape and (len(shape) < 2 or 0 in shape):
             raise ValueError(f"vertices must have shape [m, p] with m, p >= 1, got {list(shape)}")
-        check_finite("vertices", self.vertices)
 
     @property
     def dim(self) -> int:

@@ -16,6 +16,7 @@ from dpjax.privacy._structure import flatten, unflatten
 from dpjax.privacy._support import UnsupportedEventError, batch_releases
 
 _CELLS = 48  # of the grid on which the shares of epsilon are chosen
+_LARGEST = 700.0
 _LARGEST_MIXTURE = 64  # records in a group whose number in a batch is followed exactly
 
 
@@ -102,10 +103,11 @@ class GroupGuarantee:
     def _along_chain(self, epsilon: float) -> float:
         """The best of the splits whose shares are multiples of epsilon / cells."""
         curve = compose(self.guarantee._id).delta
+        epsilon = min(epsilon, _LARGEST)  # delta falls, and e^epsilon stays finite
         cells = max(self.size, _CELLS // self.size * self.size)  # equal shares among them
         share = epsilon / cells
         one = np.array([min(1.0, float(curve(share * i))) for i in range(cells + 1)])
-        growth = np.exp(np.minimum(share * np.arange(cells + 1), 700.0))
+        growth = np.exp(share * np.arange(cells + 1))
         total = one
         for _ in range(int(self.size) - 1):
             first = [one[: i + 1] + growth[: i + 1] * total[i::-1] for i in range(cells + 1)]

@@ -160,6 +160,7 @@ def cross_rate(
       >>> dpjax.problems.cross_rate(3, slack=0.2).num_constraints
       3
     """
+    check_int("num_classes", num_classes, minimum=2)
     classes = _classes(num_classes, (0,) if classes is None and num_classes == 2 else classes)
     weights = np.zeros((len(classes), num_classes, num_classes))
     for j, c in enumerate(classes):
@@ -215,6 +216,7 @@ def _classes(num_classes: int, classes: Sequence[int] | None) -> tuple[int, ...]
     if classes is None:
         classes = (1,) if num_classes == 2 else range(num_classes)
     for c in classes:
+        check_int("classes", c, minimum=0)
         if not 0 <= c < num_classes:
             raise ValueError(f"classes must lie in 0..{num_classes - 1}, got {c}")
     return tuple(classes)

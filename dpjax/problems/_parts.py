@@ -50,6 +50,10 @@ class ByLabelAndGroup:
     num_classes: int
     num_groups: int
 
+    def __post_init__(self) -> None:
+        check_int("num_classes", self.num_classes, minimum=1)
+        check_int("num_groups", self.num_groups, minimum=1)
+
     @property
     def num_parts(self) -> int:
         """Number of parts, classes times groups."""
@@ -69,15 +73,23 @@ class ByLabelAndGroup:
 
 @dataclass(frozen=True)
 class ByTable:
-    """Part = table[value of one integer field]; the table is public."""
+    """Part = table[value of one integer field], -1 for none; the table is public."""
 
     field: str
     table: tuple[int, ...]
 
+    def __post_init__(self) -> None:
+        if not isinstance(self.table, tuple):
+            raise TypeError(f"table must be a tuple of integers, got {self.table!r}")
+        for part in self.table:
+            check_int("table", part, minimum=-1)
+        if self.num_parts < 1:
+            raise ValueError(f"table must name at least part 0, got {self.table!r}")
+
     @property
     def num_parts(self) -> int:
         """Number of distinct parts in the table."""
-        return max(self.table) + 1
+        return max(self.table, default=-1) + 1
 
     def __call__(self, batch: PyTree) -> jax.Array:
         """Part ids, int32 `[B]`."""

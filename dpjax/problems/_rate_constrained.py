@@ -14,6 +14,7 @@ from dpjax.core import PyTree
 from dpjax.problems._constraints import RateConstraints, no_constraints, violation
 from dpjax.problems._linear import LinearLogits
 from dpjax.problems._parts import ByField, check_codes
+from dpjax.problems._vertex_linear import check_fields
 
 cross_entropy = optax.losses.softmax_cross_entropy_with_integer_labels
 
@@ -96,9 +97,7 @@ class RateConstrained:
 
         NaN and inf in `x` are let through: such a record contributes nothing.
         """
-        for field in ("x", "y"):
-            if not isinstance(data, dict) or field not in data:
-                raise ValueError(f'data must be a dict with the field "{field}"')
+        check_fields(data, "x", "y")
         if isinstance(self.logits, LinearLogits):
             want, got = self.logits.num_features, np.shape(data["x"])
             if len(got) != 2 or got[1] != want:

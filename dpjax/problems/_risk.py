@@ -12,7 +12,7 @@ import optax
 
 from dpjax.core import PyTree, check_int, check_positive
 from dpjax.problems._mean import mean_over_records
-from dpjax.problems._vertex_linear import LinearLoss, margins_at
+from dpjax.problems._vertex_linear import LinearLoss, check_records, margins_at
 
 
 @jax.tree_util.register_dataclass
@@ -90,6 +90,14 @@ class Risk:
     def num_params(self) -> int:
         """Number of real parameters d."""
         return sum(int(np.size(leaf)) for leaf in jax.tree.leaves(self.init))
+
+    def check(self, data: PyTree) -> None:
+        """Raises ValueError unless the records of a loss of one inner product have its shape.
+
+        Of other losses nothing is known. NaN and inf are let through.
+        """
+        if isinstance(self.loss, LinearLoss):
+            check_records(data, self.num_params)
 
     def per_example_gradients(self, params: PyTree, batch: PyTree) -> PyTree:
         """Gradients of the loss of each record: `[B, *p]`, or an `OuterProduct`."""

@@ -8,10 +8,11 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from dpjax.core import PyTree, static_field
+from dpjax.core import PyTree, check_shape, static_field
 from dpjax.problems._gaps import GapBounds, duality_gap, matrix_game_gap
 from dpjax.problems._mean import mean_over_records
 from dpjax.problems._vertex_domains import check_constants, domain_of, uniform_point
+from dpjax.problems._vertex_linear import check_fields
 
 
 @jax.tree_util.register_dataclass
@@ -62,9 +63,11 @@ class Saddle:
     def __post_init__(self) -> None:
         if self.grad_range is None:
             raise ValueError("grad_range is required: the ranges of one record's gradients")
+        check_constants(self)
         if isinstance(self.grad_range, int | float):
             object.__setattr__(self, "grad_range", (float(self.grad_range),) * 2)
-        check_constants(self)
+        if not isinstance(self.dims, tuple | list) or len(self.dims) != 2:
+            raise TypeError(f"dims must be a tuple of 2 integers or None, got {self.dims!r}")
         object.__setattr__(self, "dims", tuple(self.dims))
         _ = self.domains
 
@@ -121,6 +124,13 @@ class Saddle:
     def assemble(self, points: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
         """The pair of points itself."""
         return points
+
+    def check(self, data: PyTree) -> None:
+        """Raises ValueError unless the records of a matrix game hold a matrix of its shape."""
+        if isinstance(self.loss, MatrixGame):
+            field, (first, second) = self.loss.field, self.domains
+            check_fields(data, field)
+            check_shape(f'data["{field}"]', data[field], (None, first.dim, second.dim))
 
     def gradients_at_vertices(
         self, indices: tuple[jax.Array, jax.Array], batch: PyTree

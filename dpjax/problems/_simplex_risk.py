@@ -10,7 +10,12 @@ import jax
 from dpjax.core import PyTree, static_field
 from dpjax.problems._mean import mean_over_records
 from dpjax.problems._vertex_domains import check_constants, domain_of, uniform_point
-from dpjax.problems._vertex_linear import LinearLoss, margins_at, mean_margins
+from dpjax.problems._vertex_linear import (
+    LinearLoss,
+    check_records,
+    margins_at,
+    mean_margins,
+)
 
 
 @jax.tree_util.register_dataclass
@@ -126,6 +131,11 @@ class SimplexRisk:
     def assemble(self, points: tuple[jax.Array]) -> jax.Array:
         """The parameters that the block's point stands for."""
         return points[0]
+
+    def check(self, data: PyTree) -> None:
+        """Raises ValueError unless the records of a loss of one inner product have its shape."""
+        if isinstance(self.loss, LinearLoss):
+            check_records(data, self.num_params)
 
     def gradients_at_vertices(self, indices: tuple[jax.Array], batch: PyTree) -> tuple[Any]:
         """Gradient of each record at the mean of vertices `[k]`: `[B, p]` or an `OuterProduct`."""

@@ -7,7 +7,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from dpjax.core import PyTree
+from dpjax.core import PyTree, check_shape
 from dpjax.geometry import L1Ball, Simplex
 from dpjax.transforms import OuterProduct, PackedSigns
 
@@ -32,6 +32,19 @@ class LinearLoss:
         """Factored gradients in w at given inner products `[B]`."""
         slopes = jax.vmap(jax.grad(self.link_loss))(margins, batch["y"])
         return OuterProduct(batch["x"], slopes[:, None])
+
+
+def check_fields(data: PyTree, *fields: str) -> None:
+    """Raises ValueError unless `data` is a dict that has these fields."""
+    for field in fields:
+        if not isinstance(data, dict) or field not in data:
+            raise ValueError(f'data must be a dict with the field "{field}"')
+
+
+def check_records(data: PyTree, dim: int) -> None:
+    """Raises ValueError unless `data` holds inputs `x` `[n, dim]` and labels `y`."""
+    check_fields(data, "x", "y")
+    check_shape('data["x"]', data["x"], (None, dim))
 
 
 def mean_margins(domain: Any, x: Any, indices: jax.Array) -> jax.Array:

@@ -5,7 +5,13 @@ import math
 
 from scipy import stats
 
-from dpjax.core._checks import check_int, check_positive, check_probability, check_rate
+from dpjax.core._checks import (
+    check_int,
+    check_positive,
+    check_probability,
+    check_rate,
+    check_scalar,
+)
 
 # The default capacity is made for these: overflow costs at most this share of delta.
 DELTA_SHARE = 0.01
@@ -37,7 +43,6 @@ def overflow_probability(num_records: int, rate: float, capacity: int) -> float:
     return float(stats.binom.sf(capacity, num_records, rate))
 
 
-@functools.lru_cache(maxsize=256)
 def poisson_capacity(
     num_records: int, rate: float, steps: int, *, delta: float, epsilon: float
 ) -> int:
@@ -70,9 +75,15 @@ def poisson_capacity(
     check_rate("rate", rate)
     check_int("steps", steps, minimum=1)
     check_probability("delta", delta)
+    check_scalar("epsilon", epsilon)
     check_positive("epsilon", epsilon)
+    return _capacity(int(num_records), float(rate), int(steps), float(delta), float(epsilon))
+
+
+@functools.lru_cache(maxsize=256)
+def _capacity(num_records: int, rate: float, steps: int, delta: float, epsilon: float) -> int:
     # in the log domain, as e^epsilon may overflow
-    log_one_plus_exp = float(epsilon) + math.log1p(math.exp(-epsilon))
+    log_one_plus_exp = epsilon + math.log1p(math.exp(-epsilon))
     log_probability = math.log(DELTA_SHARE * delta) - math.log(steps) - log_one_plus_exp
     return smallest_capacity(num_records, rate, log_probability)
 

@@ -6,7 +6,13 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from dpjax.core._checks import check_choice, check_int, check_key, check_rate, is_traced
+from dpjax.core._checks import (
+    check_choice,
+    check_int,
+    check_key,
+    check_rate,
+    is_traced,
+)
 from dpjax.core._fields import static_field
 from dpjax.sampling._capacity import default_capacity, overflow_probability
 from dpjax.sampling._gaps import draw_members, draws_needed, gaps_shortfall, keep_uniform_subset
@@ -78,8 +84,8 @@ class PoissonSampler:
     def __post_init__(self) -> None:
         if is_traced(self.rate):
             raise TypeError("rate shapes the program and must be a number, got a tracer")
-        object.__setattr__(self, "rate", float(self.rate))
         check_rate("rate", self.rate)
+        object.__setattr__(self, "rate", float(self.rate))
         check_int("steps", self.steps, minimum=1)
         check_int("num_records", self.num_records, minimum=1)
         if self.num_records > _MAX_RECORDS:

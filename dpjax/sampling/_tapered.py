@@ -11,7 +11,6 @@ from dpjax.core._checks import check_choice, check_int, check_key
 from dpjax.core._fields import static_field
 
 
-@functools.lru_cache(maxsize=64)
 def tapered_sizes(steps: int, num_records: int, tail: int = 0) -> np.ndarray:
     r"""Batch sizes $\lceil c \sqrt{S - t + r} \rceil$, t from 0 to S - 1, c as large as fits.
 
@@ -34,8 +33,15 @@ def tapered_sizes(steps: int, num_records: int, tail: int = 0) -> np.ndarray:
       [4, 3, 3, 2]
     """
     check_int("steps", steps, minimum=1)
+    check_int("num_records", num_records, minimum=1)
+    check_int("tail", tail, minimum=0)
     if steps > num_records:
         raise ValueError(f"steps must be <= num_records = {num_records}, got {steps}")
+    return _tapered_sizes(int(steps), int(num_records), int(tail))
+
+
+@functools.lru_cache(maxsize=64)
+def _tapered_sizes(steps: int, num_records: int, tail: int) -> np.ndarray:
     roots = np.sqrt(np.arange(steps, 0, -1) + tail)
     low, high = 0.0, num_records / roots.sum()
     for _ in range(60):

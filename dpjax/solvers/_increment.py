@@ -10,6 +10,7 @@ from jax.typing import ArrayLike
 
 from dpjax.core import Aggregator, PyTree
 from dpjax.transforms import OuterProduct, clip_by_norm, per_example_norm, weighted_sum
+from dpjax.transforms._weighted_sum import clipping_bound, normal_or_zero
 
 CLIPS = ("centred", "plain", "whole")
 
@@ -122,8 +123,8 @@ def _clip_around(centre: PyTree, change: PyTree, mask: jax.Array, radius: ArrayL
     norms = _distance(centre, change)
     kept = mask & jnp.isfinite(norms)
     tiny = jnp.finfo(norms.dtype).tiny
-    ratio = jnp.maximum(jnp.asarray(radius, norms.dtype), 0) / jnp.maximum(norms, tiny)
-    scale = jnp.where(kept, jnp.minimum(1, ratio), 0)
+    ratio = clipping_bound(radius, norms.dtype) / jnp.maximum(norms, tiny)
+    scale = jnp.where(kept, normal_or_zero(jnp.minimum(1, ratio)), 0)
     count = jnp.sum(scale)
 
     def total(leaf: Any, offset: jax.Array) -> jax.Array:

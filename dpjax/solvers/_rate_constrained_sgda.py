@@ -8,7 +8,14 @@ import dp_accounting
 import jax
 import jax.numpy as jnp
 
-from dpjax.core import PyTree, Sampler, check_choice, check_nonnegative, check_positive
+from dpjax.core import (
+    PyTree,
+    Sampler,
+    check_between,
+    check_choice,
+    check_nonnegative,
+    check_positive,
+)
 from dpjax.privacy import Budget, Guarantee, calibrate_noise
 from dpjax.solvers._dp_ftrl import DPFTRL
 from dpjax.solvers._dpsgd import (
@@ -146,6 +153,7 @@ class RateConstrainedSGDA:
         check_positive("temperature", self.temperature)
         check_positive("multiplier_bound", self.multiplier_bound)
         check_positive("size_floor", self.size_floor)
+        check_between("size_decay", self.size_decay, 0, 1)
         check_nonnegative("count_noise", self.count_noise)
         check_nonnegative("part_counts", self.part_counts)
         check_choice("histogram", self.histogram, HISTOGRAMS)

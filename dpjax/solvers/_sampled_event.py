@@ -4,7 +4,8 @@ from typing import Any
 
 import dp_accounting
 
-from dpjax.privacy import joint_poisson_event
+from dpjax.core import Sampler
+from dpjax.privacy import joint_poisson_event, resolve_relation
 from dpjax.sampling import (
     DisjointPartition,
     FullBatch,
@@ -59,8 +60,10 @@ def natural_relation(sampler: Any) -> str:
 
 
 def check_relation(sampler: Any, relation: Any) -> None:
-    """Raises ValueError where a sampler cannot give a guarantee under a relation."""
-    name = getattr(relation, "name", str(relation)).lower()
+    """Raises where there is no sampler, or it cannot give a guarantee under a relation."""
+    if not isinstance(sampler, Sampler):
+        raise TypeError(f"sampler must be a Sampler, got {sampler!r}")
+    name = resolve_relation(relation).name.lower()
     if isinstance(sampler, _FIXED_PARTITIONS) and name == "add_or_remove_one":
         kind = type(sampler).__name__
         raise ValueError(

@@ -27,3 +27,5 @@ from dpjax.testing._statistics import check_counts as check_counts
 from dpjax.testing._statistics import check_distribution as check_distribution
 from dpjax.testing._statistics import check_scale as check_scale
 from dpjax.testing._statistics import check_uncorrelated as check_uncorrelated
+from dpjax.testing._statistics import count_false_alarm as count_false_alarm
+from dpjax.testing._statistics import false_alarms as false_alarms

@@ -11,6 +11,44 @@ from dpjax.core import check_positive, check_probability
 
 FALSE_ALARM = 1e-9
 
+_stated: list[float] = []  # of every check that this process has run
+
+
+def count_false_alarm(probability: float) -> None:
+    """Adds to `false_alarms()` an assertion that is statistical and not one of this module's.
+
+    Args:
+      probability: That it fails though all is right: for an audit, `1 - confidence`.
+
+    Raises:
+      ValueError: If it does not lie in (0, 1).
+
+    Example:
+      >>> import numpy as np
+      >>> draws = np.random.default_rng(0).normal(size=900)
+      >>> count_false_alarm(2e-9)  # of six standard errors, two-sided
+      >>> assert abs(draws.mean()) < 6 / 30
+    """
+    check_probability("probability", probability)
+    _stated.append(float(probability))
+
+
+def false_alarms() -> tuple[int, float]:
+    """How many statistical checks this process has run, and their false-alarm levels in all.
+
+    The sum bounds the probability that any of them fails though all is right, whatever they share.
+
+    Returns:
+      The number of checks, and the sum of the levels that they state.
+
+    Example:
+      >>> before, _ = false_alarms()
+      >>> p = check_counts([48, 52], [0.5, 0.5])
+      >>> false_alarms()[0] - before
+      1
+    """
+    return len(_stated), float(np.sum(_stated))
+
 
 def check_distribution(
     samples: ArrayLike,
@@ -38,6 +76,13 @@ def check_distribution(
       >>> p = check_distribution(np.random.default_rng(0).normal(size=100), scipy.stats.norm.cdf)
     """
     check_probability("false_alarm", false_alarm)
+    count_false_alarm(false_alarm)
+    return _kolmogorov_smirnov(samples, cdf, false_alarm, name)
+
+
+def _kolmogorov_smirnov(
+    samples: ArrayLike, cdf: Callable[..., Any], false_alarm: float, name: str
+) -> float:
     values = np.asarray(samples, np.float64).ravel()
     if not values.size or not np.all(np.isfinite(values)):
         raise AssertionError(f"{name} must be finite and at least one, got {values}")
@@ -86,7 +131,7 @@ def check_scale(
     check_distribution(samples, cdf_of_scale(scale), false_alarm=false_alarm, name=name)
     for factor in factors:
         try:
-            p = check_distribution(samples, cdf_of_scale(factor * scale), false_alarm=false_alarm)
+            p = _kolmogorov_smirnov(samples, cdf_of_scale(factor * scale), false_alarm, name)
         except AssertionError:
             continue
         raise AssertionError(
@@ -125,6 +170,7 @@ def check_counts(
       >>> p = check_counts([48, 52], [0.5, 0.5])
     """
     check_probability("false_alarm", false_alarm)
+    count_false_alarm(false_alarm)
     seen = np.asarray(observed, np.float64).ravel()
     want = np.asarray(expected, np.float64).ravel()
     if seen.shape != want.shape:
@@ -172,6 +218,7 @@ def check_uncorrelated(
       >>> p = check_uncorrelated(rng.normal(size=50), rng.normal(size=50))
     """
     check_probability("false_alarm", false_alarm)
+    count_false_alarm(false_alarm)
     x, y = np.asarray(a, np.float64).ravel(), np.asarray(b, np.float64).ravel()
     result = stats.pearsonr(x, y)
     if not result.pvalue >= false_alarm:

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 import jax
 from jax.typing import ArrayLike
 
-from dpjax.core import PyTree, Transform, check_positive
+from dpjax.core import PyTree, Transform, check_positive, check_scalar
 from dpjax.transforms._learner import (
     Projection,
     change,
@@ -61,6 +61,7 @@ def adagrad_norm(diameter: ArrayLike, project: Projection | None = None) -> Tran
     Source: Streeter and McMahan, "Less regret via online conditioning", 2010; Duchi, Hazan and
     Singer, "Adaptive subgradient methods", 2011, with one step size for all coordinates.
     """
+    check_scalar("diameter", diameter)
     check_positive("diameter", diameter)
 
     def init(params: PyTree) -> AdagradNormState:

@@ -10,10 +10,18 @@ import jax.numpy as jnp
 import optax
 from jax.typing import ArrayLike
 
-from dpjax.core import Aggregator, PyTree, check_choice, check_nonnegative, is_traced, wide
+from dpjax.core import (
+    Aggregator,
+    PyTree,
+    check_choice,
+    check_nonnegative,
+    check_scalar,
+    is_traced,
+    wide,
+)
 from dpjax.privacy import resolve_relation
 from dpjax.transforms._outer import is_outer
-from dpjax.transforms._weighted_sum import weighted_sum
+from dpjax.transforms._weighted_sum import clipping_bound, normal_or_zero, weighted_sum
 
 _NORMS = ("l1", "l2", "linf")
 
@@ -33,9 +41,12 @@ def clip_by_norm(max_norm: ArrayLike, norm: str = "l2") -> Aggregator:
     | input | contribution |
     | --- | --- |
     | `mask` False, or a batch of none | exactly 0 |
-    | NaN or inf anywhere in an example, or a norm beyond the float range | exactly 0 |
+    | NaN or inf anywhere in an example | exactly 0 |
+    | `"l2"`: a norm whose square is beyond the float range, in float32 from 1.8e19 on | exactly 0 |
+    | a norm so large that `C / norm` is below 1.2e-38, the normal float32 range | exactly 0 |
     | norm 0 | 0 |
     | `max_norm` 0 | all 0 |
+    | `max_norm` above 1.2e30, in float32 | as with 1.2e30, or the sum could overflow |
 
     Args:
       max_norm: `C >= 0`, scalar (*public*); may be traced.
@@ -62,6 +73,7 @@ def clip_by_norm(max_norm: ArrayLike, norm: str = "l2") -> Aggregator:
     Source: Abadi et al., "Deep learning with differential privacy", 2016, algorithm 1.
     """
     check_choice("norm", norm, _NORMS)
+    check_scalar("max_norm", max_norm)
     check_nonnegative("max_norm", max_norm)
 
     def init(params: PyTree) -> optax.EmptyState:
@@ -94,9 +106,8 @@ def clip_scale(per_example: PyTree, mask: jax.Array, max_norm: ArrayLike, norm: 
     norms = per_example_norm(per_example, norm)
     tiny = jnp.finfo(norms.dtype).tiny
     # a traced bound may be negative: nothing then, not what is as long as its modulus
-    bound = jnp.maximum(jnp.asarray(max_norm, norms.dtype), 0)
-    keep = mask & jnp.isfinite(norms)
-    return jnp.where(keep, jnp.minimum(1, bound / jnp.maximum(norms, tiny)), 0)
+    scale = jnp.minimum(1, clipping_bound(max_norm, norms.dtype) / jnp.maximum(norms, tiny))
+    return jnp.where(mask & jnp.isfinite(norms), normal_or_zero(scale), 0)
 
 
 def per_example_norm(per_example: PyTree, norm: str = "l2") -> jax.Array:

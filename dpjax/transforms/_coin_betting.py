@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from dpjax.core import PyTree, Transform, check_positive
+from dpjax.core import PyTree, Transform, check_positive, check_scalar
 from dpjax.transforms._constraint_reduction import LOG_LIMIT, constrained
 from dpjax.transforms._learner import Projection, inner, scaled
 
@@ -60,6 +60,7 @@ def coin_betting(
 
     Source: Orabona and Pal, "Coin betting and parameter-free online learning", 2016.
     """
+    check_scalar("initial_scale", initial_scale)
     check_positive("initial_scale", initial_scale)
 
     def bet(total: PyTree, scale: jax.Array, count: jax.Array) -> PyTree:

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from dpjax.core import PyTree, Transform, check_key, check_nonnegative, wide
+from dpjax.core import PyTree, Transform, check_key, check_nonnegative, check_scalar, wide
 from dpjax.transforms._strategy import Draw, NoiseStrategy, check_shapes_agree
 
 
@@ -62,6 +62,7 @@ def correlated_noise(strategy: NoiseStrategy, stddev: ArrayLike = 1.0) -> Transf
     """
     if not isinstance(strategy, NoiseStrategy):
         raise TypeError(f"strategy must be a NoiseStrategy, got {strategy!r}")
+    check_scalar("stddev", stddev)
     check_nonnegative("stddev", stddev)
 
     def update(
@@ -74,6 +75,7 @@ def correlated_noise(strategy: NoiseStrategy, stddev: ArrayLike = 1.0) -> Transf
         **extra: Any,
     ) -> tuple[PyTree, Any]:
         del params, extra
+        check_scalar("sensitivity", sensitivity)
         check_nonnegative("sensitivity", sensitivity)
         draw = draws_of(strategy, updates, key, state.count)
         noise, state = strategy.next(draw, jnp.multiply(stddev, sensitivity), state)

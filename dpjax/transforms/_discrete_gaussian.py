@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from dpjax.core import PyTree, Transform, check_positive, is_traced
+from dpjax.core import PyTree, Transform, check_positive, check_scalar, is_traced
 from dpjax.transforms._draws import map_with_keys
 from dpjax.transforms._noise import AddNoiseState
 
@@ -112,6 +112,7 @@ def discrete_gaussian_shortfall(stddev: float) -> float:
 def _checked(stddev: float) -> float:
     if is_traced(stddev):
         raise TypeError("stddev must be known when the transformation is made: it sets a table")
+    check_scalar("stddev", stddev)
     check_positive("stddev", stddev)
     if float(stddev) > _LARGEST:
         raise ValueError(f"stddev must be <= {_LARGEST:g}, got {stddev!r}")

@@ -3,7 +3,7 @@
 import jax
 from jax.typing import ArrayLike
 
-from dpjax.core import PyTree, Transform, check_positive
+from dpjax.core import PyTree, Transform, check_positive, check_scalar
 from dpjax.transforms._leader import leader
 from dpjax.transforms._learner import Projection, nearest, norm, plus
 
@@ -58,6 +58,7 @@ def dual_averaging(
     Source: Nesterov, "Primal-dual subgradient methods for convex problems", 2009; Rakhlin and
     Sridharan, "Online learning with predictable sequences", 2013.
     """
+    check_scalar("diameter", diameter)
     check_positive("diameter", diameter)
 
     def point(start: PyTree, total: PyTree, rate: jax.Array) -> PyTree:

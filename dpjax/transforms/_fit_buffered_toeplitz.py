@@ -3,7 +3,7 @@
 import numpy as np
 from scipy import optimize, special
 
-from dpjax.core import check_int, check_nonnegative
+from dpjax.core import check_int, check_nonnegative, check_scalar
 from dpjax.transforms._buffered_toeplitz import BufferedToeplitz
 from dpjax.transforms._buffered_toeplitz_error import prefix_stddev
 
@@ -45,6 +45,7 @@ def fit_buffered_toeplitz(
     """
     check_int("num_steps", num_steps, minimum=1)
     check_int("num_buffers", num_buffers, minimum=1)
+    check_scalar("exponent", exponent)
     check_nonnegative("exponent", exponent)
     scales = np.arange(1, num_steps + 1, dtype=np.float64) ** float(exponent)
 

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from dpjax.core import PyTree, Transform, check_finite
+from dpjax.core import PyTree, Transform, check_finite, check_scalar
 from dpjax.transforms._learner import (
     hypotenuse,
     plus,
@@ -61,7 +61,9 @@ def leader(
     grows = not isinstance(hint_scale, str)
     if not grows and hint_scale != "none":
         raise ValueError(f"hint_scale must be 'none' or a number, got {hint_scale!r}")
-    check_finite("hint_scale", hint_scale)
+    if grows:
+        check_scalar("hint_scale", hint_scale)
+        check_finite("hint_scale", hint_scale)
 
     def init(params: PyTree) -> LeaderState:
         zeros = jax.tree.map(jnp.zeros_like, widened(params))

@@ -54,9 +54,10 @@ def microbatched_sum(
         return total
 
     num = mask.shape[0]
+    if size is not None:
+        check_int("size", size, minimum=1)
     if size is None or size >= num > 0:
         return reduce(batch, mask, key)
-    check_int("size", size, minimum=1)
     chunks = max(1, -(-num // size))
     padding = chunks * size - num
 

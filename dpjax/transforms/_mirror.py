@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from dpjax.core import PyTree, Transform, check_nonnegative, wide
+from dpjax.core import PyTree, Transform, check_nonnegative, check_scalar, wide
 from dpjax.geometry import MirrorMap
 
 
@@ -59,6 +59,8 @@ def mirror_step(
     subgradient methods for convex optimization", 2003.
     """
     if not callable(step_size):
+        for size in step_size if isinstance(step_size, tuple | list) else (step_size,):
+            check_scalar("step_size", size)
         check_nonnegative("step_size", step_size)
 
     def init(params: PyTree) -> MirrorStepState:

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from dpjax.core import PyTree, Transform, check_nonnegative
+from dpjax.core import PyTree, Transform, check_nonnegative, check_scalar
 from dpjax.transforms._draws import map_with_keys
 
 
@@ -44,6 +44,7 @@ def add_gaussian(stddev: ArrayLike) -> Transform:
       >>> noisy.shape
       (5,)
     """
+    check_scalar("stddev", stddev)
     check_nonnegative("stddev", stddev)
     return _add_noise(stddev, jax.random.normal)
 
@@ -73,6 +74,7 @@ def add_laplace(scale: ArrayLike) -> Transform:
       >>> noisy.shape
       (5,)
     """
+    check_scalar("scale", scale)
     check_nonnegative("scale", scale)
     return _add_noise(scale, _standard_laplace)
 

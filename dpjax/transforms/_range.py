@@ -8,12 +8,20 @@ import jax.numpy as jnp
 import optax
 from jax.typing import ArrayLike
 
-from dpjax.core import Aggregator, PyTree, check_nonnegative, check_shape, is_traced, wide
+from dpjax.core import (
+    Aggregator,
+    PyTree,
+    check_nonnegative,
+    check_scalar,
+    check_shape,
+    is_traced,
+    wide,
+)
 from dpjax.geometry import Domain, L1Ball, Polytope, Simplex
 from dpjax.privacy import resolve_relation
 from dpjax.transforms._outer import is_outer
 from dpjax.transforms._signs import PackedSigns
-from dpjax.transforms._weighted_sum import weighted_sum
+from dpjax.transforms._weighted_sum import clipping_bound, normal_or_zero, weighted_sum
 
 # an example whose scores lie this many times further from 0 than its bound lets them lie from each
 # other would by rounding wipe out what the other examples add to the sum
@@ -41,9 +49,11 @@ def clip_by_range(bound: ArrayLike, domain: Domain) -> Aggregator:
     | --- | --- |
     | `mask` False, or a batch of none | exactly 0 |
     | NaN or inf anywhere in an example, or a range beyond the float range | exactly 0 |
+    | a range so large that `C / range` is below 1.2e-38, the normal float32 range | exactly 0 |
     | range 0 | as it is |
     | scores beyond `1024 C`, of any range | scaled to `1024 C`, or rounding would hide others |
     | `bound` 0 | all 0 |
+    | `bound` above 1.2e30, in float32 | as with 1.2e30 |
 
     Args:
       bound: `C >= 0`, scalar (*public*); may be traced.
@@ -74,6 +84,7 @@ def clip_by_range(bound: ArrayLike, domain: Domain) -> Aggregator:
     Source: the range of a score, in place of its modulus, as the sensitivity of the exponential
     mechanism: McSherry and Talwar, "Mechanism design via differential privacy", 2007.
     """
+    check_scalar("bound", bound)
     check_nonnegative("bound", bound)
 
     def init(params: PyTree) -> optax.EmptyState:
@@ -114,15 +125,16 @@ def _clipped_sum(leaf: Any, mask: jax.Array, bound: ArrayLike, domain: Domain) -
     factor = wide(leaf.right)[:, 0]
     scale = _scale(spread * abs(factor), reach * abs(factor), mask, bound)
     weights = jnp.where(scale > 0, factor * scale.astype(factor.dtype), 0)
-    return weighted_sum(rows, weights)
+    return weighted_sum(rows, normal_or_zero(weights))
 
 
 def _scale(spread: jax.Array, reach: jax.Array, mask: jax.Array, bound: ArrayLike) -> jax.Array:
     """The factors `[B]` by which clipping multiplies each example; 0 for those left out."""
     tiny = jnp.finfo(spread.dtype).tiny
-    bound = jnp.maximum(jnp.asarray(bound, spread.dtype), 0)  # a traced one may be negative
+    bound = clipping_bound(bound, spread.dtype)  # a traced one may be negative
     allowed = bound / jnp.maximum(jnp.maximum(spread, reach / _SHIFT), tiny)
-    return jnp.where(mask & jnp.isfinite(spread) & jnp.isfinite(reach), jnp.minimum(1, allowed), 0)
+    scale = normal_or_zero(jnp.minimum(1, allowed))
+    return jnp.where(mask & jnp.isfinite(spread) & jnp.isfinite(reach), scale, 0)
 
 
 def _spread_and_reach(rows: Any, domain: Domain) -> tuple[jax.Array, jax.Array]:

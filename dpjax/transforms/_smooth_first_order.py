@@ -7,7 +7,15 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from dpjax.core import PyTree, check_choice, check_int, check_key, check_nonnegative, wide
+from dpjax.core import (
+    PyTree,
+    check_choice,
+    check_int,
+    check_key,
+    check_nonnegative,
+    check_scalar,
+    wide,
+)
 from dpjax.transforms._directions import (
     KINDS,
     batch_size,
@@ -88,6 +96,7 @@ def smooth_first_order(
     Source: Flaxman, Kalai and McMahan, "Online convex optimization in the bandit setting", 2005,
     lemma 2.1; Kornowski, Liu and Talwar, "Private nonsmooth nonconvex optimization", 2025.
     """
+    check_scalar("radius", radius)
     check_nonnegative("radius", radius)
     check_int("num_directions", num_directions, minimum=1)
     check_choice("directions", directions, KINDS)

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from dpjax.core import PyTree, Transform, check_nonnegative, wide
+from dpjax.core import PyTree, Transform, check_nonnegative, check_scalar, wide
 from dpjax.transforms._binary_tree import BinaryTree
 from dpjax.transforms._correlated import draws_of
 from dpjax.transforms._strategy import check_shapes_agree, wide_zeros
@@ -78,6 +78,7 @@ def tree_aggregation(
     McMahan, Song, Thakkar, Thakurta and Xu, "Practical and private (deep) learning without sampling
     or shuffling", 2021.
     """
+    check_scalar("stddev", stddev)
     check_nonnegative("stddev", stddev)
     tree = BinaryTree(num_steps, variance_reduced=variance_reduced)
 
@@ -94,6 +95,7 @@ def tree_aggregation(
         **extra: Any,
     ) -> tuple[PyTree, TreeAggregationState]:
         del params, extra
+        check_scalar("sensitivity", sensitivity)
         check_nonnegative("sensitivity", sensitivity)
         draw = draws_of(tree, updates, key, state.noise.count)
         steps, noise = advance_tree(

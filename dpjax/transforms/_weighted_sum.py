@@ -42,12 +42,27 @@ def weighted_sum(leaf: Any, scale: jax.Array) -> jax.Array:
         return leaf.weighted_sum(scale)
     if is_outer(leaf):
         right = jnp.where((scale > 0)[:, None], wide(leaf.right), 0)
-        return _outer_sum(jnp.asarray(leaf.left), right * scale[:, None].astype(right.dtype))
+        weights = normal_or_zero(right * scale[:, None].astype(right.dtype))
+        return _outer_sum(jnp.asarray(leaf.left), weights)
     leaf = jnp.asarray(leaf)
     scale = scale.astype(wide(leaf).dtype)
     if leaf.ndim == 2:
         return sum_rows(leaf, scale)
     return jnp.tensordot(scale, _kept(leaf, scale), axes=1, precision=_EXACT)
+
+
+def normal_or_zero(weights: jax.Array) -> jax.Array:
+    """The weights, with 0 for those below the normal range of their type.
+
+    Those have few digits left or none, depending on the device, and times a huge example could
+    come to more than its bound.
+    """
+    return jnp.where(jnp.abs(weights) >= jnp.finfo(weights.dtype).tiny, weights, 0)
+
+
+def clipping_bound(bound: Any, dtype: Any) -> jax.Array:
+    """A bound on one example, at least 0 and so small that the sum of 2^28 is finite."""
+    return jnp.clip(jnp.asarray(bound, dtype), 0, jnp.finfo(dtype).max * 2.0**-28)
 
 
 def _outer_sum(left: jax.Array, weights: jax.Array) -> jax.Array:

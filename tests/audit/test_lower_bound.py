@@ -90,7 +90,7 @@ def test_leaks_of_every_kind_are_found():
         "not a number": lambda data, key: noisy(data, key) / jnp.where(data[0] > 0, 0.0, 1.0),
         "the scale of noise": lambda data, key: noisy(data, key) * (1 + 9 * data[0]),
         "one of three categories": lambda data, key: jnp.where(
-            data[0] > 0, jax.random.randint(key, (), 0, 2) * 2, 1
+            data[0] > 0, 2 * jax.random.bernoulli(key), 1
         ),
     }
     for name, leak in leaks.items():

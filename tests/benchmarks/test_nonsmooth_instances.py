@@ -8,6 +8,7 @@ import pytest
 from benchmarks import _convex_instances, _nonsmooth_runs, _nonsmooth_slopes, _readme_nonsmooth
 from benchmarks import _nonsmooth_instances as instances
 from dpjax.problems import Risk
+from dpjax.testing import count_false_alarm
 
 MAKERS = {
     "phase": instances.phase_retrieval,
@@ -83,6 +84,7 @@ def test_a_fifth_of_answers_are_outliers():
     gaps = np.abs(found.train["y"] - found.train["x"] @ _planted(8, 2))
     share = np.mean(gaps > 0.15)  # 7 deviations of the small noise
     deviation = np.sqrt(instances.OUTLIERS * (1 - instances.OUTLIERS) / 500)
+    count_false_alarm(2e-7)
     assert abs(share - instances.OUTLIERS) < 5.5 * deviation
     losses = found.problem.per_example_losses(found.problem.init, found.train)
     assert float(jnp.max(losses)) == instances.CAP

@@ -8,6 +8,7 @@ import pytest
 import dpjax
 from benchmarks import _peers, _saddle_instances
 from dpjax.problems._gaps import matrix_game_gap
+from dpjax.testing import count_false_alarm
 from dpjax.testing._trees import QUICK
 
 BUDGET = dpjax.Budget(1.0, 1e-6, "replace_one")
@@ -116,7 +117,8 @@ def test_noise_of_the_mean_game_is_that_of_its_event(monkeypatch):
     noisy, guarantee = _peers.noisy_mean_of(jnp.zeros(shape), n, BUDGET, jax.random.key(0))
     one_record = np.linalg.norm(np.ones(shape)) / n
     multiplier = float(jnp.std(noisy)) / one_record
-    assert multiplier == pytest.approx(guarantee.event.noise_multiplier, rel=0.02)
+    count_false_alarm(2e-9)  # six standard errors
+    assert multiplier == pytest.approx(guarantee.event.noise_multiplier, rel=0.025)
     # replacing a record moves the mean by 2 one_record, a Gaussian of half the multiplier
     curve = dpjax.Guarantee(guarantee.event).epsilon(1e-6)
     assert 0.4 < curve / guarantee.epsilon(1e-6) < 0.55

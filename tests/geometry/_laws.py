@@ -3,7 +3,9 @@
 import numpy as np
 from scipy import special, stats
 
-ALARM = 1e-4
+from dpjax.testing import count_false_alarm
+
+ALARM = 1e-8
 POWER = 1e-6
 
 
@@ -29,8 +31,13 @@ def law_pvalue(draws, law):
     return float(stats.chi2.sf(statistic, observed.size - 1))
 
 
+def assert_follows(draws, law):
+    count_false_alarm(ALARM)
+    assert law_pvalue(draws, law) > ALARM
+
+
 def assert_law(draws, logits):
     """Accepts the softmax of `logits`, and rejects that of 2/3 and of 3/2 of them."""
-    assert law_pvalue(draws, softmax(logits)) > ALARM
+    assert_follows(draws, softmax(logits))
     for factor in (2 / 3, 3 / 2):
         assert law_pvalue(draws, softmax(factor * np.asarray(logits, np.float64))) < POWER

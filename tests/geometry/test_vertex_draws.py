@@ -11,8 +11,9 @@ from scipy import stats
 
 from dpjax.geometry import L1Ball, Polytope, sample_vertices
 from dpjax.geometry._blocks import gumbels
+from dpjax.testing import check_distribution, count_false_alarm
 
-from ._laws import ALARM, POWER, assert_law, law_pvalue, softmax
+from ._laws import POWER, assert_follows, assert_law, law_pvalue, softmax
 
 DRAWS = 100_000
 # one, two and three stages, exact and ragged last blocks
@@ -32,7 +33,7 @@ def test_law(key, rng, dim):
 @pytest.mark.parametrize("dim", SIZES)
 def test_uniform_law(key, dim):
     draws = sample_vertices(key, jnp.zeros(dim), DRAWS)
-    assert law_pvalue(draws, np.full(dim, 1 / dim)) > ALARM
+    assert_follows(draws, np.full(dim, 1 / dim))
     tilted = softmax(0.2 * np.sin(np.arange(dim)))
     assert law_pvalue(draws, tilted) < POWER
 
@@ -64,11 +65,13 @@ def test_a_million_equal_logits(key):
     dim, count = 10**6, 30_000
     draws = np.asarray(sample_vertices(key, jnp.zeros(dim), count))
     standard_error = math.sqrt(1 / 12 / count)
-    assert abs((draws + 0.5).mean() / dim - 0.5) < 5 * standard_error
-    assert stats.kstest((draws + 0.5) / dim, "uniform").pvalue > ALARM
+    count_false_alarm(2e-9)
+    assert abs((draws + 0.5).mean() / dim - 0.5) < 6 * standard_error
+    check_distribution((draws + 0.5) / dim, stats.uniform.cdf)
     expected = count * (count - 1) / 2 / dim
     repeated = count - np.unique(draws).size
-    assert abs(repeated - expected) < 5 * math.sqrt(expected)
+    count_false_alarm(1e-8)
+    assert abs(repeated - expected) < 6 * math.sqrt(expected)
 
 
 def test_noise_has_no_ties_in_its_tail(key):
@@ -76,7 +79,8 @@ def test_noise_has_no_ties_in_its_tail(key):
     noise = np.asarray(gumbels(key, 50_000, [jnp.zeros(100, jnp.float32)], 100)).ravel()
     tail = noise[noise > 9]
     assert tail.size > 400
-    assert np.unique(tail).size == tail.size
+    count_false_alarm(1e-9)  # of some 617 floats, 0.1 pairs are equal in the mean
+    assert np.unique(tail).size >= tail.size - 5
     default = np.asarray(jax.random.gumbel(jax.random.key(1), noise.shape, jnp.float32, mode="low"))
     assert np.unique(default[default > 9]).size < 0.95 * np.sum(default > 9)
 
@@ -87,7 +91,7 @@ def test_draws_of_one_call_are_independent(key, rng):
     draws = np.asarray(sample_vertices(key, logits, DRAWS))
     law = softmax(logits)
     pairs = draws[::2] * dim + draws[1::2]
-    assert law_pvalue(pairs, np.outer(law, law).ravel()) > ALARM
+    assert_follows(pairs, np.outer(law, law).ravel())
     same_block = np.where(np.arange(DRAWS // 2) % 20 == 0, draws[::2] * (dim + 1), pairs)
     assert law_pvalue(same_block, np.outer(law, law).ravel()) < POWER
 

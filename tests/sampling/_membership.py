@@ -6,7 +6,15 @@ import jax
 import numpy as np
 from scipy import stats
 
+from dpjax.testing import count_false_alarm
+
 ALARM = 1e-7
+
+
+def accept(pvalue):
+    """Fails with probability `ALARM` though the law is right."""
+    count_false_alarm(ALARM)
+    assert pvalue > ALARM
 
 
 @functools.partial(jax.jit, static_argnums=(0, 2))

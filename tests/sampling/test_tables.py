@@ -15,6 +15,7 @@ from scipy import stats
 from dpjax.sampling._gaps import _invert, draw_members
 from dpjax.sampling._keys import StepKeys
 from dpjax.sampling._tables import gap_digits, rounding_error
+from dpjax.testing import count_false_alarm
 
 RATES = [0.5, 0.3, 512 / 36_000, 1e-4]
 
@@ -139,6 +140,7 @@ def test_gaps_are_geometric(rate, bound):
             "uniform",
         ).pvalue
 
+    count_false_alarm(1e-7)
     assert pvalue(rate) > 1e-7
     if len(gaps) > 2000:
         assert pvalue(1.5 * rate) < 1e-7

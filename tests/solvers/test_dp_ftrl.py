@@ -116,7 +116,8 @@ def test_the_path_of_descent_has_the_noise_of_prefix_sums(strategy, key):
     if strategy is None:
         matrix = unit * noise_matrix(solver.strategy, np.ones(7))
         off = np.abs(np.cov(path) - matrix @ matrix.T)
-        np.testing.assert_array_less(off, 7 / size**0.5 * np.outer(sizes, sizes))
+        dpt.count_false_alarm(1e-7)  # of all entries: of a variance, 9 / sqrt(n) is 6.4 deviations
+        np.testing.assert_array_less(off, 9 / size**0.5 * np.outer(sizes, sizes))
 
 
 REPLAYS = {

@@ -77,7 +77,7 @@ def test_matches_the_same_optimizer_in_plain_optax(optimizer):
 
 
 def test_averages_are_those_of_the_iterates():
-    data, steps = _least_squares(), 7
+    data, steps = _least_squares(), 4
     problem = problems.Risk(_loss, jnp.zeros(3))
     iterates = [
         dpjax.solve(_noiseless(50, t), problem, data, key=jax.random.key(0)).params

@@ -8,7 +8,7 @@ from scipy import stats
 
 import dpjax
 from dpjax.solvers import RateConstrainedSGDA
-from dpjax.testing import check_scale
+from dpjax.testing import check_scale, count_false_alarm
 
 DRAWS = 4000
 DATA = {
@@ -61,5 +61,6 @@ def test_part_counts_have_the_deviation_of_their_event():
         return solver.prologue(problem, DATA, state).sizes[0]
 
     counts = _draws(size, 1) / solver.sampler.rate
+    count_false_alarm(1e-15)  # 9 standard errors
     assert np.mean(counts) == pytest.approx(20, abs=1)
     check_scale(counts - 20, lambda scale: stats.norm(scale=scale).cdf, 7.0)

@@ -28,6 +28,7 @@ from dpjax.solvers._stationarity_bound import (
     mean_absolute_coordinate,
     stationarity_bound,
 )
+from dpjax.testing import count_false_alarm
 from dpjax.testing._trees import QUICK
 from dpjax.transforms import SplitNoise
 
@@ -109,6 +110,7 @@ def test_bound_is_one():
         for slopes, gap in landscapes.values():
             mean, error = simulated(slopes, start, moments, deviation, (moves, block, far))
             bound = stationarity_bound(moments, gap=gap, **sizes)
+            count_false_alarm(2e-9)
             assert mean <= bound + 6 * error
             shares.append(mean / bound)
     assert max(shares) > 0.5
@@ -368,5 +370,6 @@ def test_runs_are_as_stationary_as_the_bound_says():
     distances = (np.abs(ends @ unit - 8.0) > radius).astype(float)
     bound = stationarity_bound(moments, gap=8.0 + 0.2, moves=moves, block=block, displacement=far)
     error = 6 * math.sqrt(0.25 / len(ends))
+    count_false_alarm(3e-8)  # Hoeffding, on both sides
     assert 0 < distances.mean() <= bound + error  # the first block is none
     assert distances.mean() >= 1 / (moves / block) - error

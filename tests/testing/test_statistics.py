@@ -3,6 +3,7 @@ import pytest
 from scipy import stats
 
 import dpjax.testing as dpt
+from dpjax.testing import _statistics
 
 
 def gaussian(scale):
@@ -29,7 +30,7 @@ def test_scale_demands_power(rng):
 
 def test_distribution(rng):
     samples = rng.normal(size=3000)
-    assert dpt.check_distribution(samples, stats.norm.cdf) > 1e-3
+    assert dpt.check_distribution(samples, stats.norm.cdf) <= 1
     for wrong in (samples + 0.3, np.abs(samples), rng.laplace(scale=2**-0.5, size=20_000)):
         with pytest.raises(AssertionError, match=r"noise do not follow.*p = .* < 1e-09"):
             dpt.check_distribution(wrong, stats.norm.cdf, name="noise")
@@ -38,7 +39,8 @@ def test_distribution(rng):
             dpt.check_distribution(broken, stats.norm.cdf)
 
 
-def test_false_alarms_are_as_rare_as_stated(rng):
+def test_false_alarms_are_as_rare_as_stated(rng, monkeypatch):
+    monkeypatch.setattr(_statistics, "_stated", [])  # these alarms are wanted
     level, runs = 0.05, 400
     alarms = 0
     for _ in range(runs):
@@ -46,6 +48,8 @@ def test_false_alarms_are_as_rare_as_stated(rng):
             dpt.check_distribution(rng.normal(size=50), stats.norm.cdf, false_alarm=level)
         except AssertionError:
             alarms += 1
+    monkeypatch.undo()
+    dpt.count_false_alarm(1e-6)
     assert stats.binomtest(alarms, runs, level).pvalue > 1e-6
     for bad in (0.0, 1.0, np.nan):
         with pytest.raises(ValueError, match="false_alarm"):
@@ -55,8 +59,8 @@ def test_false_alarms_are_as_rare_as_stated(rng):
 def test_counts(rng):
     weights = np.array([0.5, 0.3, 0.2])
     observed = rng.multinomial(6000, weights)
-    assert dpt.check_counts(observed, weights) > 1e-3
-    assert dpt.check_counts(observed, 10 * weights) > 1e-3
+    pvalue = dpt.check_counts(observed, weights)
+    assert dpt.check_counts(observed, 10 * weights) == pytest.approx(pvalue)
     with pytest.raises(AssertionError, match="worst cell"):
         dpt.check_counts(observed, weights[::-1])
     with pytest.raises(AssertionError, match=r"impossible, cells \[2\]"):
@@ -80,3 +84,20 @@ def test_uncorrelated(rng):
     dpt.check_uncorrelated(a, rng.normal(size=2000))
     with pytest.raises(AssertionError, match="stages are correlated"):
         dpt.check_uncorrelated(a, a + 3 * rng.normal(size=2000), name="stages")
+
+
+def test_levels_are_added_up(rng, monkeypatch):
+    monkeypatch.setattr(_statistics, "_stated", [])
+    assert dpt.false_alarms() == (0, 0.0)
+    draws = rng.normal(size=2000)
+    dpt.check_distribution(draws, stats.norm.cdf, false_alarm=1e-3)
+    dpt.check_scale(draws, gaussian, 1.0, false_alarm=1e-4)  # its power half alarms on purpose
+    dpt.check_counts([48, 52], [1, 1], false_alarm=1e-5)
+    dpt.check_uncorrelated(draws, draws[::-1], false_alarm=1e-6)
+    dpt.count_false_alarm(1e-7)
+    count, level = dpt.false_alarms()
+    assert (count, level) == (5, pytest.approx(0.0011111))
+    for bad in (0.0, 1.0, np.nan):
+        with pytest.raises(ValueError, match="probability"):
+            dpt.count_false_alarm(bad)
+    assert dpt.false_alarms() == (count, level)

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from scipy import integrate, special
 
+from dpjax.testing import count_false_alarm
 from dpjax.testing._trees import QUICK
 
 FALSE_ALARM_DEVIATIONS = 6.0  # 2e-9, two-sided
@@ -89,6 +90,7 @@ def unit_vector(rng, dim=DIM):
 
 def check_mean(samples, mean, wrong=()):
     """Raises unless independent samples have this mean, and tell it from each wrong one."""
+    count_false_alarm(2e-9)
     samples = np.asarray(samples, np.float64)
     band = FALSE_ALARM_DEVIATIONS * samples.std() / np.sqrt(samples.size)
     got = samples.mean()

@@ -56,7 +56,8 @@ def test_prefixes_have_the_covariance_that_is_told(strategy, key):
         dpt.check_scale(prefixes[t], lambda s: stats.norm(scale=s).cdf, sizes[t])
     matrix = 1.5 * noise_map(strategy, scales)
     off = np.abs(np.cov(prefixes) - matrix @ matrix.T)
-    np.testing.assert_array_less(off, 7 / DRAWS**0.5 * np.outer(sizes, sizes))
+    dpt.count_false_alarm(1e-7)  # of all entries: of a variance, 9 / sqrt(n) is 6.4 deviations
+    np.testing.assert_array_less(off, 9 / DRAWS**0.5 * np.outer(sizes, sizes))
 
 
 @each_strategy

@@ -94,6 +94,7 @@ def test_noise_has_the_deviation_that_is_told(key):
         size = 1.5 * scales[t] / noise.shares[t] ** 0.5
         dpt.check_scale(drawn[t], lambda s: stats.norm(scale=s).cdf, size)
     correlation = np.corrcoef(np.concatenate([drawn, np.asarray(steps["a"][:STEPS], np.float64)]))
+    dpt.count_false_alarm(1e-9)
     assert np.abs(correlation - np.eye(2 * STEPS)).max() < 7 / 2000**0.5
 
 

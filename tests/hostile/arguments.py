@@ -1,0 +1,87 @@
+"""What a numeric argument may be, and values that are none of it."""
+
+import math
+import sys
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+NAN, INF, HUGE = math.nan, math.inf, 10**400
+
+# of no numeric argument, whatever it means
+_NO_NUMBERS: tuple[Any, ...] = ("1", b"1", 1j, np.array("1"), np.array([1j]))
+# None, flags and lists stand for leaves when a pytree is rebuilt or stacked; elsewhere they are
+# mistakes
+_PLACEHOLDERS: tuple[Any, ...] = (None, True, object(), {}, [1.0, 2.0], np.ones(2))
+
+
+@dataclass(frozen=True)
+class Number:
+    """A real argument in an interval, and whether it is a leaf of a pytree."""
+
+    low: float = -INF
+    high: float = INF
+    open_low: bool = False
+    open_high: bool = False
+    leaf: bool = False
+
+    def bad(self) -> list[Any]:
+        outside = [NAN, INF, -INF, HUGE, np.float32(NAN), np.array(NAN)]
+        if self.low > -INF:
+            outside += [self.low - 1, self.low - 1e-3] + [self.low] * self.open_low
+        if self.high < INF:
+            outside += [self.high + 1, self.high + 1e-3] + [self.high] * self.open_high
+        return [*outside, *_NO_NUMBERS, *(() if self.leaf else _PLACEHOLDERS)]
+
+    def holds(self, value: Any) -> bool:
+        """Whether a float or an integer is what the argument may be."""
+        if value != value or abs(value) > sys.float_info.max:
+            return False
+        above = value > self.low if self.open_low else value >= self.low
+        below = value < self.high if self.open_high else value <= self.high
+        return above and below
+
+
+@dataclass(frozen=True)
+class Count:
+    """An integer of at least `minimum`, or None where `optional`."""
+
+    minimum: int = 1
+    optional: bool = False
+
+    def bad(self) -> list[Any]:
+        wrong = [NAN, INF, 1.5, float(self.minimum + 1), self.minimum - 1, -(2**70), True]
+        wrong += [[1], np.ones(2), object(), *_NO_NUMBERS]
+        return wrong if self.optional else [*wrong, None]
+
+    def holds(self, value: Any) -> bool:
+        return isinstance(value, int) and value >= self.minimum
+
+
+@dataclass(frozen=True)
+class Choice:
+    """One of a few words."""
+
+    def bad(self) -> list[Any]:
+        return ["nonsense", "", 3, NAN, True]
+
+
+def real(leaf: bool = False) -> Number:
+    return Number(leaf=leaf)
+
+
+def positive(leaf: bool = False) -> Number:
+    return Number(low=0.0, open_low=True, leaf=leaf)
+
+
+def nonnegative(leaf: bool = False) -> Number:
+    return Number(low=0.0, leaf=leaf)
+
+
+def share(leaf: bool = False) -> Number:
+    return Number(0.0, 1.0, leaf=leaf)
+
+
+RATE = Number(0.0, 1.0, open_low=True)
+PROBABILITY = Number(0.0, 1.0, open_low=True, open_high=True)

@@ -1,0 +1,367 @@
+"""Every public constructor with good arguments, and what its arguments may be."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from dp_accounting import dp_event as dpe
+
+from dpjax import audit as A
+from dpjax import geometry as G
+from dpjax import privacy as R
+from dpjax import problems as P
+from dpjax import sampling as S
+from dpjax import solvers as V
+from dpjax import transforms as T
+
+from .arguments import (
+    PROBABILITY,
+    RATE,
+    Choice,
+    Count,
+    Number,
+    nonnegative,
+    positive,
+    real,
+    share,
+)
+
+N = 24
+
+
+@dataclass(frozen=True)
+class Row:
+    """`make(**given, **good)` is fine; each of `attacked` names what the argument may be."""
+
+    make: Any
+    given: dict[str, Any] = field(default_factory=dict)
+    attacked: dict[str, tuple[Any, Any]] = field(default_factory=dict)
+
+    @property
+    def good(self) -> dict[str, Any]:
+        return {name: value for name, (value, _) in self.attacked.items()}
+
+
+def row(make: Any, given: dict[str, Any] | None = None, **attacked: tuple[Any, Any]) -> Row:
+    return Row(make, given or {}, attacked)
+
+
+def link(margin: Any, y: Any) -> Any:
+    return (margin - y) ** 2 / 2
+
+
+def _normals(**given: Any) -> Any:
+    return G.sample_vertices(jax.random.key(0), jnp.zeros(3), **given)
+
+
+def _goldstein(**given: Any) -> Any:
+    return A.goldstein_norm(jnp.sum, jnp.ones(2), 0.1, key=jax.random.key(0), **given)
+
+
+def _steps(steps: int) -> Any:
+    return dpe.SelfComposedDpEvent(dpe.GaussianDpEvent(5.0), steps)
+
+
+_POISSON = S.PoissonSampler(0.3, 4, N)
+_BUDGET = R.Budget(1.0, 1e-5)
+_STEPS, _TREE = (4, Count()), T.BinaryTree(4)
+_SWEPT = (1.0, nonnegative(leaf=True))
+_SWEPT_POSITIVE = (1.0, positive(leaf=True))
+_GAUSSIAN = R.Guarantee(dpe.GaussianDpEvent(1.0))
+_DESCENT: dict[str, Any] = {
+    "noise_multiplier": _SWEPT,
+    "clip_norm": _SWEPT,
+    "learning_rate": _SWEPT,
+    "batch_size": _SWEPT_POSITIVE,
+    "decay": (0.9, share(leaf=True)),
+    "average": ("last", Choice()),
+    "microbatch_size": (2, Count(optional=True)),
+}
+_PAIR = ((0.1, 0.1), positive(leaf=True))
+_LINEAR = P.Risk.linear(link, 3, lipschitz=1.0)
+_DPSGD = V.DPSGD(_POISSON, 1.0, 1.0, 0.1, 4.0)
+
+TRANSFORMS = {
+    "clip_by_norm": row(T.clip_by_norm, max_norm=(1.0, nonnegative()), norm=("l1", Choice())),
+    "clip_by_range": row(T.clip_by_range, {"domain": G.Simplex(3)}, bound=(1.0, nonnegative())),
+    "add_gaussian": row(T.add_gaussian, stddev=(1.0, nonnegative())),
+    "add_laplace": row(T.add_laplace, scale=(1.0, nonnegative())),
+    "add_discrete_gaussian": row(
+        T.add_discrete_gaussian, stddev=(1.0, Number(0.0, 4096.0, open_low=True))
+    ),
+    "discrete_gaussian_shortfall": row(
+        T.discrete_gaussian_shortfall, stddev=(1.0, Number(0.0, 4096.0, open_low=True))
+    ),
+    "adagrad_norm": row(T.adagrad_norm, diameter=(1.0, positive())),
+    "BinaryTree": row(
+        T.BinaryTree,
+        num_steps=_STEPS,
+        exponent=(0.0, nonnegative()),
+        distribution=("l2", Choice()),
+    ),
+    "BufferedToeplitz": row(T.BufferedToeplitz, num_steps=_STEPS),
+    "clipped_displacement": row(
+        T.clipped_displacement,
+        learning_rate=(1.0, nonnegative()),
+        max_displacement=(1.0, nonnegative()),
+        reset_every=(2, Count(optional=True)),
+    ),
+    "coin_betting": row(
+        T.coin_betting, initial_scale=(1.0, positive()), gradient_norm=(1.0, positive())
+    ),
+    "parameter_free": row(
+        T.parameter_free,
+        initial_scale=(1.0, positive()),
+        gradient_norm=(1.0, positive()),
+        regularizer=(0.1, nonnegative()),
+    ),
+    "correlated_noise": row(T.correlated_noise, {"strategy": _TREE}, stddev=(1.0, nonnegative())),
+    "distance_adaptive": row(T.distance_adaptive, initial_scale=(1.0, positive())),
+    "dual_averaging": row(
+        T.dual_averaging, {"optimistic": True}, diameter=(1.0, positive()), hint_scale=(1.0, real())
+    ),
+    "exponentiated_gradient": row(
+        T.exponentiated_gradient, {"domain": G.Simplex(3)}, scale=(1.0, positive())
+    ),
+    "fit_buffered_toeplitz": row(
+        T.fit_buffered_toeplitz,
+        {"num_steps": 4},
+        num_buffers=(1, Count()),
+        exponent=(0.0, nonnegative()),
+    ),
+    "maurey_sample": row(T.maurey_sample, num_draws=(2, Count())),
+    "mirror_step": row(
+        T.mirror_step, {"mirror_map": G.entropic()}, step_size=(1.0, nonnegative(leaf=True))
+    ),
+    "multilevel": row(T.multilevel, max_level=(2, Count(0))),
+    "draw_levels": row(T.draw_levels, {"seed": 0}, max_level=(2, Count(0)), size=(3, Count(0))),
+    "optimistic_descent": row(T.optimistic_descent, learning_rate=(1.0, positive())),
+    "restarted_sums": row(
+        T.restarted_sums, {"strategy": T.SplitNoise(3)}, stddev=(1.0, nonnegative())
+    ),
+    "smooth_first_order": row(
+        T.smooth_first_order,
+        {"gradients": link},
+        radius=(1.0, nonnegative()),
+        num_directions=(2, Count()),
+        directions=("record", Choice()),
+    ),
+    "smooth_zeroth_order": row(
+        T.smooth_zeroth_order,
+        {"losses": link},
+        radius=_SWEPT_POSITIVE,
+        num_directions=(2, Count()),
+        directions=("record", Choice()),
+        chunk_size=(1, Count(optional=True)),
+    ),
+    "SplitNoise": row(
+        T.SplitNoise, num_steps=_STEPS, first_share=(0.7, RATE), decay=(1.0, nonnegative())
+    ),
+    "strongly_convex_descent": row(
+        T.strongly_convex_descent, strong_convexity=(1.0, positive()), form=("ftrl", Choice())
+    ),
+    "tree_aggregation": row(T.tree_aggregation, stddev=(1.0, nonnegative()), num_steps=_STEPS),
+    "microbatched_sum": row(
+        T.microbatched_sum,
+        {
+            "per_example": lambda batch: batch,
+            "aggregator": T.clip_by_norm(1.0),
+            "batch": np.ones((3, 2)),
+            "mask": np.ones(3, bool),
+        },
+        size=(3, Count(optional=True)),
+    ),
+}
+SAMPLING = {
+    "default_capacity": row(S.default_capacity, {"num_records": 99, "steps": 4}, rate=(0.1, RATE)),
+    "overflow_probability": row(
+        S.overflow_probability, num_records=(99, Count()), rate=(0.1, RATE), capacity=(20, Count())
+    ),
+    "poisson_capacity": row(
+        S.poisson_capacity,
+        num_records=(99, Count()),
+        rate=(0.1, RATE),
+        steps=_STEPS,
+        delta=(1e-5, PROBABILITY),
+        epsilon=(1.0, positive()),
+    ),
+    "FullBatch": row(S.FullBatch, steps=_STEPS),
+    "IndependentPartition": row(
+        S.IndependentPartition,
+        steps=_STEPS,
+        num_records=(N, Count()),
+        capacity=(N, Count(optional=True)),
+        tail=(0, Count(0)),
+    ),
+    "DisjointPartition": row(
+        S.DisjointPartition, steps=_STEPS, batch_size=(4, Count()), order=("given", Choice())
+    ),
+    "PoissonSampler": row(
+        S.PoissonSampler,
+        rate=(0.3, RATE),
+        steps=_STEPS,
+        num_records=(N, Count()),
+        capacity=(20, Count(optional=True)),
+        method=("gaps", Choice()),
+        overflow=("declare", Choice()),
+    ),
+    "TaperedPartition": row(
+        S.TaperedPartition,
+        steps=_STEPS,
+        num_records=(N, Count()),
+        order=("given", Choice()),
+        tail=(0, Count(0)),
+    ),
+    "tapered_sizes": row(
+        S.tapered_sizes, steps=_STEPS, num_records=(N, Count()), tail=(0, Count(0))
+    ),
+}
+GEOMETRY = {
+    "L1Ball": row(G.L1Ball, dim=(3, Count()), radius=_SWEPT_POSITIVE),
+    "Simplex": row(G.Simplex, dim=(3, Count())),
+    "Polytope": row(G.Polytope, vertices=(np.eye(3), real(leaf=True))),
+    "maurey": row(G.maurey, {"indices": np.array([0, 1])}, dim=(3, Count())),
+    "euclidean_ball": row(G.euclidean_ball, radius=(1.0, positive())),
+    "p_norm": row(G.p_norm, p=(1.5, Number(1.0, 2.0, open_low=True))),
+    "sample_vertices": row(_normals, k=(2, Count())),
+}
+PROBLEMS = {
+    "Risk": row(
+        P.Risk,
+        {"loss": link, "init": np.ones(3)},
+        radius=_SWEPT_POSITIVE,
+        lipschitz=_SWEPT_POSITIVE,
+        smoothness=_SWEPT_POSITIVE,
+    ),
+    "SimplexRisk": row(
+        P.SimplexRisk,
+        {"loss": link},
+        dim=(3, Count()),
+        grad_range=_SWEPT_POSITIVE,
+        smoothness=_SWEPT,
+        third_order=_SWEPT,
+    ),
+    "Saddle": row(
+        P.Saddle,
+        {"loss": link},
+        dims=((2, 3), Count()),
+        grad_range=_PAIR,
+        coupling=_SWEPT,
+        third_order=_SWEPT,
+    ),
+    "demographic_parity": row(
+        P.demographic_parity, {"slack": 0.1}, num_groups=(2, Count(2)), num_classes=(2, Count(2))
+    ),
+    "equality_of_odds": row(
+        P.equality_of_odds, {"slack": 0.1}, num_groups=(2, Count(2)), num_classes=(2, Count(2))
+    ),
+    "false_negative_rate": row(P.false_negative_rate, {"slack": 0.1}, num_classes=(2, Count(2))),
+    "cross_rate": row(P.cross_rate, {"slack": 0.1}, num_classes=(2, Count(2))),
+    "ByField": row(P.ByField, {"field": "y"}, num_parts=(2, Count())),
+    "ByLabelAndGroup": row(P.ByLabelAndGroup, num_classes=(2, Count()), num_groups=(2, Count())),
+    "ByTable": row(P.ByTable, {"field": "y"}, table=((0, 1), Count())),
+    "LinearLogits": row(P.LinearLogits, num_features=(2, Count()), num_classes=(2, Count(2))),
+    "best_response": row(
+        P.best_response, {"objective": jnp.sum, "domain": G.Simplex(2)}, steps=(2, Count())
+    ),
+}
+SOLVERS = {
+    "DPSGD": row(V.DPSGD, {"sampler": _POISSON}, relation=("replace_one", Choice()), **_DESCENT),
+    "DPFTRL": row(
+        V.DPFTRL,
+        {"sampler": S.DisjointPartition(5, 4)},
+        relation=("replace_one", Choice()),
+        **_DESCENT,
+    ),
+    "FrankWolfe": row(
+        V.FrankWolfe,
+        {"sampler": S.FullBatch(4)},
+        sharpness=_SWEPT_POSITIVE,
+        grad_range=_SWEPT_POSITIVE,
+        num_records=_SWEPT_POSITIVE,
+        microbatch_size=(2, Count(optional=True)),
+        relation=("replace_one", Choice()),
+    ),
+    "AnytimeMirrorDescent": row(
+        V.AnytimeMirrorDescent,
+        {"sampler": S.TaperedPartition(4, 20)},
+        step_size=((0.1,), positive(leaf=True)),
+        grad_range=((0.1,), positive(leaf=True)),
+        num_draws=(2, Count()),
+        refresh=(1, Count()),
+        output_draws=(2, Count(optional=True)),
+    ),
+    "SaddleMirrorDescent": row(
+        V.SaddleMirrorDescent,
+        {"sampler": S.TaperedPartition(5, 20)},
+        step_size=_PAIR,
+        grad_range=_PAIR,
+        num_draws=(2, Count()),
+        output=("fresh", Choice()),
+        relation=("replace_one", Choice()),
+    ),
+    "MultilevelSaddle": row(
+        V.MultilevelSaddle,
+        {"sampler": S.TaperedPartition(18, N), "levels": (0, 1, 0, 0)},
+        step_size=_PAIR,
+        grad_range=_PAIR,
+        max_level=(1, Count(0)),
+    ),
+    "OnlineToBatch": row(
+        V.OnlineToBatch,
+        {"sampler": S.FullBatch(4), "noise": T.SplitNoise(4)},
+        smoothness=_SWEPT,
+        learning_rate=_SWEPT_POSITIVE,
+        relation=("add_or_remove_one", Choice()),
+        **{name: _DESCENT[name] for name in ("noise_multiplier", "clip_norm", "batch_size")},
+    ),
+    "OnlineToNonconvex": row(
+        V.OnlineToNonconvex,
+        {"sampler": _POISSON},
+        max_displacement=_SWEPT,
+        smoothing_radius=_SWEPT,
+        smoothness=_SWEPT,
+        num_directions=(2, Count()),
+        **{name: _DESCENT[name] for name in ("noise_multiplier", "clip_norm", "learning_rate")},
+        batch_size=_SWEPT_POSITIVE,
+    ),
+    "RateConstrainedSGDA": row(
+        V.RateConstrainedSGDA,
+        {"primal": _DPSGD},
+        dual_learning_rate=_SWEPT,
+        histogram_noise=_SWEPT,
+        temperature=_SWEPT_POSITIVE,
+        multiplier_bound=_SWEPT_POSITIVE,
+        size_floor=_SWEPT_POSITIVE,
+        size_decay=(0.9, share(leaf=True)),
+        part_counts=([1.0, 2.0], nonnegative(leaf=True)),
+        count_noise=_SWEPT,
+        histogram=("none", Choice()),
+        rates=("soft", Choice()),
+        denominator=("ema", Choice()),
+        multiplier_set=("l1", Choice()),
+    ),
+    "stationarity_plan": row(
+        V.stationarity_plan,
+        {"problem": _LINEAR, "budget": _BUDGET, "steps": 4},
+        num_records=(999, Count()),
+    ),
+}
+HOST = {
+    "Budget": row(R.Budget, epsilon=_SWEPT_POSITIVE, delta=(1e-5, PROBABILITY)),
+    "Guarantee": row(
+        R.Guarantee, {"event": dpe.GaussianDpEvent(1.0)}, relation=("replace_one", Choice())
+    ),
+    "Guarantee.epsilon": row(_GAUSSIAN.epsilon, delta=(1e-5, PROBABILITY)),
+    "calibrate_gaussian": row(
+        R.calibrate_gaussian, {"budget": _BUDGET, "steps": 1}, rate=(1.0, RATE)
+    ),
+    "joint_poisson_event": row(
+        R.joint_poisson_event, {"gaussian": 1.0}, rate=(0.1, RATE), steps=_STEPS
+    ),
+    "resolve_relation": row(R.resolve_relation, relation=("replace_one", Choice())),
+    "goldstein_norm": row(_goldstein, num_samples=(2, Count()), num_enriched=(2, Count(0))),
+}
+ROWS = TRANSFORMS | SAMPLING | GEOMETRY | PROBLEMS | SOLVERS | HOST

@@ -1,0 +1,133 @@
+"""The form of data: layouts and types change nothing, what is no data is refused by name."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import dpjax
+import dpjax.testing as dpt
+from dpjax import problems as P
+from dpjax.testing import _trees as trees
+
+_N = 24
+_LAYOUTS = {
+    "Fortran order": np.asfortranarray,
+    "negative strides": lambda a: a[::-1].copy()[::-1],
+    "every second row": lambda a: np.repeat(a, 2, axis=0)[::2],
+    "read-only": lambda a: np.broadcast_to(a, a.shape),
+    "double precision": lambda a: a.astype(np.float64),
+}
+_TYPES = (np.float16, jnp.bfloat16, np.int8, np.uint8, bool)
+# losses of these compute with labels as they come, so types of those are left alone
+_DEFAULT = {
+    "DPSGD(Risk, full batch, uniform average)": (jnp.bfloat16,),
+    "FrankWolfe(linear)": (np.int8,),
+}
+_SOLVERS = [
+    pytest.param(e, _DEFAULT[e.name], id=e.name)
+    for e in dpt.entries("solver")
+    if e.name in _DEFAULT
+] + [
+    pytest.param(e, types, id=f"{e.name}, {len(types)} types", marks=pytest.mark.slow)
+    for e in dpt.entries("solver")
+    for types in [_TYPES if e.name == "DPSGD(linear)" else _TYPES[:1]]
+]
+
+
+def released(case, data):
+    solution = dpjax.solve(case.build(case.values[0]), case.problem, data, key=jax.random.key(1))
+    return jax.device_get((solution.params, solution.info))
+
+
+def features(data, change):
+    """The data with its features changed: the arrays of more than one axis."""
+    return {k: change(np.asarray(a)) if np.ndim(a) > 1 else np.asarray(a) for k, a in data.items()}
+
+
+@pytest.mark.parametrize(("entry", "dtypes"), _SOLVERS)
+def test_layout_and_type_change_no_more_than_a_cast(entry, dtypes):
+    case = entry.make()
+    want = released(case, case.data)
+    for name, change in _LAYOUTS.items():
+        if name == "double precision" and jnp.zeros(0, float).dtype == jnp.float64:
+            continue  # there it is another run
+        got = released(case, features(case.data, change))
+        trees.assert_identical(got, want, f"{entry.name}, {name}:")
+    whole = features(case.data, lambda a: np.clip(np.round(np.abs(a)), 0, 3))
+    for dtype in dtypes:
+        cast = features(whole, lambda a, dtype=dtype: np.asarray(jnp.asarray(a).astype(dtype)))
+        exact = features(cast, lambda a: a.astype(np.float32))
+        got, want = released(case, cast), released(case, exact)
+        trees.assert_close(got, want, f"{entry.name}, {np.dtype(dtype)}:", 1e-5)
+
+
+_LINK = P.Risk.linear(lambda margin, y: (margin - y) ** 2, 3)
+_SIMPLEX = P.SimplexRisk.linear(lambda margin, y: (margin - y) ** 2, dim=3, grad_range=1.0)
+_PARITY = P.RateConstrained.linear(3, 2, P.demographic_parity(2, 2, 0.05))
+_X, _Y = np.ones((_N, 3), np.float32), np.zeros(_N, np.int32)
+_FULL = dpjax.solvers.DPSGD(dpjax.sampling.FullBatch(2), 1.0, 1.0, 0.1, 4.0)
+_REFUSED = {
+    "no record": (_PARITY, {"x": _X[:0], "y": _Y[:0], "group": _Y[:0]}, "num_records must be >= 1"),
+    "no record, linear": (_LINK, {"x": _X[:0], "y": _Y[:0]}, "num_records must be >= 1, got 0"),
+    "no arrays": (_LINK, {}, "data"),
+    "None": (_LINK, None, "data"),
+    "a scalar": (_LINK, {"x": _X, "y": 1.0}, "leading axis"),
+    "two lengths": (_LINK, {"x": _X, "y": _Y[:5]}, "leading axis"),
+    "an array": (_LINK, _X, 'data must be a dict with the field "x"'),
+    "no labels": (_LINK, {"x": _X}, 'the field "y"'),
+    "other features": (_LINK, {"x": _X[:, :2], "y": _Y}, r'data\["x"\] must have shape \[\?, 3\]'),
+    "no features": (_SIMPLEX, {"x": _X[:, :0], "y": _Y}, r'data\["x"\] must have shape \[\?, 3\]'),
+    "one axis too many": (_SIMPLEX, {"x": _X[..., None], "y": _Y}, r'data\["x"\] must have shape'),
+    "no matrix": (P.Saddle.matrix_game((2, 3)), {"x": _X}, 'the field "A"'),
+    "another game": (P.Saddle.matrix_game((2, 3)), {"A": _X}, r'data\["A"\] must have shape'),
+    "float labels": (_PARITY, {"x": _X, "y": _X[:, 0], "group": _Y}, 'data."y". must be integers'),
+    "bool labels": (_PARITY, {"x": _X, "y": _Y > 0, "group": _Y}, 'data."y". must be integers'),
+    "text labels": (_PARITY, {"x": _X, "y": _Y.astype(str), "group": _Y}, "must be integers"),
+    "objects": (_PARITY, {"x": _X, "y": _Y.astype(object), "group": _Y}, "must be integers"),
+    "columns": (_PARITY, {"x": _X, "y": _Y[:, None], "group": _Y}, "must be integers of shape"),
+    "negative": (_PARITY, {"x": _X, "y": _Y - 1, "group": _Y}, r"must lie in 0..1, got -1"),
+    "too large": (_PARITY, {"x": _X, "y": _Y, "group": _Y + 2}, r"must lie in 0..1, got 2"),
+    "beyond int32": (
+        _PARITY,
+        {"x": _X, "y": _Y + np.int64(2**40), "group": _Y},
+        "got 1099511627776",
+    ),
+    "no group": (_PARITY, {"x": _X, "y": _Y}, 'integer field "group"'),
+}
+
+
+@pytest.mark.parametrize("name", _REFUSED)
+def test_what_is_no_data_is_refused_by_name(name):
+    problem, data, message = _REFUSED[name]
+    with pytest.raises(ValueError, match=message):
+        dpjax.solve(_FULL, problem, data, key=jax.random.key(0))
+
+
+@pytest.mark.parametrize("kind", ["text", "objects", "complex"])
+def test_features_that_are_no_numbers_are_refused(kind):
+    dtype = {"text": str, "objects": object, "complex": np.complex64}[kind]
+    with pytest.raises((TypeError, ValueError)):
+        dpjax.solve(_FULL, _LINK, {"x": _X.astype(dtype), "y": _Y}, key=jax.random.key(0))
+
+
+@pytest.mark.parametrize("entry", dpt.entries("sampler"), ids=lambda e: e.name)
+def test_few_records(entry):
+    sampler = entry.make().sampler
+    with pytest.raises(ValueError, match="num_records must be >= 1, got 0"):
+        sampler.plan(jax.random.key(0), 0)
+    for bad in (-1, 1.5, None, "1", True):
+        with pytest.raises((TypeError, ValueError), match="num_records"):
+            sampler.plan(jax.random.key(0), bad)
+    if sampler.steps > 1 and not hasattr(sampler, "capacity") and entry.name != "FullBatch":
+        with pytest.raises(ValueError, match=r"num_records.* 1|data have 1 records"):
+            sampler.plan(jax.random.key(0), 1)  # more batches than records
+        return
+    if getattr(sampler, "overflow", "") == "truncate":
+        with pytest.raises(ValueError, match="data have 1 records"):
+            sampler.plan(jax.random.key(0), 1)
+        return
+    plan = sampler.plan(jax.random.key(0), 1)
+    indices, mask = sampler.batch(jax.tree.map(lambda a: a[0], plan), 1)
+    assert mask.sum() <= 1
+    assert indices is None or np.all(np.asarray(indices) == 0)
