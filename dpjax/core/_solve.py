@@ -55,7 +55,7 @@ def solve(
     Guarantee: `solver.guarantee()`, for the release of everything returned except
     `state`'s key and `sensitive`. Records outside the problem's *public* domain (`problem.check`)
     raise before the mechanism starts; that refusal is about the input's domain and is not covered.
-    Under `jit` or `vmap` over data nothing raises and such records contribute nothing.
+    Under `jit` or `vmap` over data nothing raises; the problem says what such records then count.
 
     Args:
       solver: The method, with its public constants.
@@ -77,7 +77,8 @@ def solve(
       ask `solver.guarantee()` of each solver outside.
 
     Raises:
-      TypeError: If the key is missing or not typed, or `checkpoint` is used under `jit` or `vmap`.
+      TypeError: If the key is missing or not typed, data hold other things than real numbers, or
+        `checkpoint` is used under `jit` or `vmap`.
       ValueError: If leading axes differ, data lie outside the problem's or sampler's domain, or
         `checkpoint` belongs to another run.
       RuntimeError: If another process has `checkpoint` open.
@@ -101,7 +102,7 @@ def solve(
             raise ValueError(f"every = {every} needs checkpoint, a folder to write to")
     if hasattr(problem, "check") and not is_traced(data):
         problem.check(data)
-    data = jax.tree.map(jnp.asarray, data)
+    data = jax.tree.map(_array, data)
 
     init_key, plan_key = jax.random.split(key)
     # also under a transformation that all arguments are constants of
@@ -163,6 +164,18 @@ def _run(
 def _move(bar: Any, done: int, state: Any, outputs: PyTree) -> None:
     jax.block_until_ready((state, outputs))
     bar.update(done - bar.n)
+
+
+def _array(leaf: Any) -> jax.Array:
+    """A leaf of data as JAX takes it: of real numbers, in this machine's byte order."""
+    if isinstance(leaf, jax.Array):
+        return leaf
+    array = np.asarray(leaf)
+    if not any(jax.dtypes.issubdtype(array.dtype, kind) for kind in (np.number, np.bool_)):
+        raise TypeError(f"data must hold numbers, got an array of {array.dtype}")
+    if jax.dtypes.issubdtype(array.dtype, np.complexfloating):
+        raise TypeError(f"data must hold real numbers, got an array of {array.dtype}")
+    return jnp.asarray(array.astype(array.dtype.newbyteorder("="), copy=False))
 
 
 def _num_records(data: PyTree) -> int:

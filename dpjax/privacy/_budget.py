@@ -4,7 +4,7 @@ import dataclasses
 
 from dp_accounting import NeighboringRelation
 
-from dpjax.core._checks import check_positive, check_probability
+from dpjax.core._checks import check_positive, check_probability, check_scalar
 from dpjax.privacy._relations import RelationLike, resolve_relation
 
 
@@ -21,6 +21,7 @@ class Budget:
             choice to the solver: add_or_remove_one where it samples.
 
     Raises:
+        TypeError: If epsilon or delta is no number.
         ValueError: If a value is outside its bound.
 
     Example:
@@ -33,6 +34,7 @@ class Budget:
     relation: RelationLike | None = None
 
     def __post_init__(self) -> None:
+        check_scalar("epsilon", self.epsilon)
         check_positive("epsilon", self.epsilon)
         check_probability("delta", self.delta)
         if self.relation is not None:

@@ -145,7 +145,7 @@ def test_leaves_of_every_kind_come_back(tmp_path, monkeypatch):
     sampler = dpjax.sampling.PoissonSampler(0.5, 5, 8)
     solver = dpjax.solvers.DPSGD(sampler, 1.0, 1.0, 0.5, 8.0, optimizer=odd_transform())
     job = solver, problem, np.linspace(-1.0, 1.0, 24, dtype=np.float32).reshape(8, 3)
-    interrupt(monkeypatch, [1, 3])
+    interrupt(monkeypatch, [1, 4])
     resumed, attempts = until_done(job, tmp_path, everies=(1, 2))
     assert attempts == 2
     assert identical(resumed, solve(job))

@@ -178,3 +178,15 @@ def test_a_sweep_of_solvers_slacks_and_seeds_traces_once():
     assert len(traces) == first
     one = run(solver(1.0), problem(0.1), words[2])
     np.testing.assert_allclose(params["w"][1, 1, 2], one["w"], rtol=1e-3, atol=1e-5)
+
+
+def test_data_of_every_number_type_and_of_none():
+    data = make_data()
+    want = dpjax.solve(SOLVER, PROBLEM, data, key=jax.random.key(0)).params["w"]
+    swapped = data | {"x": data["x"].astype(">f4")}
+    got = dpjax.solve(SOLVER, PROBLEM, swapped, key=jax.random.key(0)).params["w"]
+    np.testing.assert_array_equal(got, want)
+    for dtype, words in ((str, "numbers"), (object, "numbers"), (complex, "real numbers")):
+        bad = data | {"x": data["x"].astype(dtype)}
+        with pytest.raises(TypeError, match=f"data must hold {words}, got an array of"):
+            dpjax.solve(SOLVER, PROBLEM, bad, key=jax.random.key(0))

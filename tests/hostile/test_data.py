@@ -24,14 +24,15 @@ _DEFAULT = {
     "DPSGD(Risk, full batch, uniform average)": (jnp.bfloat16,),
     "FrankWolfe(linear)": (np.int8,),
 }
+_SLOW = ("DPSGD(linear)", "OnlineToNonconvex(first)", "AnytimeMirrorDescent(q = 3)")
 _SOLVERS = [
     pytest.param(e, _DEFAULT[e.name], id=e.name)
     for e in dpt.entries("solver")
     if e.name in _DEFAULT
 ] + [
-    pytest.param(e, types, id=f"{e.name}, {len(types)} types", marks=pytest.mark.slow)
+    pytest.param(e, _TYPES, id=f"{e.name}, {len(_TYPES)} types", marks=pytest.mark.slow)
     for e in dpt.entries("solver")
-    for types in [_TYPES if e.name == "DPSGD(linear)" else _TYPES[:1]]
+    if e.name in _SLOW  # `solve` makes arrays of data before any solver sees them
 ]
 
 
