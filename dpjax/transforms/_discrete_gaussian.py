@@ -28,7 +28,7 @@ def add_discrete_gaussian(stddev: float) -> Transform:
     `ZCDpEvent(Delta**2 / (2 * stddev**2))` for the relation of $\Delta$, as for the Gaussian of
     that deviation; and the draws of a call are within
     `discrete_gaussian_shortfall(stddev) * number of integers` of the exact law in total variation,
-    the `failure_probability` to declare (1e-14 for a thousand integers at deviation 100). **Nothing
+    the `failure_probability` to declare (1e-13 for a thousand integers at deviation 100). **Nothing
     else is idealised**: unlike noise of floating point, what is released has no low bits that could
     give the data away. Use it where the sums are integers: counts, histograms, tables.
 
