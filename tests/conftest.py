@@ -4,15 +4,17 @@ import os
 import sys
 
 # read when XLA starts; most programs here run once on tiny arrays, and compiling is all their cost
-_XLA_FLAGS = [
-    "--xla_backend_optimization_level=0",
-    "--xla_llvm_disable_expensive_passes=true",
-    "--xla_cpu_use_fusion_emitters=false",
-    "--xla_cpu_parallel_codegen_split_count=1",
-]
-if "PYTEST_XDIST_WORKER" in os.environ:  # one core for each worker
-    _XLA_FLAGS.append("--xla_cpu_multi_thread_eigen=false")
-os.environ["XLA_FLAGS"] = " ".join([*_XLA_FLAGS, os.environ.get("XLA_FLAGS", "")]).strip()
+os.environ["XLA_FLAGS"] = " ".join(
+    [
+        "--xla_backend_optimization_level=0",
+        "--xla_llvm_disable_expensive_passes=true",
+        "--xla_cpu_use_fusion_emitters=false",
+        "--xla_cpu_parallel_codegen_split_count=1",
+        # one core for each worker
+        f"--xla_cpu_multi_thread_eigen={'PYTEST_XDIST_WORKER' not in os.environ}".lower(),
+        os.environ.get("XLA_FLAGS", ""),
+    ]
+).strip()
 
 import jax
 import numpy as np

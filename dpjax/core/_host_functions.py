@@ -94,9 +94,8 @@ def _object_parts(value: Any) -> Iterator[Any]:
     yield getattr(value, "__self__", None)
     attributes = getattr(value, "__dict__", {})
     yield sorted(item for item in attributes.items() if item[0] not in _ATTRIBUTES_LEFT_OUT)
-    call = getattr(type(value), "__call__", None)
-    if isinstance(call, types.FunctionType):
-        yield call
+    if callable(value) and isinstance(type(value).__call__, types.FunctionType):
+        yield type(value).__call__
 
 
 def _array_parts(array: Any) -> Iterator[Any]:

@@ -6,9 +6,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from scipy import stats
 
 from dpjax.audit import lower_bound_of_scores, mechanism_lower_bound
-from dpjax.audit._lower_bound import collect
+from dpjax.audit._events import Event, bound_at
+from dpjax.audit._lower_bound import bound_from, collect
 from dpjax.audit._scores import learn_score
 
 ODD = np.array([0.0, 1.0, -np.inf, np.inf, np.nan, 1e308, -1e308, 5e-324])
@@ -70,3 +72,40 @@ def test_a_score_is_one_number():
             key=jax.random.key(0),
             score=lambda released: released,
         )
+
+
+@pytest.mark.parametrize("swapped", [False, True])
+@pytest.mark.parametrize("confidence", [0.9, 0.999])
+def test_both_probabilities_share_the_error(confidence, swapped):
+    """Each end is that of a two-sided interval: two errors of half the level, not of all."""
+    counts = [400, 20] if swapped else [20, 400]
+    scores = [np.arange(1000) < count for count in counts]
+    shown = bound_at(Event(0.5, True, swapped), *scores, 0.01, confidence, "clopper_pearson")
+    unlikely, likely = (
+        stats.binomtest(count, 1000).proportion_ci(confidence, "exact") for count in (20, 400)
+    )
+    np.testing.assert_allclose(shown, np.log((likely.low - 0.01) / unlikely.high), rtol=1e-9)
+
+
+def test_what_is_learnt_is_tried_on_other_runs():
+    """The event is chosen on first halves and counted in second ones."""
+    apart, same = np.repeat([0.0, 1.0], 500), np.zeros(1000)
+    assert lower_bound_of_scores(same, apart[::-1], delta=1e-2) == 0.0
+    assert lower_bound_of_scores(same + apart, apart[::-1] + apart, delta=1e-2) == 0.0
+
+
+def test_a_score_is_learnt_from_first_halves_alone(monkeypatch, rng):
+    """What it is tried on may be anything: the score stays what it was."""
+    seen = []
+
+    def noting(*args):
+        seen.append(learn_score(*args)(probes))
+        return learn_score(*args)
+
+    monkeypatch.setattr("dpjax.audit._lower_bound.learn_score", noting)
+    probes = rng.normal(size=(5, 3))
+    first, second = rng.normal(size=(2, 60, 3))
+    for scale in (1.0, 100.0):
+        tried = np.concatenate([second[:30], scale * second[30:]])
+        bound_from(first, tried, None, 1e-2, 0.9, "clopper_pearson")
+    np.testing.assert_array_equal(*seen)

@@ -11,6 +11,7 @@ import pytest
 
 import dpjax
 from dpjax.core._checkpoint import open_folder
+from dpjax.core._fingerprint import _tree_chunks
 from dpjax.core._host_functions import function_chunks
 
 pytest.importorskip("orbax.checkpoint")
@@ -149,3 +150,10 @@ def test_leaves_of_every_kind_come_back(tmp_path, monkeypatch):
     resumed, attempts = until_done(job, tmp_path, everies=(1, 2))
     assert attempts == 2
     assert identical(resumed, solve(job))
+
+
+def test_arrays_of_the_same_bytes_are_told_apart():
+    zeros = [np.zeros(6, np.int32), np.zeros(6, np.float32), np.zeros((2, 3), np.float32)]
+    zeros.append(-zeros[1])
+    seen = {b"".join(map(bytes, _tree_chunks({"x": array}))) for array in zeros}
+    assert len(seen) == len(zeros)
