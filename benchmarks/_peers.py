@@ -22,6 +22,7 @@ import optax
 from dp_accounting import dp_event as dpe
 
 import dpjax
+from dpjax.core import register_dataclass
 from dpjax.privacy import calibrate_noise, split_noise_multiplier
 from dpjax.solvers import DPSGD
 from dpjax.transforms import OuterProduct, add_gaussian
@@ -166,7 +167,7 @@ def _dpsgd(
 # l1 balls ---------------------------------------------------------------------------------------
 
 
-@jax.tree_util.register_dataclass
+@register_dataclass
 @dataclasses.dataclass(frozen=True)
 class BallGlm:
     """A generalised linear model on the l1 ball, as `DPSGD` takes it; parameters `[p, 1]`."""

@@ -7,10 +7,10 @@ from typing import Any
 import jax
 from jax.dtypes import issubdtype, prng_key
 
-from dpjax.core import PyTree
+from dpjax.core import PyTree, register_dataclass
 
 
-@jax.tree_util.register_dataclass
+@register_dataclass
 @dataclass(frozen=True)
 class Exposed:
     """The same run, whose `info` is `(info, state)` of every step.

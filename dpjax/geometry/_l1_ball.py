@@ -10,7 +10,14 @@ import jax.numpy as jnp
 import optax
 from jax.typing import ArrayLike
 
-from dpjax.core import check_int, check_key, check_positive, check_shape, is_traced
+from dpjax.core import (
+    check_int,
+    check_key,
+    check_positive,
+    check_shape,
+    is_traced,
+    register_dataclass,
+)
 from dpjax.geometry._blocks import (
     as_floating,
     as_vector,
@@ -26,7 +33,7 @@ from dpjax.geometry._domain import check_last_axis
 from dpjax.geometry._maurey import as_indices
 
 
-@jax.tree_util.register_dataclass
+@register_dataclass
 @dataclasses.dataclass(frozen=True)
 class L1Ball:
     r"""The ball $\{x \in R^p : \|x\|_1 \le R\}$.

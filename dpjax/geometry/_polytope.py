@@ -11,7 +11,7 @@ import numpy as np
 from jax.typing import ArrayLike
 from scipy.spatial.distance import cdist
 
-from dpjax.core import check_finite, check_shape, is_traced
+from dpjax.core import check_finite, check_shape, is_traced, register_dataclass
 from dpjax.geometry._domain import check_last_axis
 from dpjax.geometry._maurey import as_indices
 from dpjax.geometry._vertices import sample_vertices
@@ -21,7 +21,7 @@ _EXACT = jax.lax.Precision.HIGHEST
 _BLOCK = 512
 
 
-@jax.tree_util.register_dataclass
+@register_dataclass
 @dataclasses.dataclass(frozen=True, eq=False)
 class Polytope:
     r"""The convex hull of given points, $\{V^\top w : w \in \Delta_m\}$, $V$ the `[m, p]` matrix.

@@ -8,14 +8,14 @@ import jax.numpy as jnp
 import optax
 from jax.typing import ArrayLike
 
-from dpjax.core import check_int, check_shape
+from dpjax.core import check_int, check_shape, register_dataclass
 from dpjax.geometry._blocks import as_floating
 from dpjax.geometry._domain import check_last_axis
 from dpjax.geometry._maurey import maurey
 from dpjax.geometry._vertices import sample_vertices
 
 
-@jax.tree_util.register_dataclass
+@register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Simplex:
     r"""The probability simplex, $\{x \in R^p : x \ge 0, \sum_j x_j = 1\}$; its vertices are $e_j$.

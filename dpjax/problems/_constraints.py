@@ -9,11 +9,11 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 
-from dpjax.core import check_finite, check_shape, is_traced
+from dpjax.core import check_finite, check_shape, is_traced, register_dataclass
 from dpjax.problems._parts import PartRule
 
 
-@jax.tree_util.register_dataclass
+@register_dataclass
 @dataclass(frozen=True)
 class RateConstraints:
     r"""The constraints $\Gamma_j = \sum_{s,k} A_{jsk} P_k(D_s) \le \gamma_j$, in one table.

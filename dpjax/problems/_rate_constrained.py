@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from dpjax.core import PyTree
+from dpjax.core import PyTree, register_dataclass
 from dpjax.problems._constraints import RateConstraints, no_constraints, violation
 from dpjax.problems._linear import LinearLogits
 from dpjax.problems._parts import ByField, check_codes
@@ -19,7 +19,7 @@ from dpjax.problems._vertex_linear import check_fields
 cross_entropy = optax.losses.softmax_cross_entropy_with_integer_labels
 
 
-@jax.tree_util.register_dataclass
+@register_dataclass
 @dataclass(frozen=True)
 class RateConstrained:
     r"""Mean loss, minimised subject to bounds on prediction rates.

@@ -10,12 +10,12 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from dpjax.core import PyTree, check_int, check_positive
+from dpjax.core import PyTree, check_int, check_positive, register_dataclass
 from dpjax.problems._mean import mean_over_records
 from dpjax.problems._vertex_linear import LinearLoss, check_records, margins_at
 
 
-@jax.tree_util.register_dataclass
+@register_dataclass
 @dataclass(frozen=True)
 class Risk:
     r"""$\min_{\|\theta\| \le R} \frac1n \sum_i \ell(\theta; z_i)$, for any differentiable loss.

@@ -8,14 +8,14 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from dpjax.core import PyTree, check_shape, static_field
+from dpjax.core import PyTree, check_shape, register_dataclass, static_field
 from dpjax.problems._gaps import GapBounds, duality_gap, matrix_game_gap
 from dpjax.problems._mean import mean_over_records
 from dpjax.problems._vertex_domains import check_constants, domain_of, uniform_point
 from dpjax.problems._vertex_linear import check_fields
 
 
-@jax.tree_util.register_dataclass
+@register_dataclass
 @dataclass(frozen=True)
 class Saddle:
     r"""$\min_{x \in X} \max_{y \in Y} \mathbb E_z\, f(x, y; z)$, f convex in x and concave in y.

@@ -7,7 +7,7 @@ from typing import Any
 
 import jax
 
-from dpjax.core import PyTree, static_field
+from dpjax.core import PyTree, register_dataclass, static_field
 from dpjax.problems._mean import mean_over_records
 from dpjax.problems._vertex_domains import check_constants, domain_of, uniform_point
 from dpjax.problems._vertex_linear import (
@@ -18,7 +18,7 @@ from dpjax.problems._vertex_linear import (
 )
 
 
-@jax.tree_util.register_dataclass
+@register_dataclass
 @dataclass(frozen=True)
 class SimplexRisk:
     r"""$\min_{w \in \mathrm{conv}(v_1, \dots, v_m)} \mathbb E_z\, \ell(w; z)$, convex in w.

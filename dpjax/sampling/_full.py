@@ -6,9 +6,10 @@ import jax
 import jax.numpy as jnp
 
 from dpjax.core._checks import check_int
+from dpjax.core._fields import register_dataclass
 
 
-@jax.tree_util.register_dataclass
+@register_dataclass
 @dataclasses.dataclass(frozen=True)
 class FullBatch:
     """All records, in order, in every step.

@@ -10,13 +10,13 @@ import numpy as np
 from scipy import stats
 
 from dpjax.core._checks import check_int, check_key
-from dpjax.core._fields import static_field
+from dpjax.core._fields import register_dataclass, static_field
 from dpjax.sampling._capacity import MULTIPLE, poisson_capacity
 
 _DELTA, _EPSILON = 1e-6, 10.0
 
 
-@jax.tree_util.register_dataclass
+@register_dataclass
 @dataclasses.dataclass(frozen=True)
 class IndependentPartition:
     """Disjoint batches of random size: each record joins one of them on its own.

@@ -7,10 +7,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from dpjax.core._fields import register_dataclass
 from dpjax.sampling._threefry import threefry_2x32
 
 
-@jax.tree_util.register_dataclass
+@register_dataclass
 @dataclasses.dataclass(frozen=True)
 class StepKeys:
     """Keys as plain words, so that loops, branches and `vmap` may carry them.

@@ -7,9 +7,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from dpjax.core._checks import check_choice, check_int, check_key
+from dpjax.core._fields import register_dataclass
 
 
-@jax.tree_util.register_dataclass
+@register_dataclass
 @dataclasses.dataclass(frozen=True)
 class DisjointPartition:
     """Disjoint batches of fixed size; the records left over are not used.

@@ -13,7 +13,7 @@ from dpjax.core._checks import (
     check_rate,
     is_traced,
 )
-from dpjax.core._fields import static_field
+from dpjax.core._fields import register_dataclass, static_field
 from dpjax.sampling._capacity import default_capacity, overflow_probability
 from dpjax.sampling._gaps import draw_members, draws_needed, gaps_shortfall, keep_uniform_subset
 from dpjax.sampling._host import draw_on_host
@@ -22,7 +22,7 @@ from dpjax.sampling._keys import StepKeys
 _MAX_RECORDS = 2**31 - 1
 
 
-@jax.tree_util.register_dataclass
+@register_dataclass
 @dataclasses.dataclass(frozen=True)
 class PoissonSampler:
     """Batches that each record joins independently, in slots of fixed number.

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from dpjax.core._checks import check_choice, check_int, check_key
-from dpjax.core._fields import static_field
+from dpjax.core._fields import register_dataclass, static_field
 
 
 def tapered_sizes(steps: int, num_records: int, tail: int = 0) -> np.ndarray:
@@ -56,7 +56,7 @@ def _sizes(scale: float, roots: np.ndarray) -> np.ndarray:
     return np.maximum(1, np.ceil(scale * roots - 1e-9)).astype(np.int64)
 
 
-@jax.tree_util.register_dataclass
+@register_dataclass
 @dataclasses.dataclass(frozen=True)
 class TaperedPartition:
     r"""Disjoint batches of `tapered_sizes`; the records left over are not used.

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from dpjax.core import PyTree, check_int, check_key, static_field
+from dpjax.core import PyTree, check_int, check_key, register_dataclass, static_field
 from dpjax.geometry import log_normalize, sample_vertices
 from dpjax.privacy import Budget, Guarantee
 from dpjax.solvers._anytime_plan import output_draws, plan_anytime, refreshes_left, taper_tail
@@ -45,7 +45,7 @@ class AnytimeState(NamedTuple):
     key: jax.Array
 
 
-@jax.tree_util.register_dataclass
+@register_dataclass
 @dataclasses.dataclass(frozen=True)
 class AnytimeMirrorDescent(VertexSolver):
     r"""Mirror descent with gradients at vertices drawn from the *average* of its iterates.

@@ -4,9 +4,14 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-import jax
-
-from dpjax.core import Sampler, Transform, check_int, check_positive, static_field
+from dpjax.core import (
+    Sampler,
+    Transform,
+    check_int,
+    check_positive,
+    register_dataclass,
+    static_field,
+)
 from dpjax.privacy import Budget, Guarantee, calibrate_noise
 from dpjax.sampling import DisjointPartition, IndependentPartition
 from dpjax.solvers._dpsgd import DPSGD, DPSGDState, with_defaults
@@ -17,7 +22,7 @@ from dpjax.transforms import BinaryTree, BufferedToeplitz, NoiseStrategy, correl
 _STRATEGIES = ("buffered", "tree", "variance_reduced_tree")
 
 
-@jax.tree_util.register_dataclass
+@register_dataclass
 @dataclass(frozen=True)
 class DPFTRL(DPSGD):
     r"""Clipped gradients of one pass, with noise that is correlated over the steps.

@@ -19,6 +19,7 @@ from dpjax.core import (
     check_key,
     check_nonnegative,
     check_positive,
+    register_dataclass,
 )
 from dpjax.privacy import Budget, Guarantee, calibrate_noise
 from dpjax.sampling import PoissonSampler
@@ -56,7 +57,7 @@ class DPSGDInfo(NamedTuple):
     gradient_norm: jax.Array
 
 
-@jax.tree_util.register_dataclass
+@register_dataclass
 @dataclass(frozen=True)
 class DPSGD:
     r"""Clipped, noised, averaged stochastic gradient descent.

@@ -9,7 +9,15 @@ import jax.numpy as jnp
 import numpy as np
 from dp_accounting import dp_event as dpe
 
-from dpjax.core import PyTree, check_choice, check_int, check_key, check_positive, static_field
+from dpjax.core import (
+    PyTree,
+    check_choice,
+    check_int,
+    check_key,
+    check_positive,
+    register_dataclass,
+    static_field,
+)
 from dpjax.privacy import Budget, Guarantee, zcdp_budget
 from dpjax.sampling import FullBatch
 from dpjax.solvers._vertex_constants import constants_of
@@ -52,7 +60,7 @@ class FrankWolfePlan(NamedTuple):
     bound: float
 
 
-@jax.tree_util.register_dataclass
+@register_dataclass
 @dataclasses.dataclass(frozen=True)
 class FrankWolfe:
     r"""Frank-Wolfe on all records, towards a vertex drawn from the softmax of the scores.

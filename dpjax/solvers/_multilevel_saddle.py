@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from dpjax.core import PyTree, check_int, check_key, static_field
+from dpjax.core import PyTree, check_int, check_key, register_dataclass, static_field
 from dpjax.privacy import Budget, Guarantee
 from dpjax.solvers._multilevel_plan import (
     MultilevelPlan,
@@ -48,7 +48,7 @@ class MultilevelState(NamedTuple):
     key: jax.Array
 
 
-@jax.tree_util.register_dataclass
+@register_dataclass
 @dataclasses.dataclass(frozen=True)
 class MultilevelSaddle(VertexSolver):
     r"""Mirror descent-ascent whose gradients are multilevel estimates at vertices drawn.

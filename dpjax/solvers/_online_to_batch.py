@@ -16,6 +16,7 @@ from dpjax.core import (
     check_key,
     check_nonnegative,
     check_positive,
+    register_dataclass,
     static_field,
     wide,
 )
@@ -84,7 +85,7 @@ class OnlineToBatchInfo(NamedTuple):
     sensitivity: jax.Array
 
 
-@jax.tree_util.register_dataclass
+@register_dataclass
 @dataclass(frozen=True)
 class OnlineToBatch:
     r"""An online learner, fed with private gradients at the weighted averages of its points.

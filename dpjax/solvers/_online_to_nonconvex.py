@@ -17,6 +17,7 @@ from dpjax.core import (
     check_key,
     check_nonnegative,
     check_positive,
+    register_dataclass,
     static_field,
     wide,
 )
@@ -83,7 +84,7 @@ class OnlineToNonconvexInfo(NamedTuple):
     displacement: jax.Array
 
 
-@jax.tree_util.register_dataclass
+@register_dataclass
 @dataclass(frozen=True)
 class OnlineToNonconvex:
     r"""Finds a Goldstein stationary point of any Lipschitz loss, from gradients or from values.

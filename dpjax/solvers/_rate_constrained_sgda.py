@@ -15,6 +15,7 @@ from dpjax.core import (
     check_choice,
     check_nonnegative,
     check_positive,
+    register_dataclass,
 )
 from dpjax.privacy import Budget, Guarantee, calibrate_noise
 from dpjax.solvers._dp_ftrl import DPFTRL
@@ -69,7 +70,7 @@ class SGDAInfo(NamedTuple):
     constraint_values: jax.Array
 
 
-@jax.tree_util.register_dataclass
+@register_dataclass
 @dataclass(frozen=True)
 class RateConstrainedSGDA:
     r"""Descends in the parameters and ascends in one multiplier a constraint (RaCO-DP).

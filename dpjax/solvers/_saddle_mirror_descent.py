@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from dpjax.core import PyTree, check_choice, check_int, check_key, static_field
+from dpjax.core import PyTree, check_choice, check_int, check_key, register_dataclass, static_field
 from dpjax.privacy import Budget, Guarantee
 from dpjax.solvers._vertex_constants import constants_of
 from dpjax.solvers._vertex_plan import VertexPlan, plan_mirror_descent
@@ -45,7 +45,7 @@ class MirrorState(NamedTuple):
     key: jax.Array
 
 
-@jax.tree_util.register_dataclass
+@register_dataclass
 @dataclasses.dataclass(frozen=True)
 class SaddleMirrorDescent(VertexSolver):
     r"""Mirror descent-ascent in which vertices drawn from the iterates are all that is released.

@@ -7,13 +7,13 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from dpjax.core import check_int, check_shape
+from dpjax.core import check_int, check_shape, register_dataclass
 
 _WORD = 32
 _SIGN = 0x8000_0000
 
 
-@jax.tree_util.register_dataclass
+@register_dataclass
 @dataclasses.dataclass(frozen=True)
 class PackedSigns:
     r"""A matrix `[n, p]` of signs at an eighth of a byte an entry, for p in the millions.

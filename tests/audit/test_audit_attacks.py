@@ -8,9 +8,11 @@ import numpy as np
 import pytest
 from scipy import stats
 
+import dpjax.testing as dpt
 from dpjax.audit import lower_bound_of_scores, mechanism_lower_bound
 from dpjax.audit._events import Event, bound_at
-from dpjax.audit._lower_bound import bound_from, collect
+from dpjax.audit._lower_bound import bound_from, collect, watch
+from dpjax.audit._neighbours import check_neighbours
 from dpjax.audit._scores import learn_score
 
 ODD = np.array([0.0, 1.0, -np.inf, np.inf, np.nan, 1e308, -1e308, 5e-324])
@@ -109,3 +111,20 @@ def test_a_score_is_learnt_from_first_halves_alone(monkeypatch, rng):
         tried = np.concatenate([second[:30], scale * second[30:]])
         bound_from(first, tried, None, 1e-2, 0.9, "clopper_pearson")
     np.testing.assert_array_equal(*seen)
+
+
+def test_what_a_solver_redacts_is_not_watched():
+    case = dpt.registry()["OnlineToBatch(buffered)"].make()
+    solver, key = case.build(1.0), jax.random.key(0)
+    shown = jax.eval_shape(lambda k: watch(solver, case.problem, case.data, k, None), key)
+    state = jax.eval_shape(lambda k: solver.init(case.problem, key=k), key)
+    assert state.noise is not None
+    kept = jax.tree.leaves(solver.redact(state)._replace(key=None))
+    assert [leaf.shape[1:] for leaf in shown.states] == [leaf.shape for leaf in kept]
+
+
+def test_two_changed_records_are_no_neighbours():
+    data = jnp.arange(12.0).reshape(4, 3)
+    check_neighbours(data, data.at[1].set(0.0))
+    with pytest.raises(ValueError, match="in 1 record, got 2"):
+        check_neighbours(data, data.at[jnp.array([1, 2])].set(0.0))

@@ -11,7 +11,7 @@ from dpjax.audit._registered import audit_registered
 from dpjax.problems import Risk
 from dpjax.sampling import FullBatch, PoissonSampler
 from dpjax.solvers import DPSGD
-from dpjax.testing import registry
+from dpjax.testing import count_false_alarm, registry
 
 DELTA = 1e-2
 
@@ -47,6 +47,7 @@ def test_bounds_hold_as_often_as_stated(bound, rng):
         # the wrong thing: the event is chosen on the runs that judge it, at a level without caution
         event, _ = best_event(first, second, DELTA, 1 - 20 * (1 - confidence) / 5, bound)
         same_runs += bound_at(event, first, second, DELTA, 0.2, bound) > truth
+    count_false_alarm(1e-7)
     most = stats.binom.isf(1e-7, repeats, 1 - confidence)
     assert above <= most
     assert same_runs > most
@@ -211,5 +212,6 @@ def test_registered_solver_stays_below_its_claim(name):
     (row,) = audit_registered(
         [registry()[name]], runs=runs, confidence=1 - 1e-7, key=jax.random.key(5)
     )
+    count_false_alarm(1e-7)
     assert 3.5 < row.claimed < 4.5
     assert SHOWN.get(name, 0.0) <= row.shown <= row.claimed

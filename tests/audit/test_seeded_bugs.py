@@ -16,15 +16,22 @@ import pytest
 from dp_accounting import dp_event as dpe
 
 from dpjax import audit
-from dpjax.core import PyTree
+from dpjax.core import PyTree, register_dataclass
 from dpjax.privacy import Guarantee, joint_poisson_epsilon
 from dpjax.problems import Risk
 from dpjax.sampling import FullBatch
 from dpjax.solvers import DPSGD
+from dpjax.testing import count_false_alarm
 from dpjax.transforms import BinaryTree, add_gaussian, clip_by_norm, correlated_noise
 
 DELTA = 1e-2
-CONFIDENCE = 1 - 1e-7
+FALSE_ALARM = 1e-7
+CONFIDENCE = 1 - FALSE_ALARM
+
+
+@pytest.fixture(autouse=True)
+def _counted():
+    count_false_alarm(FALSE_ALARM)
 
 
 def _gradient_is_record(w, record):
@@ -37,7 +44,7 @@ def _drawn_to_record(w, record):
 
 
 def bug(kind):
-    return jax.tree_util.register_dataclass(dataclass(frozen=True)(kind))
+    return register_dataclass(dataclass(frozen=True)(kind))
 
 
 @bug

@@ -13,6 +13,7 @@ from test_exact_curves_vertices import SWAP, frank_wolfe
 
 import dpjax
 from dpjax import transforms
+from dpjax.core import register_dataclass
 from dpjax.sampling import DisjointPartition, FullBatch, PoissonSampler
 from dpjax.solvers import DPSGD
 from dpjax.solvers import _dpsgd as module
@@ -28,7 +29,7 @@ def foil(function):
 
 def _kind(**methods):
     """A solver that differs from DPSGD in these methods."""
-    return jax.tree_util.register_dataclass(
+    return register_dataclass(
         dataclasses.dataclass(frozen=True)(type("Tampered", (DPSGD,), methods))
     )
 

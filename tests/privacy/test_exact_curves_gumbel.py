@@ -16,6 +16,7 @@ import pytest
 from dpjax.audit._events import bounds
 from dpjax.geometry import sample_vertices
 from dpjax.geometry._blocks import gumbels
+from dpjax.testing import count_false_alarm
 
 BITS = 23  # random bits of a float32 uniform
 F32 = np.float32
@@ -78,6 +79,7 @@ def test_default_gumbels_break_the_ratio_of_rare_draws(default_values):
 def test_an_audit_finds_the_coarse_draws(default_values):
     """Of four thousand million draws, which follow the law above; right ones stay below."""
     gap, eta, runs, rng = 15.0, 2.0, 4 * 10**9, np.random.default_rng(0)
+    count_false_alarm(1e-7)
     coarse = [default_wins(default_values, g) / 2.0**46 for g in (gap, gap + eta)]
     for law, caught in ((coarse, True), ([truth(gap), truth(gap + eta)], False)):
         likely, unlikely = (np.asarray(rng.binomial(runs, p)) for p in law)

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from replays import assert_same, given, replay, run, steps_of
 
+from dpjax.core import register_dataclass
 from dpjax.problems import RateConstrained, Risk, SimplexRisk
 from dpjax.sampling import DisjointPartition, FullBatch, IndependentPartition
 from dpjax.solvers import OnlineToBatch
@@ -383,7 +384,7 @@ def test_learners_see_what_is_released_and_nothing_else(learner, noise, x64):
     check_replay(solver, 2)
 
 
-@jax.tree_util.register_dataclass
+@register_dataclass
 @dataclasses.dataclass(frozen=True)
 class _Leaky(OnlineToBatch):
     """Lets something of the data through: by default nothing."""

@@ -21,6 +21,7 @@ from replays import noise_matrix
 from scipy import optimize, stats
 
 import dpjax.testing as dpt
+from dpjax.core import register_dataclass
 from dpjax.problems import Risk
 from dpjax.sampling import (
     DisjointPartition,
@@ -466,7 +467,7 @@ def test_noise_hides_a_record_at_the_declared_cost(name, tape):
     check_replay(tape, *REPLAYS[name])
 
 
-@jax.tree_util.register_dataclass
+@register_dataclass
 @dataclasses.dataclass(frozen=True)
 class _Leaky(OnlineToNonconvex):
     """Lets something of the data through: by default nothing."""

@@ -11,7 +11,7 @@ import pytest
 
 import dpjax
 import dpjax.testing as dpt
-from dpjax.core import Aggregator
+from dpjax.core import Aggregator, register_dataclass
 from dpjax.testing import _solver_entries as ours
 from dpjax.transforms import clip_by_norm
 
@@ -239,7 +239,7 @@ def test_bad_samplers_fail(batch, message):
 
 def solver_case(**methods):
     """DPSGD with some methods replaced."""
-    cls = jax.tree_util.register_dataclass(
+    cls = register_dataclass(
         dataclasses.dataclass(frozen=True)(type("Bad", (dpjax.solvers.DPSGD,), methods))
     )
     return dpt.SolverCase(

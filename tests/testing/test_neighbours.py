@@ -7,6 +7,7 @@ import pytest
 
 import dpjax
 import dpjax.testing as dpt
+from dpjax.core import register_dataclass
 from dpjax.testing import _solver_entries as ours
 
 KEY = 5
@@ -113,7 +114,7 @@ def test_descent_reaches_the_clip_norm_and_not_more():
 
 
 def unclipped():
-    @jax.tree_util.register_dataclass
+    @register_dataclass
     @dataclasses.dataclass(frozen=True)
     class Unclipped(dpjax.solvers.DPSGD):
         def step(self, problem, batch, mask, state):

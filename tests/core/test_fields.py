@@ -1,0 +1,52 @@
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from dpjax.core import register_dataclass, static_field
+
+
+def make(factor, register=register_dataclass):
+    """A class of its own, with the fields of all the others."""
+
+    @dataclasses.dataclass(frozen=True)
+    class Same:
+        x: object
+        name: str = static_field(default="a")
+
+        def value(self):
+            return factor * self.x
+
+    return register(Same)
+
+
+def wrong(register):
+    """How often a jitted function runs the method of another class."""
+    classes = [make(float(i), register) for i in range(120)]
+
+    @jax.jit
+    def value(instance):
+        return instance.value()
+
+    return sum(float(value(cls(jnp.ones(())))) != i for i, cls in enumerate(classes))
+
+
+def test_classes_with_the_same_fields_are_different_structures():
+    first, second = (make(1.0)(2.0) for _ in range(2))
+    structures = [jax.tree.structure(one) for one in (first, second)]
+    assert structures[0] != structures[1]
+    assert structures[0] == jax.tree.structure(type(first)(3.0))
+    assert structures[0] != jax.tree.structure(type(first)(2.0, "b"))
+    assert wrong(register_dataclass) == 0
+
+
+def test_leaves_names_and_rebuilding():
+    instance = make(1.0)({"w": np.ones(3)}, "b")
+    leaves, structure = jax.tree.flatten(instance)
+    assert len(leaves) == 1
+    rebuilt = jax.tree.unflatten(structure, [2 * leaves[0]])
+    assert (type(rebuilt), rebuilt.name) == (type(instance), "b")
+    np.testing.assert_array_equal(rebuilt.x["w"], 2.0)
+    ((path, _),) = jax.tree.leaves_with_path(instance)
+    assert jax.tree_util.keystr(path) == ".x['w']"
