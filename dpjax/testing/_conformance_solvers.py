@@ -22,12 +22,12 @@ _TOLERANCE = 1e-4
 def check_solver(entry: Entry) -> None:
     """Runs the conformance suite on a registered solver.
 
-    The event is accepted by an accountant; a pytree whose swept field is data; structure and dtype
-    of state and parameters kept; `dpjax.solve` traces once, and vmap over keys and solvers equals a
-    loop; a saved and loaded state goes on bit for bit; masked records have no influence; a NaN or
-    infinite record counts as absent; no two draws share a key across step, run and
-    re-initialisation; a missing key is a TypeError; no neighbour found moves a released statistic
-    beyond its bound.
+    The event is accepted by an accountant; a pytree whose swept field is data and whose structure
+    names its class; structure and dtype of state and parameters kept; `dpjax.solve` traces once,
+    and vmap over keys and solvers equals a loop; a saved and loaded state goes on bit for bit;
+    masked records have no influence; a NaN or infinite record counts as absent; no two draws share
+    a key across step, run and re-initialisation; a missing key is a TypeError; no neighbour found
+    moves a released statistic beyond its bound.
 
     Args:
       entry: Of kind `"solver"`; its `make` gives a `SolverCase`.
@@ -42,6 +42,7 @@ def check_solver(entry: Entry) -> None:
     layouts: list[Any] = [jax.tree.structure(solver) for solver in (first, second)]
     if layouts[0] != layouts[1]:
         raise AssertionError(f"{name}: the swept value must be a data field of the pytree")
+    _check_structure(first, name)
     _check_types(case, first, name)
     _check_solve(case, first, second, name)
     _check_steps(case, first, name)
@@ -67,6 +68,20 @@ def _check_guarantee(solver: Any, name: str) -> None:
     epsilon = solver.guarantee().epsilon(1e-5)
     if not (math.isfinite(epsilon) and epsilon >= 0):
         raise AssertionError(f"{name}: guarantee().epsilon(1e-5) must be finite, got {epsilon}")
+
+
+def _check_structure(solver: Any, name: str) -> None:
+    """A class of the same fields, registered by JAX alone, must not be taken for the solver's."""
+    fields = [(f.name, f.type, f) for f in dataclasses.fields(solver) if f.init]
+    bare = [(n, t, dataclasses.field(metadata=f.metadata)) for n, t, f in fields]
+    other: Any = jax.tree_util.register_dataclass(dataclasses.make_dataclass("Other", bare))
+    same = other(**{n: getattr(solver, n) for n, _, _ in fields})
+    structures: list[Any] = [jax.tree.structure(one) for one in (solver, same)]
+    if structures[0] == structures[1]:
+        raise AssertionError(
+            f"{name}: the pytree's structure must name its class, or compiled programs of another "
+            "class may run: register it with dpjax.core.register_dataclass"
+        )
 
 
 def _check_types(case: SolverCase, solver: Any, name: str) -> None:

@@ -25,7 +25,7 @@ _NO_ROW = {
     "solve": "takes data: test_hostile_input, test_data",
     "check_between, check_choice, check_finite, check_int, check_key, check_nonnegative": "checks",
     "check_positive, check_probability, check_rate, check_scalar, check_shape": "checks",
-    "is_traced, static_field, wide, UnknownGuarantee": "take no number",
+    "is_traced, static_field, register_dataclass, wide, UnknownGuarantee": "take no number",
     "PyTree, RelationLike, Transform, Aggregator": "types",
     "anytime_average, from_jax_privacy, is_every_step, mirrored, projected": "take no number",
     "clip_scale, per_example_norm, weighted_sum, OuterProduct": "take examples: test_fuzz",

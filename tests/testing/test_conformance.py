@@ -13,6 +13,7 @@ import dpjax
 import dpjax.testing as dpt
 from dpjax.core import Aggregator, register_dataclass
 from dpjax.testing import _solver_entries as ours
+from dpjax.testing._conformance_solvers import _check_structure
 from dpjax.transforms import clip_by_norm
 
 UPDATES = {"a": jnp.ones(4), "b": jnp.ones((4, 2))}
@@ -298,6 +299,19 @@ def promoted_state(self, problem, batch, mask, state):
 def test_bad_solvers_fail(methods, message):
     with pytest.raises(AssertionError, match=message):
         check(solver_case(**methods))
+
+
+def test_a_structure_must_name_its_class():
+    def alike():
+        cls = dataclasses.make_dataclass("Alike", ["noise"], frozen=True)
+        return jax.tree_util.register_dataclass(cls)(1.0)
+
+    first, second = (jax.tree.structure(alike()) for _ in range(2))
+    if first == second:  # since jax 0.10
+        with pytest.raises(AssertionError, match="structure must name its class"):
+            _check_structure(alike(), "alike")
+    else:
+        _check_structure(alike(), "alike")
 
 
 def test_a_swept_field_must_be_data():
