@@ -46,7 +46,7 @@ def clip_by_norm(max_norm: ArrayLike, norm: str = "l2") -> Aggregator:
     | a norm so large that `C / norm` is below 1.2e-38, the normal float32 range | exactly 0 |
     | norm 0 | 0 |
     | `max_norm` 0 | all 0 |
-    | `max_norm` above 1.2e30, in float32 | as with 1.2e30, or the sum could overflow |
+    | `max_norm` above 1.2e30 | as with 1.2e30, or the sum could overflow |
 
     Args:
       max_norm: `C >= 0`, scalar (*public*); may be traced.

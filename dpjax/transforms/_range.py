@@ -53,7 +53,7 @@ def clip_by_range(bound: ArrayLike, domain: Domain) -> Aggregator:
     | range 0 | as it is |
     | scores beyond `1024 C`, of any range | scaled to `1024 C`, or rounding would hide others |
     | `bound` 0 | all 0 |
-    | `bound` above 1.2e30, in float32 | as with 1.2e30 |
+    | `bound` above 1.2e30 | as with 1.2e30 |
 
     Args:
       bound: `C >= 0`, scalar (*public*); may be traced.

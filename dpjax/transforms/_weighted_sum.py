@@ -61,8 +61,11 @@ def normal_or_zero(weights: jax.Array) -> jax.Array:
 
 
 def clipping_bound(bound: Any, dtype: Any) -> jax.Array:
-    """A bound on one example, at least 0 and so small that the sum of 2^28 is finite."""
-    return jnp.clip(jnp.asarray(bound, dtype), 0, jnp.finfo(dtype).max * 2.0**-28)
+    """A bound on one example, at least 0 and so small that the sum of 2^28 is finite in float32.
+
+    Norms may be wider than a leaf that is summed.
+    """
+    return jnp.clip(jnp.asarray(bound, dtype), 0, float(jnp.finfo(jnp.float32).max) * 2.0**-28)
 
 
 def _outer_sum(left: jax.Array, weights: jax.Array) -> jax.Array:
