@@ -228,6 +228,7 @@ def collect(
     first_key, plan_key, run_key = jax.random.split(key, 3)
     one = _host_plans(subject, data, first_key, 1)
     one = one if one is None else jax.tree.map(lambda leaf: leaf[0], one)
+    # of this key only the shape of what would be drawn is asked
     out = jax.eval_shape(lambda: _flat(apply, score, subject, data, jax.random.key(0), one))
     if score is not None and out.size != 1:
         raise ValueError(f"score must return a scalar, got {out.size} numbers")
@@ -287,7 +288,7 @@ def _host_plans(subject: tuple[Any, ...], data: PyTree, key: jax.Array, runs: in
     if not subject:
         return None
     sampler, size = subject[0].sampler, jax.tree.leaves(data)[0].shape[0]
-    try:
+    try:  # draws nothing, but says whether the key may be traced
         jax.eval_shape(lambda: sampler.plan(jax.random.key(0), size))
     except TypeError:
         drawn = [sampler.plan(one, size) for one in jax.random.split(key, runs)]

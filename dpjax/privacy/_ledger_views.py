@@ -1,5 +1,7 @@
 """What a ledger says about what has been spent."""
 
+import abc
+
 from dpjax.privacy._budget import Budget
 from dpjax.privacy._compose import compose_guarantees, composed_epsilon
 from dpjax.privacy._group import GroupGuarantee
@@ -7,11 +9,12 @@ from dpjax.privacy._ledger_state import LedgerEntry, State
 from dpjax.privacy._relations import relation_name
 
 
-class LedgerViews:
-    """The part of `Ledger` that changes nothing."""
+class LedgerViews(abc.ABC):
+    """The part of `Ledger` that changes nothing; where the state is kept is `Ledger`'s to say."""
 
+    @abc.abstractmethod
     def _read(self) -> State:
-        raise NotImplementedError
+        """The state now."""
 
     def spent(self, part: str | None = None, *, group: int = 1) -> float:
         """Epsilon, at the budget's delta, of what has been spent, as if fixed in advance.

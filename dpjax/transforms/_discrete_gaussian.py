@@ -9,9 +9,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from dpjax.core import PyTree, Transform, check_positive, check_scalar, is_traced
-from dpjax.transforms._draws import map_with_keys
-from dpjax.transforms._noise import AddNoiseState
+from dpjax.core import Transform, check_positive, check_scalar, is_traced
+from dpjax.transforms._noise import noise_on_leaves
 
 _LARGEST = 4096.0
 _DIGITS = 60
@@ -62,29 +61,13 @@ def add_discrete_gaussian(stddev: float) -> Transform:
     """
     high, low = _thresholds(_checked(stddev))
 
-    def init(params: PyTree) -> AddNoiseState:
-        del params
-        return AddNoiseState(jnp.zeros((), jnp.int32))
+    def noisy(leaf: Any, key: jax.Array) -> jax.Array:
+        leaf = jnp.asarray(leaf)
+        if leaf.dtype not in (jnp.int32, jnp.int64, jnp.uint32, jnp.uint64):
+            raise TypeError(f"updates must be integers of 32 or 64 bits, got {leaf.dtype}")
+        return leaf + _draw(key, leaf.shape, high, low).astype(leaf.dtype)
 
-    def update(
-        updates: PyTree,
-        state: AddNoiseState,
-        params: PyTree = None,
-        *,
-        key: jax.Array | None = None,
-        **extra: Any,
-    ) -> tuple[PyTree, AddNoiseState]:
-        del params, extra
-
-        def noisy(leaf: Any, leaf_key: jax.Array) -> jax.Array:
-            leaf = jnp.asarray(leaf)
-            if leaf.dtype not in (jnp.int32, jnp.int64, jnp.uint32, jnp.uint64):
-                raise TypeError(f"updates must be integers of 32 or 64 bits, got {leaf.dtype}")
-            return leaf + _draw(leaf_key, leaf.shape, high, low).astype(leaf.dtype)
-
-        return map_with_keys(noisy, updates, key, state.count), AddNoiseState(state.count + 1)
-
-    return Transform(init, update)
+    return noise_on_leaves(noisy)
 
 
 def discrete_gaussian_shortfall(stddev: float) -> float:

@@ -80,6 +80,12 @@ def add_laplace(scale: ArrayLike) -> Transform:
 
 
 def _add_noise(scale: ArrayLike, draw: Callable[..., jax.Array]) -> Transform:
+    return noise_on_leaves(lambda leaf, key: _noisy(leaf, scale, draw, key))
+
+
+def noise_on_leaves(noisy: Callable[[Any, jax.Array], jax.Array]) -> Transform:
+    """`noisy(leaf, key)` of every leaf, with a key for each leaf and call."""
+
     def init(params: PyTree) -> AddNoiseState:
         del params
         return AddNoiseState(jnp.zeros((), jnp.int32))
@@ -93,10 +99,7 @@ def _add_noise(scale: ArrayLike, draw: Callable[..., jax.Array]) -> Transform:
         **extra: Any,
     ) -> tuple[PyTree, AddNoiseState]:
         del params, extra
-        noisy = map_with_keys(
-            lambda leaf, leaf_key: _noisy(leaf, scale, draw, leaf_key), updates, key, state.count
-        )
-        return noisy, AddNoiseState(state.count + 1)
+        return map_with_keys(noisy, updates, key, state.count), AddNoiseState(state.count + 1)
 
     return Transform(init, update)
 

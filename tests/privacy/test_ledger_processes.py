@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="children are forked")
+# to kill a process in the middle of a spend needs fork and SIGKILL, which Windows has not
+pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
 
 
 def _report(folder, which):
