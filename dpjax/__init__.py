@@ -5,6 +5,7 @@ from dpjax import datasets as datasets
 from dpjax import geometry as geometry
 from dpjax import privacy as privacy
 from dpjax import problems as problems
+from dpjax import queries as queries
 from dpjax import sampling as sampling
 from dpjax import solvers as solvers
 from dpjax import transforms as transforms
@@ -17,5 +18,6 @@ from dpjax.privacy import Budget as Budget
 from dpjax.privacy import BudgetExceeded as BudgetExceeded
 from dpjax.privacy import Guarantee as Guarantee
 from dpjax.privacy import Ledger as Ledger
+from dpjax.solvers import release as release
 
 __version__ = "0.1.0"

@@ -1,5 +1,13 @@
 """Budgets, events, accountants, calibration and the ledger, on the host."""
 
+from dpjax.privacy._bounded_range import bounded_range_eta as bounded_range_eta
+from dpjax.privacy._bounded_range import bounded_range_rho as bounded_range_rho
+from dpjax.privacy._bounded_range_curve import bounded_range_delta as bounded_range_delta
+from dpjax.privacy._bounded_range_curve import bounded_range_epsilon as bounded_range_epsilon
+from dpjax.privacy._bounded_range_guarantee import BoundedRangeGuarantee as BoundedRangeGuarantee
+from dpjax.privacy._bounded_range_guarantee import (
+    calibrate_bounded_range as calibrate_bounded_range,
+)
 from dpjax.privacy._budget import Budget as Budget
 from dpjax.privacy._budget_exceeded import BudgetExceeded as BudgetExceeded
 from dpjax.privacy._calibrate import calibrate_gaussian as calibrate_gaussian

@@ -1,6 +1,7 @@
 """What a user asks for."""
 
 import dataclasses
+import math
 
 from dp_accounting import NeighboringRelation
 
@@ -15,7 +16,8 @@ class Budget:
     P(M(D) in E) <= e^epsilon P(M(D') in E) + delta for all events E and neighbours D, D'.
 
     Args:
-        epsilon: Finite and > 0. *Public*.
+        epsilon: > 0. *Public*. `math.inf` asks for no privacy, which `dpjax.release` understands,
+            and what calibrates noise refuses.
         delta: In (0, 1); choose it well below 1 / number of records. *Public*.
         relation: A `dp_accounting.NeighboringRelation` or its lower-case name. None leaves the
             choice to the solver: add_or_remove_one where it samples.
@@ -35,7 +37,8 @@ class Budget:
 
     def __post_init__(self) -> None:
         check_scalar("epsilon", self.epsilon)
-        check_positive("epsilon", self.epsilon)
+        if self.epsilon != math.inf:
+            check_positive("epsilon", self.epsilon)
         check_probability("delta", self.delta)
         if self.relation is not None:
             object.__setattr__(self, "relation", resolve_relation(self.relation))

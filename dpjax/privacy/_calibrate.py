@@ -7,7 +7,7 @@ from dp_accounting import NeighboringRelation
 from dp_accounting import dp_event as dpe
 from scipy import optimize
 
-from dpjax.core._checks import check_int, check_nonnegative, check_rate
+from dpjax.core._checks import check_finite, check_int, check_nonnegative, check_rate
 from dpjax.privacy._budget import Budget
 from dpjax.privacy._guarantee import Guarantee
 from dpjax.privacy._relations import RelationLike, resolve_relation
@@ -211,6 +211,7 @@ def max_steps(
         7
     """
     resolved = _agreed_relation(budget, relation)
+    check_finite("epsilon", budget.epsilon)
 
     def fits(steps: int) -> bool:
         failure = steps * failure_probability_per_step
@@ -241,6 +242,7 @@ def _agreed_relation(budget: Budget, relation: RelationLike | None) -> Neighbori
 
 
 def _check_possible(budget: Budget, failure_probability: float) -> None:
+    check_finite("epsilon", budget.epsilon)
     check_nonnegative("failure_probability", failure_probability)
     # at infinite noise the least epsilon is 0 and costs 2 p
     if 2 * failure_probability >= budget.delta:

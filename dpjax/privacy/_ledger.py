@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import Any, Self
 
+from dpjax.core._checks import check_finite
 from dpjax.privacy._budget import Budget
 from dpjax.privacy._budget_exceeded import BudgetExceeded
 from dpjax.privacy._compose import compose_guarantees
@@ -99,6 +100,9 @@ class Ledger(LedgerViews):
         self._store: LedgerFile | _Memory
         self._cached: tuple[dict[str, Any], State] | None = None
         self._closed = False
+        for asked in (path_or_budget, budget):
+            if isinstance(asked, Budget):
+                check_finite("epsilon", asked.epsilon)
         if isinstance(path_or_budget, Budget):
             if budget is not None:
                 raise TypeError("give Ledger(path, budget) or Ledger(budget), got two budgets")

@@ -21,6 +21,7 @@ from dpjax.problems._parts import ByField as ByField
 from dpjax.problems._parts import ByLabelAndGroup as ByLabelAndGroup
 from dpjax.problems._parts import ByTable as ByTable
 from dpjax.problems._parts import PartRule as PartRule
+from dpjax.problems._query_release import QueryRelease as QueryRelease
 from dpjax.problems._rate_constrained import RateConstrained as RateConstrained
 from dpjax.problems._risk import Risk as Risk
 from dpjax.problems._saddle import Saddle as Saddle

@@ -31,6 +31,7 @@ from dpjax.testing import _learner_entries as _learner_entries
 from dpjax.testing import _noise_entries as _noise_entries
 from dpjax.testing import _nonconvex_entries as _nonconvex_entries
 from dpjax.testing import _online_entries as _online_entries
+from dpjax.testing import _query_entries as _query_entries
 from dpjax.testing import _solver_entries as _solver_entries
 from dpjax.testing._cases import AggregatorCase, SamplerCase, TransformCase
 from dpjax.testing._registry import register

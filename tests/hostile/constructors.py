@@ -358,6 +358,21 @@ HOST = {
     "calibrate_gaussian": row(
         R.calibrate_gaussian, {"budget": _BUDGET, "steps": 1}, rate=(1.0, RATE)
     ),
+    "bounded_range_rho": row(R.bounded_range_rho, eta=_SWEPT),
+    "bounded_range_eta": row(R.bounded_range_eta, rho=_SWEPT),
+    "bounded_range_delta": row(
+        R.bounded_range_delta, eta=(0.1, nonnegative()), draws=_STEPS, epsilon=(1.0, nonnegative())
+    ),
+    "bounded_range_epsilon": row(
+        R.bounded_range_epsilon, eta=(0.1, nonnegative()), draws=_STEPS, delta=(1e-5, PROBABILITY)
+    ),
+    "BoundedRangeGuarantee": row(
+        R.BoundedRangeGuarantee,
+        eta=(0.1, nonnegative()),
+        draws=_STEPS,
+        relation=("replace_one", Choice()),
+    ),
+    "calibrate_bounded_range": row(R.calibrate_bounded_range, {"budget": _BUDGET}, draws=_STEPS),
     "joint_poisson_event": row(
         R.joint_poisson_event, {"gaussian": 1.0}, rate=(0.1, RATE), steps=_STEPS
     ),

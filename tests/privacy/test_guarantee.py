@@ -12,7 +12,7 @@ from dp_accounting import dp_event as dpe
 from dp_accounting.rdp import RdpAccountant
 from scipy import optimize, stats
 
-from dpjax.privacy import Budget, Guarantee, joint_poisson_event, resolve_relation
+from dpjax.privacy import Budget, Guarantee, joint_poisson_event, resolve_relation, zcdp_budget
 
 DELTA = 1e-5
 
@@ -226,7 +226,8 @@ def test_delta_must_be_a_probability(value):
             r"sampling_probability must lie in \[0, 1\], got 1.5",
         ),
         (lambda: Budget(0.0, 1e-5), r"epsilon must be > 0, got 0.0"),
-        (lambda: Budget(math.inf, 1e-5), r"epsilon must be finite, got inf"),
+        (lambda: Budget(-math.inf, 1e-5), r"epsilon must be finite, got -inf"),
+        (lambda: zcdp_budget(Budget(math.inf, 1e-5)), r"epsilon must be finite, got inf"),
         (lambda: Budget(1.0, 1.0), r"delta must lie in \(0, 1\), got 1.0"),
         (lambda: Budget(1.0, 1e-5, "replace"), r"replace_special.*got 'replace'"),
     ],

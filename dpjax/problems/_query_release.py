@@ -1,0 +1,94 @@
+"""Query release: the answers of a workload on records, to be matched by a distribution."""
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.typing import ArrayLike
+
+from dpjax.core import PyTree, check_int, is_traced, register_dataclass, static_field, wide
+from dpjax.privacy import RelationLike, resolve_relation
+from dpjax.queries import QuerySensitivity
+
+_BYTES = 4 * 8  # float32 vectors over the universe that a solver may hold at once
+
+
+@register_dataclass
+@dataclasses.dataclass(frozen=True)
+class QueryRelease:
+    r"""Find a distribution p over the universe whose answers are those of the records.
+
+    $$ \min_p \max_j |\langle q_j, P_n - p \rangle| $$
+
+    with $P_n$ the distribution of the records, codes `[n, A]` or cells `[n]`, *secret*; all else is
+    *public*.
+
+    Args:
+      workload: The queries, a `dpjax.queries.Workload`.
+      max_bytes: Most memory that vectors over the universe may take, eight of them in float32
+        (static).
+      sensitivities: Of the workload under replace-one and add-or-remove-one; computed from it
+        (static).
+
+    Raises:
+      TypeError: If the workload is none.
+      ValueError: If the universe is too large for `max_bytes`.
+
+    Example:
+      >>> import dpjax
+      >>> domain = dpjax.queries.Domain({"sex": 2, "age": 10})
+      >>> problem = QueryRelease(dpjax.queries.Marginals.all_kway(domain, 2))
+      >>> problem.sensitivity("replace_one").score_range
+      2.0
+    """
+
+    workload: Any
+    max_bytes: int = static_field(default=16 * 2**30)
+    sensitivities: tuple[QuerySensitivity, QuerySensitivity] | None = static_field(default=None)
+
+    def __post_init__(self) -> None:
+        check_int("max_bytes", self.max_bytes, minimum=1)
+        if self.sensitivities is not None or is_traced(self.workload):
+            return
+        if not hasattr(self.workload, "answers_of_records"):
+            if isinstance(self.workload, str | bytes | int | float | None):
+                raise TypeError(f"workload must be of dpjax.queries, got {self.workload!r}")
+            return  # a placeholder of a pytree
+        size = int(self.workload.universe_size)
+        if size * _BYTES > self.max_bytes:
+            raise ValueError(
+                f"the universe has {size:,} cells, whose vectors take {size * _BYTES / 2**30:.3g} "
+                f"GiB, above max_bytes = {self.max_bytes / 2**30:.3g} GiB: drop attributes, merge "
+                "categories, or release groups of attributes one by one"
+            )
+        both = tuple(map(self.workload.sensitivity, ("replace_one", "add_or_remove_one")))
+        object.__setattr__(self, "sensitivities", both)
+
+    def sensitivity(self, relation: RelationLike) -> QuerySensitivity:
+        """How far one record moves sums of the queries (host, static)."""
+        assert self.sensitivities is not None
+        return self.sensitivities[resolve_relation(relation).name != "REPLACE_ONE"]
+
+    def check(self, records: PyTree) -> None:
+        """Raises unless there are records, all of them in the universe."""
+        if np.shape(records)[:1] == (0,):
+            raise ValueError("records must be n >= 1 of them, got none")
+        self.workload.record_cells(records)
+
+    def answers(self, records: ArrayLike, num_records: Any) -> jax.Array:
+        """Sums of the queries over the records by the *public* `num_records`, `[m]` (*secret*)."""
+        return wide(self.workload.answers(self.workload.histogram(records))) / num_records
+
+    def targets(self, records: ArrayLike, num_records: Any) -> jax.Array:
+        r"""What selections compare with a distribution's answers, `[m]` (*secret*).
+
+        $$ \langle q_j, h \rangle - c_j (\sum_z h_z - 1) $$
+
+        with h the histogram by `num_records` and $c_j$ the mid-range of $q_j$: as if the queries
+        were centred there, which halves what a record that comes or goes can do. With as many
+        records as `num_records` these are the answers.
+        """
+        surplus = jnp.shape(records)[0] / num_records - 1
+        return self.answers(records, num_records) - wide(self.workload.centre) * surplus

@@ -1,0 +1,14 @@
+"""Domains of tables, and families of linear queries over their cells as operators."""
+
+from dpjax.queries._concat import Concat as Concat
+from dpjax.queries._dense import Dense as Dense
+from dpjax.queries._domain import Domain as Domain
+from dpjax.queries._halfspace import Halfspace as Halfspace
+from dpjax.queries._hierarchy import Hierarchy as Hierarchy
+from dpjax.queries._marginals import Marginals as Marginals
+from dpjax.queries._prefix import Prefix as Prefix
+from dpjax.queries._sensitivity import QuerySensitivity as QuerySensitivity
+from dpjax.queries._sensitivity import query_sensitivity as query_sensitivity
+from dpjax.queries._sparse import Sparse as Sparse
+from dpjax.queries._workload import CellRecords as CellRecords
+from dpjax.queries._workload import Workload as Workload

@@ -1,0 +1,104 @@
+"""Queries given as a matrix."""
+
+import dataclasses
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.typing import ArrayLike
+
+from dpjax.core import check_shape, register_dataclass, static_field, wide
+from dpjax.privacy._relations import RelationLike
+from dpjax.queries._columns import dense_constants, held_entries, known_array
+from dpjax.queries._sensitivity import QuerySensitivity, query_sensitivity
+from dpjax.queries._workload import CellRecords, checked_vector, query_index
+
+_HIGHEST = jax.lax.Precision.HIGHEST  # scores must not be rounded to half precision
+
+
+@register_dataclass
+@dataclasses.dataclass(frozen=True, eq=False)
+class Dense(CellRecords):
+    r"""Queries given as a matrix of any finite real entries; records are indices of cells.
+
+    $q_j(z) = M_{jz}$
+
+    For few cells or few queries: it holds $mk$ numbers, and reads them all for every answer. See
+    `Workload` for the methods. Integers of at most 127 keep counts whole.
+
+    Guarantee: sensitivities come from the entries themselves, in the precision in which they are
+    held. All are exact (rounded up) but `l2_answers` under replace-one where $k^2 m > 2^{33}$, then
+    an upper bound: at most twice the largest distance of a column from a centre.
+
+    Args:
+      matrix: One row a query, `[m, k]`, integers or floats (*public*, data).
+
+    Raises:
+      TypeError: If the entries are no real numbers.
+      ValueError: If the matrix is not of two axes, is empty, or holds a NaN or an infinity.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> dense = Dense([[1, 0, 1], [0, 2, -1]])
+      >>> dense.answers(jnp.array([3, 0, 2])).tolist()
+      [5, -2]
+      >>> dense.sensitivity("replace_one").value_range
+      3.0
+    """
+
+    matrix: ArrayLike
+    _checked: bool = static_field(default=False, repr=False)
+
+    def __post_init__(self) -> None:
+        if self._checked:  # when it was made: a pytree is rebuilt often, and of placeholders
+            return
+        check_shape("matrix", self.matrix, (None, None))
+        if 0 in np.shape(self.matrix):
+            shape = list(np.shape(self.matrix))
+            raise ValueError(f"matrix must have >= 1 row and column, got shape {shape}")
+        object.__setattr__(self, "matrix", held_entries("matrix", self.matrix))
+        object.__setattr__(self, "_checked", True)
+
+    @property
+    def num_queries(self) -> int:
+        """Number of rows."""
+        return jnp.shape(self.matrix)[0]
+
+    @property
+    def universe_size(self) -> int:
+        """Number of columns."""
+        return jnp.shape(self.matrix)[1]
+
+    @property
+    def centre(self) -> jax.Array:
+        """Mid-range of each row, `[m]`."""
+        array = wide(self.matrix)
+        return jnp.min(array, axis=1) / 2 + jnp.max(array, axis=1) / 2
+
+    def answers(self, p: ArrayLike) -> jax.Array:
+        """$Mp$, `[m]`, for `p` `[k]`."""
+        vector = checked_vector("p", p, self.universe_size)
+        return jnp.matmul(self.matrix, vector, precision=_HIGHEST)
+
+    def adjoint(self, v: ArrayLike) -> jax.Array:
+        """$M^T v$, `[k]`, for `v` `[m]`."""
+        vector = checked_vector("v", v, self.num_queries)
+        return jnp.matmul(vector, self.matrix, precision=_HIGHEST)
+
+    def row(self, j: ArrayLike) -> jax.Array:
+        """Row `j`, `[k]`; `j` may be traced."""
+        return wide(jnp.asarray(self.matrix)[query_index(j, self.num_queries)])
+
+    def answer_of_record(self, record: ArrayLike) -> jax.Array:
+        """A column, `[m]` (*secret*)."""
+        cell = self.record_cells(jnp.asarray(record)[None])[0]
+        return wide(jnp.asarray(self.matrix)[:, cell])
+
+    def sensitivity(self, relation: RelationLike) -> QuerySensitivity:
+        """How far one record moves the sum over the records (host; computed once)."""
+        return query_sensitivity(relation, **self._constants, universe_size=self.universe_size)
+
+    @functools.cached_property
+    def _constants(self) -> dict[str, float]:
+        return dense_constants(known_array("matrix", self.matrix))

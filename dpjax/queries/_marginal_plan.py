@@ -1,0 +1,224 @@
+"""In what order to sum a cube out so that many marginal tables share the work. Host only."""
+
+import dataclasses
+import functools
+import itertools
+import math
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+Axes = tuple[int, ...]
+_MOST_GROUPS = 8
+# costs, in cells read: of one operation; of cells read along a short innermost axis, by a factor
+_OPERATION = 30_000
+_SHORT, _SLOWDOWN = 32, 8
+# a product of sub-cliques may compute this many times the cells asked for, and so many more
+_SURPLUS, _FREE = 4, 4096
+
+
+@dataclasses.dataclass(frozen=True)
+class Node:
+    """A table over some groups of attributes, summed out of its parent's; -1: the whole cube."""
+
+    parent: int
+    groups: Axes
+
+
+@dataclasses.dataclass(frozen=True)
+class Finish:
+    """The tables of a product of sub-cliques, out of the node that touches the same groups.
+
+    Attributes:
+      node: Position of the node.
+      kept: For each of its groups, the sub-cliques to keep (positions of attributes), whose cells
+        stand side by side; the group alone where all of it is kept.
+      widths: For each of its groups, the number of these cells.
+    """
+
+    node: int
+    kept: tuple[tuple[Axes, ...], ...]
+    widths: Axes
+
+    @property
+    def size(self) -> int:
+        """Cells it computes."""
+        return math.prod(self.widths)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Plan:
+    """How the marginal tables of some cliques are computed.
+
+    Attributes:
+      shape: Sizes of the attributes.
+      groups: Runs of adjacent attributes, each treated as one axis.
+      nodes: Parents before children.
+      finishes: Their outputs, one after another, hold every answer, and maybe others.
+      index: Where in these outputs each answer is, `[m]`.
+      inverse: Which answer each output is, m for none.
+    """
+
+    shape: Axes
+    groups: tuple[Axes, ...]
+    nodes: tuple[Node, ...]
+    finishes: tuple[Finish, ...]
+    index: np.ndarray
+    inverse: np.ndarray
+
+    def sizes(self, groups: Axes) -> Axes:
+        """Cells of each of these groups."""
+        return tuple(cells(self.shape, self.groups[group]) for group in groups)
+
+
+def cells(shape: Axes, axes: Axes) -> int:
+    """Cells of a table over some attributes."""
+    return math.prod(shape[axis] for axis in axes)
+
+
+@functools.lru_cache(maxsize=64)
+def plan_for(shape: Axes, cliques: tuple[Axes, ...]) -> Plan:
+    """The cheapest plan over a few ways to group the attributes."""
+    plans = (_plan(shape, groups, cliques) for groups in _groupings(shape))
+    plan = min(plans, key=_cost)
+    index = _index(plan, cliques)
+    inverse = np.full(sum(finish.size for finish in plan.finishes), len(index), np.int32)
+    inverse[index] = np.arange(len(index), dtype=np.int32)
+    return dataclasses.replace(plan, index=index, inverse=inverse)
+
+
+def contractions(plan: Plan, finish: Finish) -> list[int]:
+    """Axes of the node to contract, in order: what shrinks it most goes first."""
+    groups = plan.nodes[finish.node].groups
+    sizes = plan.sizes(groups)
+    axes = [
+        axis
+        for axis, (group, kept) in enumerate(zip(groups, finish.kept, strict=True))
+        if kept != (plan.groups[group],)
+    ]
+    # of equals the last, which moves no data
+    return sorted(axes, key=lambda axis: (finish.widths[axis] / sizes[axis], -axis))
+
+
+def columns(shape: Axes, group: Axes, kept: tuple[Axes, ...]) -> np.ndarray:
+    """The 0/1 matrix `[cells of the group, width]` of membership in the sub-cliques' cells."""
+    codes = dict(zip(group, np.indices([shape[a] for a in group]), strict=True))
+    blocks = []
+    for part in kept:
+        index = np.ravel_multi_index([codes[a] for a in part], [shape[a] for a in part])
+        blocks.append(index.reshape(-1, 1) == np.arange(cells(shape, part)).reshape(1, -1))
+    return np.concatenate(blocks, axis=1)
+
+
+def _groupings(shape: Axes) -> list[tuple[Axes, ...]]:
+    """For each number of groups, the runs of attributes of the least total size."""
+    counts = range(1, min(len(shape), _MOST_GROUPS) + 1)
+    found = [_balanced(shape, count, last) for last in (1, _SHORT) for count in counts]
+    return list(dict.fromkeys(groups for groups in found if groups))
+
+
+def _balanced(shape: Axes, count: int, shortest: int) -> tuple[Axes, ...] | None:
+    """Cuts into `count` runs, the last of `shortest` cells or more; None where there are none."""
+
+    @functools.cache
+    def best(end: int, runs: int) -> tuple[float, Axes]:
+        """Least total size of that many runs of the first attributes, and where they end."""
+        if runs == 0:
+            return (0.0, ()) if end == 0 else (math.inf, ())
+        options: list[tuple[float, Axes]] = [(math.inf, ())]
+        for start in range(runs - 1, end):
+            size = math.prod(shape[start:end])
+            if end < len(shape) or size >= shortest:
+                total, ends = best(start, runs - 1)
+                options.append((total + size, (*ends, end)))
+        return min(options)
+
+    total, ends = best(len(shape), count)
+    if total == math.inf:
+        return None
+    return tuple(tuple(range(start, end)) for start, end in itertools.pairwise((0, *ends)))
+
+
+def _plan(shape: Axes, groups: tuple[Axes, ...], cliques: tuple[Axes, ...]) -> Plan:
+    """The plan of one grouping, without its indices."""
+    parts: dict[Axes, list[tuple[Axes, ...]]] = {}
+    for clique in cliques:
+        cut = [tuple(axis for axis in group if axis in clique) for group in groups]
+        touched = tuple(position for position, part in enumerate(cut) if part)
+        parts.setdefault(touched, []).append(tuple(part for part in cut if part))
+    nodes = [Node(-1, tuple(range(len(groups))))]
+    _grow(nodes, 0, list(parts), [cells(shape, group) for group in groups])
+    finishes = []
+    for position, node in enumerate(nodes):
+        for product in _products(shape, parts.get(node.groups, [])):
+            kept = tuple(tuple(dict.fromkeys(column)) for column in zip(*product, strict=True))
+            widths = tuple(sum(cells(shape, part) for part in column) for column in kept)
+            finishes.append(Finish(position, kept, widths))
+    none = np.zeros(0, np.int32)
+    return Plan(shape, groups, tuple(nodes), tuple(finishes), none, none)
+
+
+def _grow(nodes: list[Node], at: int, targets: list[Axes], sizes: Sequence[int]) -> None:
+    """Adds the way from a node to the targets under it: the largest missing group goes first."""
+    own = nodes[at].groups
+    left = [target for target in targets if target != own]
+    used = set().union(*targets)
+    for group in sorted(own, key=lambda g: (g in used, -sizes[g])):
+        without = [target for target in left if group not in target]
+        if without:
+            left = [target for target in left if group in target]
+            nodes.append(Node(at, tuple(sorted(set().union(*without)))))
+            _grow(nodes, len(nodes) - 1, without, sizes)
+
+
+def _products(shape: Axes, cliques: list[tuple[Axes, ...]]) -> Iterator[list[tuple[Axes, ...]]]:
+    """Splits cliques, each cut along the groups, until products of their parts waste little."""
+    degrees: dict[Axes, list[tuple[Axes, ...]]] = {}
+    for clique in cliques:
+        degrees.setdefault(tuple(map(len, clique)), []).append(clique)
+    waiting = list(degrees.values())
+    while waiting:
+        some = waiting.pop()
+        factors = [list(dict.fromkeys(parts)) for parts in zip(*some, strict=True)]
+        asked = sum(math.prod(cells(shape, part) for part in clique) for clique in some)
+        total = math.prod(sum(cells(shape, part) for part in parts) for parts in factors)
+        if len(some) == 1 or total <= _SURPLUS * asked + _FREE:
+            yield some
+            continue
+        axis = max(range(len(factors)), key=lambda i: len(factors[i]))
+        waiting += [[clique for clique in some if clique[axis] == part] for part in factors[axis]]
+
+
+def _cost(plan: Plan) -> float:
+    """Cells read, and more for what is slow."""
+    cost = 0.0
+    for node in plan.nodes[1:]:
+        above = plan.nodes[node.parent].groups
+        *_, last = plan.sizes(above)
+        slow = last < _SHORT and above[-1] in node.groups
+        cost += math.prod(plan.sizes(above)) * (_SLOWDOWN if slow else 1) + _OPERATION
+    for finish in plan.finishes:
+        sizes = plan.sizes(plan.nodes[finish.node].groups)
+        size = math.prod(sizes)
+        for axis in contractions(plan, finish):
+            cost += size * finish.widths[axis] + _OPERATION
+            size = size // sizes[axis] * finish.widths[axis]
+        cost += finish.size
+    return cost
+
+
+def _index(plan: Plan, cliques: tuple[Axes, ...]) -> np.ndarray:
+    """Where in the outputs each answer is, `[m]`."""
+    blocks: dict[Axes, np.ndarray] = {}
+    start = 0
+    for finish in plan.finishes:
+        places = np.arange(start, start + finish.size, dtype=np.int32).reshape(finish.widths)
+        start += finish.size
+        slices = []
+        for kept in finish.kept:
+            ends = list(itertools.accumulate(cells(plan.shape, part) for part in kept))
+            slices.append(list(zip(kept, map(slice, [0, *ends], ends), strict=False)))
+        for chosen in itertools.product(*slices):
+            clique = tuple(axis for part, _ in chosen for axis in part)
+            blocks[clique] = places[tuple(place for _, place in chosen)].reshape(-1)
+    return np.concatenate([blocks[clique] for clique in cliques])

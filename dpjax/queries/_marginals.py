@@ -1,0 +1,243 @@
+"""Marginal tables: how many records have each combination of values of some attributes."""
+
+import dataclasses
+import functools
+import itertools
+import math
+from collections.abc import Iterable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.typing import ArrayLike
+
+from dpjax.core import check_int, check_shape, register_dataclass
+from dpjax.privacy._relations import RelationLike
+from dpjax.queries._cells import strides
+from dpjax.queries._domain import Domain
+from dpjax.queries._marginal_passes import all_answers, all_cells, cells_of
+from dpjax.queries._marginal_plan import Plan, plan_for
+from dpjax.queries._sensitivity import QuerySensitivity, query_sensitivity
+from dpjax.queries._workload import CellRecords, checked_vector, query_index
+
+_SHOWN = 5
+_MOST_QUERIES = 2**31
+
+
+@register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Marginals(CellRecords):
+    r"""All cells of the marginal tables of some cliques of attributes.
+
+    $$ \langle q_{C,c}, p\rangle = \sum_{z : z_C = c} p_z $$
+
+    The answers are the tables one after another, in the order of the cliques, each in C order over
+    its attributes. One pass reads the cube about once more than the largest clique has attributes,
+    however many cliques there are: it sums runs of attributes out first, and the tables share these
+    sums. Nothing of size `m` times `k` is formed.
+
+    Guarantee: none by itself. A record counts in one cell of each of the N tables: replacing it
+    moves n times the answers by at most $\sqrt{2N}$ in the l2 norm, adding it by $\sqrt N$
+    (`sensitivity`).
+
+    | records | effect |
+    | --- | --- |
+    | none | a histogram of zeros; no mean, ValueError |
+    | a code out of range | ValueError with its column; where traced, the nearest code counts |
+
+    Args:
+      domain: The attributes (*public*, static).
+      cliques: For each table the names of its attributes, in any order; they are kept in the
+        domain's (*public*, static).
+
+    Raises:
+      TypeError: If a clique is a text and not several names.
+      ValueError: If there is no clique, one is empty or given twice, an attribute is unknown or
+        twice in a clique, or there are $2^{31}$ cells or queries or more.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> domain = Domain({"sex": 2, "race": 3, "age": 2})
+      >>> pairs = Marginals.all_kway(domain, 2)
+      >>> pairs.cliques, pairs.num_queries
+      ((('sex', 'race'), ('sex', 'age'), ('race', 'age')), 16)
+      >>> counts = pairs.histogram(domain.encode([[0, 2, 1], [1, 2, 1], [1, 0, 0]]))
+      >>> pairs.table(pairs.answers(counts), ("race", "age")).tolist()
+      [[1, 0], [0, 0], [0, 2]]
+    """
+
+    domain: Domain = dataclasses.field(metadata={"static": True})
+    cliques: Any = dataclasses.field(metadata={"static": True})
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.domain, Domain):
+            raise TypeError(f"domain must be a Domain, got {type(self.domain).__name__}")
+        self.domain.check_enumerable()
+        if isinstance(self.cliques, str):
+            raise TypeError(f"cliques must be a sequence of cliques, got {self.cliques!r}")
+        axes = [self.domain.axes(clique) for clique in self.cliques]
+        names = tuple(tuple(self.domain.attributes[a] for a in clique) for clique in axes)
+        if not names:
+            raise ValueError("cliques must be >= 1 of them, got none")
+        if () in names:
+            raise ValueError("a clique must have >= 1 attribute, got an empty one")
+        if len(set(names)) < len(names):
+            twice = next(clique for clique in names if names.count(clique) > 1)
+            raise ValueError(f"cliques must be distinct sets, got {twice} twice")
+        object.__setattr__(self, "cliques", names)
+        if self.num_queries >= _MOST_QUERIES:
+            raise ValueError(
+                f"there must be < 2**31 queries, got {self.num_queries}: ask for fewer or smaller "
+                "cliques"
+            )
+
+    @classmethod
+    def all_kway(cls, domain: Domain, k: int) -> "Marginals":
+        """All tables of k attributes, in lexicographic order of their positions.
+
+        Args:
+          domain: The attributes (*public*).
+          k: Attributes a table, from 1 to all of them (*public*).
+
+        Raises:
+          ValueError: If `k` is out of range.
+
+        Example:
+          >>> Marginals.all_kway(Domain({"a": 2, "b": 2, "c": 3}), 1).num_queries
+          7
+        """
+        check_int("k", k, minimum=1)
+        if k > len(domain.attributes):
+            raise ValueError(f"k must be <= {len(domain.attributes)} attributes, got {k}")
+        return cls(domain, tuple(itertools.combinations(domain.attributes, k)))
+
+    @functools.cached_property
+    def sizes(self) -> tuple[int, ...]:
+        """Cells of each clique's table."""
+        return tuple(math.prod(self.domain.shape[a] for a in axes) for axes in self._axes)
+
+    @functools.cached_property
+    def offsets(self) -> tuple[int, ...]:
+        """Where each clique's table begins among the answers."""
+        return (0, *itertools.accumulate(self.sizes))[:-1]
+
+    @functools.cached_property
+    def clique_of(self) -> np.ndarray:
+        """Which clique each query belongs to, `[m]` int32."""
+        return np.repeat(np.arange(len(self.sizes), dtype=np.int32), self.sizes)
+
+    @property
+    def num_queries(self) -> int:
+        """Number of queries m: the cells of all tables."""
+        return sum(self.sizes)
+
+    @property
+    def universe_size(self) -> int:
+        """Number of cells k."""
+        return self.domain.universe_size
+
+    @property
+    def centre(self) -> Any:
+        """Mid-range of the queries: 1/2; of a table of one cell, whose answer never varies, 1."""
+        if 1 not in self.sizes:
+            return 0.5
+        return np.where(np.array(self.sizes) == 1, 1.0, 0.5)[self.clique_of]
+
+    def answers(self, p: ArrayLike) -> jax.Array:
+        """The tables of `p` `[k]`, `[m]`; counts give counts, exactly, in their integer type."""
+        return all_answers(self._plan, checked_vector("p", p, self.universe_size))
+
+    def adjoint(self, v: ArrayLike) -> jax.Array:
+        """For each cell `[k]` the sum of `v` `[m]` over the answers that count it."""
+        return all_cells(self._plan, checked_vector("v", v, self.num_queries))
+
+    def row(self, j: ArrayLike) -> jax.Array:
+        """The cells that answer `j` counts, `[k]` of 0 and 1; `j` in [0, m) may be traced."""
+        j = query_index(j, self.num_queries)
+        starts = jnp.asarray(self.offsets, jnp.int32)
+        clique = jnp.sum(starts <= j, dtype=jnp.int32) - 1
+        steps = jnp.asarray(self._steps)[clique]
+        codes = (j - starts[clique]) // jnp.maximum(steps, 1)
+        return cells_of(self._plan, steps > 0, codes % jnp.asarray(self.domain.shape, jnp.int32))
+
+    def record_cells(self, records: ArrayLike) -> jax.Array:
+        """The cells `[n]` int32 of records `[n, A]`, as by `Domain.cells`."""
+        check_shape("records", records, (None, len(self.domain.shape)))
+        return self.domain.cells(records)
+
+    def answer_of_record(self, record: ArrayLike) -> jax.Array:
+        """The tables of one record `[A]`, `[m]`: a single 1 in each (*secret*)."""
+        check_shape("record", record, (len(self.domain.shape),))
+        codes = self.domain.record_codes(record)
+        places = jnp.asarray(self.offsets, jnp.int32) + jnp.asarray(self._steps) @ codes
+        return jnp.zeros(self.num_queries).at[places].set(1, unique_indices=True)
+
+    def table(self, answers: ArrayLike, clique: Iterable[str]) -> jax.Array:
+        """One clique's table out of all answers.
+
+        Args:
+          answers: `[m]`, or any vector of one number a query.
+          clique: Its attributes, in any order.
+
+        Returns:
+          The table, its axes in the domain's order.
+
+        Raises:
+          ValueError: If the clique is none of these, or `answers` has another shape.
+        """
+        check_shape("answers", answers, (self.num_queries,))
+        axes = self.domain.axes(clique)
+        if axes not in self._axes:
+            shown = list(self.cliques[:_SHOWN])
+            rest = len(self.cliques) - len(shown)
+            raise ValueError(
+                f"clique must be one of {shown}{f' and {rest} more' if rest else ''}, got "
+                f"{tuple(self.domain.attributes[a] for a in axes)}"
+            )
+        which = self._axes.index(axes)
+        block = jnp.asarray(answers)[self.offsets[which] :][: self.sizes[which]]
+        return block.reshape([self.domain.shape[a] for a in axes])
+
+    def sensitivity(self, relation: RelationLike) -> QuerySensitivity:
+        r"""How far one record moves the counts of the tables.
+
+        Of N tables, replacing a record moves two cells of each that has more than one; adding one
+        moves a cell of each.
+
+        Args:
+          relation: A `dp_accounting.NeighboringRelation` or its lower-case name (*public*).
+
+        Returns:
+          Range 1, $\sqrt{2N}$ and $\sqrt N$ in the l2 norm of all answers; 1 in a single one.
+
+        Example:
+          >>> pairs = Marginals.all_kway(Domain({"a": 2, "b": 2, "c": 2}), 2)
+          >>> round(pairs.sensitivity("replace_one").l2_answers ** 2, 6)
+          6.0
+        """
+        varied = sum(size > 1 for size in self.sizes)
+        return query_sensitivity(
+            relation,
+            value_range=min(varied, 1),
+            largest=1.0,
+            l2_replaced=math.sqrt(2 * varied),
+            l2_record=math.sqrt(len(self.sizes)),
+            universe_size=self.universe_size,
+        )
+
+    @functools.cached_property
+    def _axes(self) -> tuple[tuple[int, ...], ...]:
+        return tuple(self.domain.axes(clique) for clique in self.cliques)
+
+    @functools.cached_property
+    def _plan(self) -> Plan:
+        return plan_for(self.domain.shape, self._axes)
+
+    @functools.cached_property
+    def _steps(self) -> np.ndarray:
+        """How far a code moves within each clique's table, `[N, A]` int32; 0 where it does not."""
+        steps = np.zeros((len(self._axes), len(self.domain.shape)), np.int32)
+        for row, axes in zip(steps, self._axes, strict=True):
+            row[list(axes)] = strides([self.domain.shape[a] for a in axes])
+        return steps

@@ -1,0 +1,141 @@
+"""Queries given by their entries that are not zero."""
+
+import dataclasses
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.typing import ArrayLike
+from scipy import sparse
+
+from dpjax.core import check_finite, check_int, check_shape, register_dataclass, static_field, wide
+from dpjax.privacy._relations import RelationLike
+from dpjax.queries._columns import held_entries, known_array, sparse_constants
+from dpjax.queries._sensitivity import QuerySensitivity, query_sensitivity
+from dpjax.queries._workload import CellRecords, checked_codes, checked_vector, query_index
+
+
+@register_dataclass
+@dataclasses.dataclass(frozen=True, eq=False)
+class Sparse(CellRecords):
+    r"""Queries given by coordinates; records are indices of cells.
+
+    $q_j(z) = \sum_{i : (rows_i, columns_i) = (j, z)} values_i$
+
+    Entries given twice add up, once, when it is made. See `Workload` for the methods: `answers` and
+    `adjoint` gather and sum over the entries. Integers of at most 127 keep counts whole.
+
+    Guarantee: sensitivities come from the entries themselves, in the precision in which they are
+    held. All are exact (rounded up) but `l2_answers` under replace-one where $k^2$ times the
+    entries of a column exceeds $2^{33}$, then an upper bound: twice the largest distance of a
+    column from a centre, or $\sqrt 2$ times the largest norm if nothing is negative.
+
+    Args:
+      rows: The query of each entry, `[e]` integers in [0, m) (*public*, data, known).
+      columns: Its cell, `[e]` integers in [0, k) (*public*, data, known).
+      values: Its value, `[e]`, any finite integers or floats (*public*, data, known).
+      num_queries: m (*public*, static).
+      universe_size: k (*public*, static).
+
+    Raises:
+      TypeError: If the indices are no integers, or the values no real numbers.
+      ValueError: If shapes differ, an index is out of range, a value is NaN or infinite, or one is
+        traced.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> sparse = Sparse([0, 0, 1], [0, 2, 1], [1, 1, 2], num_queries=2, universe_size=3)
+      >>> sparse.answers(jnp.array([3, 0, 2])).tolist()
+      [5, 0]
+      >>> sparse.adjoint(jnp.array([1.0, 0.5])).tolist()
+      [1.0, 1.0, 1.0]
+    """
+
+    rows: ArrayLike
+    columns: ArrayLike
+    values: ArrayLike
+    num_queries: int = dataclasses.field(metadata={"static": True})
+    universe_size: int = dataclasses.field(metadata={"static": True})
+    _checked: bool = static_field(default=False, repr=False)
+
+    def __post_init__(self) -> None:
+        if self._checked:  # when it was made: a pytree is rebuilt often, and of placeholders
+            return
+        for name in ("num_queries", "universe_size"):
+            check_int(name, getattr(self, name), minimum=1)
+            object.__setattr__(self, name, int(getattr(self, name)))
+        values, shape = self.values, (self.num_queries, self.universe_size)
+        check_shape("values", values, (None,))
+        for name, size in zip(("rows", "columns"), shape, strict=True):
+            checked_codes(name, getattr(self, name), np.shape(values), size)
+        where = tuple(known_array(name, getattr(self, name)) for name in ("rows", "columns"))
+        check_finite("values", values)
+        given = (known_array("values", values), tuple(index.astype(np.int32) for index in where))
+        # by row, and what is given twice added
+        coo = sparse.coo_array(given, shape=shape).tocsr().tocoo()
+        object.__setattr__(self, "rows", jnp.asarray(coo.row, jnp.int32))
+        object.__setattr__(self, "columns", jnp.asarray(coo.col, jnp.int32))
+        object.__setattr__(self, "values", held_entries("values", coo.data))
+        object.__setattr__(self, "_checked", True)
+
+    @classmethod
+    def from_matrix(cls, matrix: Any) -> "Sparse":
+        """The queries of a SciPy sparse matrix, or of an array with many zeros, `[m, k]`.
+
+        Example:
+          >>> Sparse.from_matrix([[0, 0, 1], [2, 0, 0]]).columns.tolist()
+          [2, 0]
+        """
+        coo = sparse.coo_array(matrix)
+        check_shape("matrix", coo, (None, None))
+        m, k = coo.shape
+        return cls(coo.row, coo.col, coo.data, num_queries=m, universe_size=k)
+
+    @property
+    def centre(self) -> jax.Array:
+        """Mid-range of each row, `[m]`."""
+        given = jax.ops.segment_sum(jnp.ones_like(self.rows), self.rows, self.num_queries)
+        values, full = wide(self.values), given == self.universe_size
+        high = jax.ops.segment_max(values, self.rows, self.num_queries)
+        low = jax.ops.segment_min(values, self.rows, self.num_queries)
+        # the other entries are 0
+        high = jnp.where(full, high, jnp.maximum(high, 0.0))
+        low = jnp.where(full, low, jnp.minimum(low, 0.0))
+        return high / 2 + low / 2
+
+    def answers(self, p: ArrayLike) -> jax.Array:
+        """$Mp$, `[m]`, for `p` `[k]`."""
+        vector = checked_vector("p", p, self.universe_size)
+        return _sums(self.values * vector[self.columns], self.rows, self.num_queries)
+
+    def adjoint(self, v: ArrayLike) -> jax.Array:
+        """$M^T v$, `[k]`, for `v` `[m]`."""
+        vector = checked_vector("v", v, self.num_queries)
+        return _sums(self.values * vector[self.rows], self.columns, self.universe_size)
+
+    def row(self, j: ArrayLike) -> jax.Array:
+        """Query `j`, `[k]`; `j` may be traced; one pass over the entries."""
+        here = self.rows == query_index(j, self.num_queries)
+        return _sums(wide(jnp.where(here, self.values, 0)), self.columns, self.universe_size)
+
+    def answer_of_record(self, record: ArrayLike) -> jax.Array:
+        """All queries at one record, `[m]` (*secret*); one pass over the entries."""
+        here = self.columns == self.record_cells(jnp.asarray(record)[None])[0]
+        return _sums(wide(jnp.where(here, self.values, 0)), self.rows, self.num_queries)
+
+    def sensitivity(self, relation: RelationLike) -> QuerySensitivity:
+        """How far one record moves the sum over the records (host; computed once)."""
+        return query_sensitivity(relation, **self._constants, universe_size=self.universe_size)
+
+    @functools.cached_property
+    def _constants(self) -> dict[str, float]:
+        where = tuple(known_array(name, getattr(self, name)) for name in ("rows", "columns"))
+        values = known_array("values", self.values).astype(np.float64)
+        shape = (self.num_queries, self.universe_size)
+        return sparse_constants(sparse.coo_array((values, where), shape=shape))
+
+
+def _sums(values: Any, segments: Any, size: int) -> jax.Array:
+    return jax.ops.segment_sum(values, segments, num_segments=size)

@@ -1,0 +1,253 @@
+"""Multiplicative weights with the exponential mechanism, and measurements."""
+
+import dataclasses
+import math
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from dp_accounting import dp_event as dpe
+
+from dpjax.core import (
+    PyTree,
+    check_int,
+    check_key,
+    register_dataclass,
+    static_field,
+)
+from dpjax.privacy import Budget, Guarantee, bounded_range_eta
+from dpjax.sampling import FullBatch
+from dpjax.solvers._query_budget import (
+    drawn_event,
+    drawn_rho,
+    gaussian_event,
+)
+from dpjax.solvers._query_state import ReleasedDistribution, distribution, log_of, select_query
+from dpjax.solvers._selection_release import check_selection
+
+
+class MWEMState(NamedTuple):
+    """State of `MWEM`.
+
+    Attributes:
+      weights: Of the queries, `[m]`; the distribution is the softmax of their `adjoint`.
+      average: Mean of the distributions, `[k]`.
+      chosen: Queries measured so far, `[T]` int32; -1 where there is none yet.
+      measured: Their noisy answers, `[T]`.
+      answers: Of the data, `[m]`: *secret*, and redacted.
+      targets: What selections compare with, `[m]`: *secret*, and redacted.
+      count: Steps so far, `[]` int32.
+      key: For the draws (*secret*).
+    """
+
+    weights: jax.Array
+    average: jax.Array
+    chosen: jax.Array
+    measured: jax.Array
+    answers: Any
+    targets: Any
+    count: jax.Array  # type: ignore[assignment]
+    key: jax.Array
+
+
+class MWEMInfo(NamedTuple):
+    """Released in a step: the query, `[]` int32, and its noisy answer, `[]`."""
+
+    index: jax.Array  # type: ignore[assignment]
+    measured: jax.Array
+
+
+@register_dataclass
+@dataclasses.dataclass(frozen=True)
+class MWEM:
+    r"""Select the worst query, measure it, and move a distribution towards all measurements.
+
+    In each of T steps a query j is drawn by the exponential mechanism from the gaps
+    $\pm \langle q_j, P_n - D \rangle$, measured, $y = \langle q_j, P_n \rangle + \sigma \xi$, and
+    the weights w of D, the softmax of $M^\top w$, take `replays` steps
+
+    $$ w_i \leftarrow w_i + \eta \, (y_i - \langle q_i, D \rangle) $$
+
+    over all queries measured so far.
+
+    Guarantee: a draw is of bounded range `score_range` / (`num_records` `noise_scale`); a record
+    moves a measurement by `answer_range` / `num_records`, and the noise is Gaussian. The event is T
+    times both. Under add-or-remove-one queries are scored centred at mid-range. Idealised in one
+    respect: scores are summed and sampled in floating point.
+
+    | input | effect |
+    | --- | --- |
+    | `noise_scale` or `stddev` 0 | no noise there; the event is non-private |
+    | no record | raises |
+
+    Attributes (data may be swept under `vmap`; static ones shape the program; all *public*):
+      sampler: `FullBatch(T)` (static).
+      noise_scale: Of the Gumbel noise on scores, in units of an answer (data).
+      stddev: sigma, in units of an answer (data).
+      num_records: n, by which counts are divided (data).
+      score_range: Range of the change of n times the scores by one record (static).
+      answer_range: Largest change of n times an answer by one record (static).
+      step_size: eta (data).
+      replays: Steps over the measurements after each (static).
+      relation: Neighbouring relation of the guarantee (static).
+
+    Raises:
+      ValueError: If a value is outside its bound.
+      TypeError: If the sampler is of another kind.
+
+    Source: Hardt, Ligett and McSherry 2012.
+    """
+
+    sampler: Any = dataclasses.field(metadata={"static": True})
+    noise_scale: Any
+    stddev: Any
+    num_records: Any
+    score_range: float = dataclasses.field(metadata={"static": True})
+    answer_range: float = dataclasses.field(metadata={"static": True})
+    step_size: Any = 1.0
+    replays: int = static_field(default=20)
+    relation: str = static_field(default="replace_one")
+
+    def __post_init__(self) -> None:
+        check_selection(self, ("step_size", "answer_range"), ("noise_scale", "stddev"))
+        check_int("replays", self.replays, minimum=1)
+
+    @classmethod
+    def for_budget(
+        cls,
+        problem: Any,
+        num_records: int,
+        budget: Budget,
+        *,
+        steps: int = 50,
+        **overrides: Any,
+    ) -> "MWEM":
+        """The solver of so many steps whose noise just meets the budget, half of it on each kind.
+
+        Args:
+          problem: `QueryRelease`; the workload is used, never data.
+          num_records: *Public* number of records (or near it, under add-or-remove-one).
+          budget: epsilon, delta and relation to meet; the relation defaults to replace-one.
+          steps: T.
+          **overrides: `step_size`, `replays`, or a noise at the caller's own risk of the budget.
+
+        Returns:
+          A solver whose `guarantee().epsilon(budget.delta) <= budget.epsilon`.
+
+        Raises:
+          ValueError: If a value is outside its bound, or the budget cannot be met.
+
+        Example:
+          >>> import dpjax
+          >>> workload = dpjax.queries.Marginals.all_kway(dpjax.queries.Domain({"a": 4, "b": 5}), 1)
+          >>> problem = dpjax.problems.QueryRelease(workload)
+          >>> solver = MWEM.for_budget(problem, 1000, dpjax.Budget(1.0, 1e-6), steps=5)
+          >>> solver.guarantee().epsilon(1e-6) <= 1.0
+          True
+        """
+        check_int("num_records", num_records, minimum=1)
+        check_int("steps", steps, minimum=1)
+        relation = budget.relation_or("replace_one").name.lower()
+        sensitivity = problem.sensitivity(relation)
+        # rho of Gaussian noise on an answer is (change / stddev)^2 / 2
+        each = drawn_rho(budget) / (2 * steps)
+        fields = {
+            "noise_scale": sensitivity.score_range
+            * (1 + 1e-12)
+            / (num_records * float(bounded_range_eta(each))),
+            "stddev": sensitivity.linf / (num_records * math.sqrt(2 * each)),
+            "num_records": num_records,
+            "score_range": sensitivity.score_range,
+            "answer_range": sensitivity.linf,
+            "relation": relation,
+        }
+        return cls(FullBatch(steps), **(fields | overrides))
+
+    def init(self, problem: Any, *, key: jax.Array) -> MWEMState:
+        """The state before the first step: uniform. The key (*secret*) is for the draws."""
+        check_key("key", key)
+        sensitivity = problem.sensitivity(self.relation)
+        for name, bound in (
+            ("score_range", sensitivity.score_range),
+            ("answer_range", sensitivity.linf),
+        ):
+            if bound > getattr(self, name) * (1 + 1e-9):
+                raise ValueError(
+                    f"{name} must be >= {bound} for this workload under {self.relation}, got "
+                    f"{getattr(self, name)}: for_budget sets it"
+                )
+        steps = self.sampler.steps
+        zeros = jnp.zeros(problem.workload.num_queries)
+        return MWEMState(
+            weights=zeros,
+            average=jnp.zeros(problem.workload.universe_size),
+            chosen=jnp.full(steps, -1, jnp.int32),
+            measured=jnp.zeros(steps),
+            answers=zeros,
+            targets=zeros,
+            count=jnp.zeros((), jnp.int32),
+            key=key,
+        )
+
+    def prologue(self, problem: Any, data: PyTree, state: MWEMState) -> MWEMState:
+        """Computes the answers, once."""
+        return state._replace(
+            answers=problem.answers(data, self.num_records),
+            targets=problem.targets(data, self.num_records),
+        )
+
+    def step(
+        self, problem: Any, batch: PyTree, mask: jax.Array, state: MWEMState
+    ) -> tuple[MWEMState, MWEMInfo]:
+        """One selection, one measurement, and the replays; records are not looked at."""
+        del batch, mask
+        workload = problem.workload
+        select, measure = jax.random.split(jax.random.fold_in(state.key, state.count))
+        gaps = state.targets - workload.answers(distribution(workload, state.weights))
+        index = select_query(select, gaps, 1 / jnp.asarray(self.noise_scale, float)).index
+        dtype = state.measured.dtype
+        noise = jnp.asarray(self.stddev, dtype) * jax.random.normal(measure, (), dtype)
+        value = (state.answers[index] + noise).astype(dtype)
+        chosen = state.chosen.at[state.count].set(index)
+        measured = state.measured.at[state.count].set(value)
+        there = chosen >= 0
+
+        def replay(_: int, weights: jax.Array) -> jax.Array:
+            answers = workload.answers(distribution(workload, weights))
+            moves = jnp.where(there, measured - answers[chosen], 0) * self.step_size
+            return weights.at[chosen].add(moves.astype(weights.dtype))
+
+        weights = jax.lax.fori_loop(0, self.replays, replay, state.weights)
+        now = distribution(workload, weights).astype(state.average.dtype)
+        average = state.average + (now - state.average) / (state.count + 1)
+        after = MWEMState(
+            weights,
+            average,
+            chosen,
+            measured,
+            state.answers,
+            state.targets,
+            state.count + 1,
+            state.key,
+        )
+        return after, MWEMInfo(index, value)
+
+    def finalize(self, problem: Any, state: MWEMState) -> ReleasedDistribution:
+        """The mean of the distributions after each step."""
+        return ReleasedDistribution(log_of(state.average), problem.workload.answers(state.average))
+
+    def redact(self, state: MWEMState) -> MWEMState:
+        """The state without what follows from the data directly."""
+        return state._replace(answers=None, targets=None)
+
+    def guarantee(self) -> Guarantee:
+        """The guarantee of the whole run (host)."""
+        n = float(self.num_records)
+        one = dpe.ComposedDpEvent(
+            [
+                drawn_event(self.score_range / n, float(self.noise_scale)),
+                gaussian_event(self.answer_range / n, float(self.stddev), self.relation),
+            ]
+        )
+        event = dpe.SelfComposedDpEvent(one, self.sampler.steps)
+        return Guarantee(event, self.relation, self.sampler.failure_probability())

@@ -1,0 +1,68 @@
+"""What a budget allows methods of query release, and the events of what they draw."""
+
+import math
+from typing import Any
+
+import jax.numpy as jnp
+from dp_accounting import dp_event as dpe
+
+from dpjax.privacy import (
+    Budget,
+    bounded_range_eta,
+    bounded_range_rho,
+    calibrate_gaussian,
+    zcdp_budget,
+)
+
+
+def drawn_rho(budget: Budget) -> float:
+    """Zero-concentrated budget; a hair less, since it is divided and multiplied again."""
+    return (1 - 1e-6) * zcdp_budget(budget, relation=budget.relation_or("replace_one"))
+
+
+def largest_range(budget: Budget, draws: int) -> float:
+    """The bounded range that each of so many draws may have."""
+    return float(bounded_range_eta(drawn_rho(budget) / draws))
+
+
+def drawn_event(change: float, noise_scale: float, *, pure: bool = False) -> dpe.DpEvent:
+    """Event of one draw whose scores change by a vector of range `change`.
+
+    Args:
+      change: Range of the change of the scores.
+      noise_scale: Of Gumbel noise, or of Laplace noise if `pure`.
+      pure: Whether only pure DP is known of the draw.
+    """
+    if noise_scale == 0:
+        return dpe.NonPrivateDpEvent()
+    eta = change / noise_scale
+    return dpe.ZCDpEvent(eta * math.tanh(eta / 2) if pure else float(bounded_range_rho(eta)))
+
+
+def gaussian_event(sensitivity: float, stddev: float, relation: str) -> dpe.DpEvent:
+    """Event of Gaussian noise on a vector of this l2 sensitivity under `relation`.
+
+    A noise multiplier is relative to the add-or-remove sensitivity, which `Guarantee` doubles under
+    replace-one.
+    """
+    if stddev == 0 or sensitivity == 0:
+        return dpe.NonPrivateDpEvent() if sensitivity else dpe.NoOpDpEvent()
+    return dpe.GaussianDpEvent((2 if relation == "replace_one" else 1) * stddev / sensitivity)
+
+
+def gaussian_stddev(sensitivity: float, budget: Budget, *, draws: int = 1) -> float:
+    """The least standard deviation of each of so many releases of this l2 sensitivity."""
+    relation = budget.relation_or("replace_one")
+    multiplier = calibrate_gaussian(1.0, 1, budget, relation=relation)
+    doubled = 2 if relation.name == "REPLACE_ONE" else 1
+    return (1 + 1e-12) * multiplier * sensitivity * math.sqrt(draws) / doubled
+
+
+def published_diameter(workload: Any) -> float:
+    """Largest l1 distance of two signed queries of the workload, nonnegative ones."""
+    return 2 * float(jnp.max(jnp.abs(workload.answers(jnp.ones(workload.universe_size)))))
+
+
+def histogram_change(relation: str) -> float:
+    """L2 norm of what a record changes of the counts of the cells."""
+    return math.sqrt(2) if relation == "replace_one" else 1.0

@@ -1,0 +1,157 @@
+"""The loop of query release by selection: compare, select, move, average."""
+
+import abc
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from dpjax.core import PyTree, check_choice, check_key, check_nonnegative, check_positive
+from dpjax.sampling import FullBatch
+from dpjax.solvers._query_state import (
+    ReleasedDistribution,
+    SelectionInfo,
+    SelectionState,
+    direction,
+    distribution,
+    log_of,
+    select_marginal,
+    select_query,
+)
+
+RELATIONS = ("replace_one", "add_or_remove_one", "replace_special")
+
+
+class SelectionRelease(abc.ABC):
+    r"""One loop for Frank-Wolfe, accelerated mirror descent and mirror descent-ascent.
+
+    With w the weights of the queries, $D = \mathrm{softmax}(M^\top w)$ and r the answers of a
+    reference, each step draws a vertex s (a signed query, or the signs of a whole marginal) and
+
+    $$ P[s] \propto e^{\beta_t \langle s, \mathrm{targets} - r \rangle}, \qquad
+       w \leftarrow (1 - \gamma_t) w + g_t s, \qquad
+       \bar D \leftarrow (1 - \lambda_t) \bar D + \lambda_t D $$
+
+    A method says what its `reference`, `sharpness`, `gains` and `share` are. Data enter through the
+    targets alone, which are computed once: a step reads no record.
+    """
+
+    sampler: Any
+    num_records: Any
+    score_range: float
+    relation: str
+    vertices: str = "queries"
+    averaged = True
+
+    @abc.abstractmethod
+    def reference(self, state: SelectionState) -> jax.Array:
+        """Answers of the distribution that the targets are compared with, `[m]`."""
+
+    @abc.abstractmethod
+    def sharpness(self, count: jax.Array) -> Any:
+        """The inverse temperature of the draw of step `count`, in units of 1 / answer."""
+
+    @abc.abstractmethod
+    def gains(self, count: jax.Array) -> tuple[Any, Any]:
+        """The share of the weights that is forgotten, and the weight of the vertex drawn."""
+
+    @abc.abstractmethod
+    def share(self, state: SelectionState) -> Any:
+        """The share of the new distribution in the average."""
+
+    def init(self, problem: Any, *, key: jax.Array) -> SelectionState:
+        """The state before the first step: uniform. The key (*secret*) is for the draws."""
+        check_key("key", key)
+        bound = self.needed_range(problem)
+        if bound > self.score_range * (1 + 1e-9):
+            raise ValueError(
+                f"score_range must be >= {bound} for this workload under {self.relation}, got "
+                f"{self.score_range}: for_budget sets it"
+            )
+        workload = problem.workload
+        weights = jnp.zeros(workload.num_queries)
+        uniform = distribution(workload, weights)
+        current = workload.answers(uniform)
+        kept = self.averaged
+        return SelectionState(
+            weights=weights,
+            current=current,
+            average=uniform if kept else None,
+            averaged=current if kept else None,
+            targets=jnp.zeros_like(weights),
+            count=jnp.zeros((), jnp.int32),
+            key=key,
+        )
+
+    def needed_range(self, problem: Any) -> float:
+        """Range of the change of the scores by one record, times its number of records."""
+        factor = 2 if self.vertices == "marginals" else 1
+        return factor * problem.sensitivity(self.relation).score_range
+
+    def prologue(self, problem: Any, data: PyTree, state: SelectionState) -> SelectionState:
+        """Computes the targets, once."""
+        compute = problem.answers if self.vertices == "marginals" else problem.targets
+        return state._replace(targets=compute(data, self.num_records))
+
+    def step(
+        self, problem: Any, batch: PyTree, mask: jax.Array, state: SelectionState
+    ) -> tuple[SelectionState, SelectionInfo]:
+        """One draw and one move; records are not looked at."""
+        del batch, mask
+        info = self.select(problem, state)
+        return self.move(problem, info, state), info
+
+    def gaps(self, problem: Any, state: SelectionState) -> jax.Array:
+        """What the scores are made of, `[m]`. **Not private**."""
+        del problem
+        return state.targets - self.reference(state)
+
+    def select(self, problem: Any, state: SelectionState) -> SelectionInfo:
+        """The draw of a step."""
+        key = jax.random.fold_in(state.key, state.count)
+        gaps, sharpness = self.gaps(problem, state), self.sharpness(state.count)
+        if self.vertices == "marginals":
+            return select_marginal(key, problem.workload, gaps, sharpness)
+        return select_query(key, gaps, sharpness)
+
+    def move(self, problem: Any, info: SelectionInfo, state: SelectionState) -> SelectionState:
+        """The state after what was drawn; data are not looked at."""
+        workload = problem.workload
+        forgotten, gain = self.gains(state.count)
+        vertex = direction(workload, info, self.vertices, state.weights.dtype)
+        weights = ((1 - forgotten) * state.weights + gain * vertex).astype(state.weights.dtype)
+        now = distribution(workload, weights)
+        current = workload.answers(now).astype(state.current.dtype)
+        average, averaged = state.average, state.averaged
+        if self.averaged:
+            share = jnp.asarray(self.share(state), now.dtype)
+            average = average + share * (now - average)
+            averaged = averaged + share.astype(current.dtype) * (current - averaged)
+        return SelectionState(
+            weights, current, average, averaged, state.targets, state.count + 1, state.key
+        )
+
+    def finalize(self, problem: Any, state: SelectionState) -> ReleasedDistribution:
+        """The average, or the last distribution where none is kept."""
+        if not self.averaged:
+            last = distribution(problem.workload, state.weights)
+            return ReleasedDistribution(log_of(last), state.current)
+        return ReleasedDistribution(log_of(state.average), problem.workload.answers(state.average))
+
+    def redact(self, state: SelectionState) -> SelectionState:
+        """The state without the targets, which no draw covers."""
+        return state._replace(targets=None)
+
+
+def check_selection(solver: Any, positive: tuple[str, ...], nonnegative: tuple[str, ...]) -> None:
+    """Raises unless the fields that all methods have are within their bounds."""
+    if not isinstance(solver.sampler, FullBatch):
+        raise TypeError(
+            "sampler must be FullBatch, since the targets are of all records, got "
+            f"{type(solver.sampler).__name__}"
+        )
+    for name in (*positive, "num_records", "score_range"):
+        check_positive(name, getattr(solver, name))
+    for name in nonnegative:
+        check_nonnegative(name, getattr(solver, name))
+    check_choice("relation", solver.relation, RELATIONS)

@@ -1,0 +1,150 @@
+"""Query release, as registry entries."""
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from dpjax.problems import QueryRelease
+from dpjax.queries import Dense, Domain, Marginals
+from dpjax.sampling import FullBatch
+from dpjax.solvers import (
+    MWEM,
+    FrankWolfeRelease,
+    GaussianFit,
+    HistogramRelease,
+    MirrorDescentRelease,
+    SaddleRelease,
+)
+from dpjax.testing._cases import SolverCase
+from dpjax.testing._registry import register
+
+_N, _STEPS = 24, 4
+_DOMAIN = Domain({"a": 2, "b": 3, "c": 2})
+_PAIRS = Marginals(_DOMAIN, (("a", "b"), ("b", "c")))
+_ADD: dict[str, Any] = {"relation": "add_or_remove_one"}
+
+
+def _codes() -> jax.Array:
+    rng = np.random.default_rng(5)
+    codes = np.stack([rng.integers(0, size, _N) for size in _DOMAIN.shape], axis=1)
+    return jnp.asarray(codes, jnp.int32)
+
+
+def _dense() -> Dense:
+    rng = np.random.default_rng(6)
+    return Dense(rng.uniform(-1, 1, (5, _DOMAIN.universe_size)).astype(np.float32))
+
+
+def _case(
+    build: Callable[[Any, QueryRelease], Any],
+    workload: Any = _PAIRS,
+    values: tuple[Any, Any] = (0.1, 0.3),
+) -> SolverCase:
+    problem, data = QueryRelease(workload), _codes()
+    if not isinstance(workload, Marginals):
+        data = _DOMAIN.cells(data)
+    # every attribute has codes 0 and 1
+    return SolverCase(
+        functools.partial(build, problem=problem), problem, data, values, choices={"": range(2)}
+    )
+
+
+def _selection(kind: Any, workload: Any = _PAIRS, **options: Any) -> SolverCase:
+    """A method of query release by selection; the noise of a draw is swept."""
+
+    def build(value: Any, problem: QueryRelease) -> Any:
+        fields = {"sampler": FullBatch(_STEPS), "noise_scale": value, "num_records": float(_N)}
+        relation = options.get("relation", "replace_one")
+        bound = problem.sensitivity(relation).score_range
+        fields["score_range"] = bound * (1 + (options.get("vertices") == "marginals"))
+        return kind(**(fields | options))
+
+    return _case(build, workload)
+
+
+def _measured(kind: Any, spread: Any = 1.0, workload: Any = _PAIRS, **options: Any) -> SolverCase:
+    """A method that draws Gaussian noise once."""
+
+    def build(value: Any, problem: QueryRelease) -> Any:
+        del problem
+        return kind(sampler=FullBatch(1), stddev=value * spread, num_records=float(_N), **options)
+
+    return _case(build, workload)
+
+
+def _fit(workload: Any = _PAIRS, spread: Any = 1.0, **options: Any) -> SolverCase:
+    return _measured(GaussianFit, spread, workload, measured=workload, fit_steps=15, **options)
+
+
+_FRANK_WOLFE = functools.partial(_selection, FrankWolfeRelease, step_size=0.5)
+_MIRROR = functools.partial(_selection, MirrorDescentRelease, alpha=0.2, offset=2.0)
+
+
+def _saddle() -> SolverCase:
+    def build(value: Any, problem: QueryRelease) -> SaddleRelease:
+        bound = problem.sensitivity("replace_one").score_range
+        return SaddleRelease(FullBatch(_STEPS), value, 0.5, float(_N), bound)
+
+    return _case(build, values=(5.0, 10.0))
+
+
+def _mwem() -> SolverCase:
+    def build(value: Any, problem: QueryRelease) -> MWEM:
+        sensitivity = problem.sensitivity("replace_one")
+        bounds = sensitivity.score_range, sensitivity.linf
+        return MWEM(FullBatch(_STEPS), value, value, float(_N), *bounds, replays=2)
+
+    return _case(build, values=(0.3, 0.6))
+
+
+register("FrankWolfeRelease(queries)", "solver", _FRANK_WOLFE)
+register(
+    "FrankWolfeRelease(marginals)",
+    "solver",
+    lambda: _FRANK_WOLFE(vertices="marginals", schedule="sqrt"),
+)
+register(
+    "FrankWolfeRelease(as published)",
+    "solver",
+    lambda: _FRANK_WOLFE(alpha=0.3, noise="laplace", output="uniform"),
+)
+register(
+    "FrankWolfeRelease(alpha, last)",
+    "solver",
+    lambda: _FRANK_WOLFE(_dense(), alpha=0.3, output="last", **_ADD),
+)
+register(
+    "FrankWolfeRelease(marginals, average, add or remove)",
+    "solver",
+    lambda: _FRANK_WOLFE(vertices="marginals", output="average", **_ADD),
+)
+register("MirrorDescentRelease(gumbel)", "solver", _MIRROR)
+register(
+    "MirrorDescentRelease(histogram-once)",
+    "solver",
+    lambda: _MIRROR(noise="histogram-once", smoothing=0.1),
+)
+register(
+    "MirrorDescentRelease(per-step)",
+    "solver",
+    lambda: _MIRROR(_dense(), noise="per-step", **_ADD),
+)
+register("SaddleRelease", "solver", _saddle)
+register("MWEM", "solver", _mwem)
+register("HistogramRelease", "solver", lambda: _measured(HistogramRelease))
+register(
+    "HistogramRelease(add or remove, no projection)",
+    "solver",
+    lambda: _measured(HistogramRelease, projection="none", **_ADD),
+)
+register("GaussianFit(one noise)", "solver", _fit)
+register(
+    "GaussianFit(a noise for each marginal, add or remove)",
+    "solver",
+    lambda: _fit(spread=jnp.asarray([1.0, 1.5]), **_ADD),
+)
+register("GaussianFit(dense)", "solver", lambda: _fit(_dense()))
