@@ -23,6 +23,7 @@ PACKAGES = (
     "jax-privacy",
     "opacus",
     "diffprivlib",
+    "mbi",
 )
 
 

@@ -149,7 +149,21 @@ def _claim(case: SolverCase, value: float, delta: float) -> float:
 
 
 def neighbours(case: SolverCase, relation: str) -> Iterator[tuple[PyTree, PyTree]]:
-    """Pairs of neighbouring data sets whose one record is large, with every kind of label."""
+    """Pairs of neighbouring data sets whose one record is large, with every kind of label.
+
+    Records of codes alone are never absent: one is removed, or changes all its codes, among those
+    of the case, all of which take part.
+    """
+    if not any(jnp.issubdtype(leaf.dtype, jnp.floating) for leaf in jax.tree.leaves(case.data)):
+        both = [
+            jax.tree.map(lambda a, b: a.at[0].set(b[0]), case.data, _with_first(case, 1.0, end))
+            for end in (0, -1)
+        ]
+        if relation == "replace_one":
+            yield both[0], both[1]
+        else:
+            yield from ((one, jax.tree.map(lambda a: a[1:], one)) for one in both)
+        return
     for scale, end in itertools.product(_SCALES, (0, -1)):
         data = _with_first(case, scale, end)
         if relation != "replace_one":
@@ -180,4 +194,5 @@ def _with_first(case: SolverCase, scale: float, end: int) -> PyTree:
 
 
 def _names(data: PyTree) -> list[str]:
-    return [str(getattr(path[-1], "key", "")) for path, _ in jax.tree.leaves_with_path(data)]
+    paths = [path for path, _ in jax.tree.leaves_with_path(data)]
+    return [str(getattr(path[-1], "key", "")) if path else "" for path in paths]

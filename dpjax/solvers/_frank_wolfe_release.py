@@ -28,7 +28,7 @@ _VERTICES = ("queries", "marginals")
 _SCHEDULES = ("constant", "sqrt")
 _OUTPUTS = ("tail", "average", "last", "uniform")
 _NOISES = ("gumbel", "laplace")
-_CHOSEN = 2**31 - 1  # folded into the key for the step that is put out; no step is that late
+_CHOSEN = 2**31 - 1  # folded into the key for which step is put out; no step is that late
 
 
 @register_dataclass
@@ -204,9 +204,10 @@ class FrankWolfeRelease(SelectionRelease):
             return 1 / (number + 1.0)
         if self.output == "tail":
             return 1 / jnp.maximum(1.0, number - self.sampler.steps // 2)
-        # drawn from the key alone
-        pick = jax.random.fold_in(state.key, _CHOSEN)
-        return (number == jax.random.randint(pick, (), 0, self.sampler.steps)).astype(float)
+        # each takes the place of the one kept with the odds that make all of them alike
+        key = jax.random.fold_in(jax.random.fold_in(state.key, _CHOSEN), state.count)
+        taken = jax.random.uniform(key) * (number + 1) < 1
+        return (taken & (number < self.sampler.steps)).astype(float)
 
     def select(self, problem: Any, state: SelectionState) -> SelectionInfo:
         """The draw of a step."""

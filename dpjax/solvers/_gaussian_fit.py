@@ -26,7 +26,7 @@ from dpjax.sampling import FullBatch
 from dpjax.solvers._histogram_release import check_once
 from dpjax.solvers._log_linear import fit_log_linear
 from dpjax.solvers._query_budget import gaussian_event, gaussian_stddev
-from dpjax.solvers._query_state import ReleasedDistribution
+from dpjax.solvers._query_state import ReleasedDistribution, counts
 from dpjax.solvers._selection_release import RELATIONS
 
 _FLOOR = 1e-6  # of noise that the fit assumes, in units of an answer, where there is none
@@ -160,12 +160,13 @@ class GaussianFit:
         self, problem: Any, batch: PyTree, mask: jax.Array, state: GaussianFitState
     ) -> tuple[GaussianFitState, None]:
         """Draws the noisy answers of all records."""
-        del problem, mask
-        dtype = state.measured.dtype
-        answers = wide(self.measured.answers(self.measured.histogram(batch))) / self.num_records
-        noise = jax.random.normal(state.key, answers.shape, dtype)
+        del problem
+        dtype, (key, draw) = state.measured.dtype, jax.random.split(state.key)
+        sums = self.measured.answers(counts(self.measured, batch, mask))
+        answers = wide(sums) / self.num_records
+        noise = jax.random.normal(draw, answers.shape, dtype)
         noisy = answers.astype(dtype) + self.stddevs().astype(dtype) * noise
-        return state._replace(measured=noisy.astype(dtype)), None
+        return GaussianFitState(noisy.astype(dtype), key), None
 
     def stddevs(self) -> jax.Array:
         """The noise of each measured answer, `[m]`."""

@@ -21,7 +21,7 @@ from dpjax.core import (
 from dpjax.privacy import Budget, Guarantee
 from dpjax.sampling import FullBatch
 from dpjax.solvers._query_budget import gaussian_event, gaussian_stddev, histogram_change
-from dpjax.solvers._query_state import ReleasedDistribution, log_of
+from dpjax.solvers._query_state import ReleasedDistribution, counts, log_of
 from dpjax.solvers._selection_release import RELATIONS
 
 _PROJECTIONS = ("simplex", "none")
@@ -126,12 +126,11 @@ class HistogramRelease:
         self, problem: Any, batch: PyTree, mask: jax.Array, state: HistogramState
     ) -> tuple[HistogramState, None]:
         """Draws the noisy histogram of all records."""
-        del mask
-        dtype = state.noisy.dtype
-        shares = wide(problem.workload.histogram(batch)).astype(dtype) / self.num_records
-        noise = jax.random.normal(state.key, shares.shape, dtype)
+        dtype, (key, draw) = state.noisy.dtype, jax.random.split(state.key)
+        shares = wide(counts(problem.workload, batch, mask)).astype(dtype) / self.num_records
+        noise = jax.random.normal(draw, shares.shape, dtype)
         noisy = (shares + jnp.asarray(self.stddev, dtype) * noise).astype(dtype)
-        return state._replace(noisy=noisy), None
+        return HistogramState(noisy, key), None
 
     def finalize(self, problem: Any, state: HistogramState) -> ReleasedDistribution:
         """The nearest distribution in the l2 norm, and the answers."""

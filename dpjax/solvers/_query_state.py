@@ -9,7 +9,6 @@ from dpjax.core import wide
 from dpjax.geometry import log_normalize, sample_vertices
 from dpjax.queries import Marginals
 
-
 _SHARPEST = 1e30  # stands for infinity, of which no multiple of 0 is 0
 
 
@@ -64,6 +63,12 @@ class SelectionInfo(NamedTuple):
 def distribution(workload: Any, weights: jax.Array) -> jax.Array:
     """The softmax over the universe of the weighted sum of queries, `[k]`."""
     return jnp.exp(log_normalize(wide(workload.adjoint(weights))))
+
+
+def counts(workload: Any, records: Any, mask: jax.Array) -> jax.Array:
+    """How many records that are not masked lie in each cell, `[k]` int32 (*secret*)."""
+    zeros = jnp.zeros(workload.universe_size, jnp.int32)
+    return zeros.at[workload.record_cells(records)].add(mask.astype(jnp.int32))
 
 
 def log_of(probabilities: jax.Array) -> jax.Array:

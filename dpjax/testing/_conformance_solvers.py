@@ -97,6 +97,9 @@ def _check_types(case: SolverCase, solver: Any, name: str) -> None:
     batch, mask = _batch(case)
     for problem in variants:
         state = jax.eval_shape(lambda key, p=problem: solver.init(p, key=key), jax.random.key(0))
+        if hasattr(solver, "prologue"):
+            begun = jax.eval_shape(lambda s, p=problem: solver.prologue(p, case.data, s), state)
+            trees.assert_types(begun, state, f"{name}: state after the prologue")
         after, _ = jax.eval_shape(lambda s, p=problem: solver.step(p, batch, mask, s), state)
         trees.assert_types(after, state, f"{name}: state after a step")
         params = jax.eval_shape(lambda s, p=problem: solver.finalize(p, s), state)
@@ -142,7 +145,7 @@ def _check_solve(case: SolverCase, first: Any, second: Any, name: str) -> None:
 def _check_steps(case: SolverCase, solver: Any, name: str) -> None:
     step = jax.jit(lambda batch, mask, state: solver.step(case.problem, batch, mask, state))
     batch, mask = _batch(case)
-    start = solver.init(case.problem, key=jax.random.key(3))
+    start = _begin(case, solver, jax.random.key(3))
     begun, _ = step(batch, mask, trees.fresh(start))
 
     here, there = begun, trees.save_and_load(begun)
@@ -200,6 +203,19 @@ def _check_keys_required(case: SolverCase, solver: Any, name: str) -> None:
         except TypeError:
             continue
         raise AssertionError(f"{name}: {what} without a key must raise TypeError, and did not")
+
+
+def _begin(case: SolverCase, solver: Any, key: jax.Array) -> Any:
+    """The state before the first step, with what the solver computes from all records."""
+
+    @jax.jit
+    def begin(key: jax.Array) -> Any:
+        state = solver.init(case.problem, key=key)
+        if hasattr(solver, "prologue"):
+            state = solver.prologue(case.problem, case.data, state)
+        return state
+
+    return begin(key)
 
 
 def _batch(case: SolverCase) -> tuple[PyTree, jax.Array]:

@@ -1,0 +1,202 @@
+"""Runs of query release with dictated draws: from neighbouring data to the laws they draw from."""
+
+import contextlib
+import dataclasses
+import functools
+import itertools
+from typing import Any
+from unittest import mock
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from dpjax.problems import QueryRelease
+from dpjax.queries import Concat, Dense, Domain, Marginals, Prefix
+from dpjax.sampling import FullBatch
+from dpjax.solvers import FrankWolfeRelease, MirrorDescentRelease, SaddleRelease
+from dpjax.solvers import _frank_wolfe_release as frank_wolfe
+from dpjax.solvers import _query_state as query_state
+from dpjax.solvers import _selection_release as selection
+from dpjax.testing._trees import QUICK
+
+REPLACE, ADD, SPECIAL = "replace_one", "add_or_remove_one", "replace_special"
+RECORDS = 3  # of the larger data sets; also the public number
+ETA = 1.0  # of a draw
+
+DOMAIN = Domain({"a": 2, "b": 2})
+MARGINALS = Marginals(DOMAIN, (("a",), ("b",), ("a", "b")))
+# ranges 10, 2, 4: far from 0 on both sides, and of both signs
+UNUSUAL = Dense(np.array([[7.0, -3, 2, 2], [5, 6, 7, 5], [-4, -8, -5, -6]], np.float32))
+SMALL = Marginals(Domain({"a": 2, "b": 1}), (("a",), ("b",)))  # a table of one cell
+ONE = Prefix(2)
+SHIFTED = Dense(np.array([[7.0, -3]], np.float32))
+MIXED = Concat([Prefix(4), Dense(np.array([[1.0, 1, 1, 4]], np.float32))])
+
+
+def data_sets(size, num_cells):
+    """Every multiset of so many cells, `[*, size]`."""
+    return np.array(list(itertools.combinations_with_replacement(range(num_cells), size)), np.int32)
+
+
+def neighbours(workload, relation):
+    """All data sets of one or two sizes, and all pairs of neighbours, as indices."""
+    k = workload.universe_size
+    if relation == REPLACE:
+        sets = [list(map(tuple, data_sets(RECORDS, k)))]
+    else:
+        sets = [list(map(tuple, data_sets(size, k))) for size in (RECORDS, RECORDS - 1)]
+    every = [cells for group in sets for cells in group]
+    number = {cells: i for i, cells in enumerate(every)}
+    pairs = set()
+    for cells in sets[0]:
+        for i in range(RECORDS):
+            rest = cells[:i] + cells[i + 1 :]
+            if relation != REPLACE:
+                pairs.add((number[cells], number[rest]))
+                continue
+            others = (tuple(sorted((*rest, z))) for z in range(k))
+            pairs |= {(number[cells], number[other]) for other in others if other != cells}
+    return sets, np.array(sorted(pairs))
+
+
+def records(workload, cells):
+    """Data sets as the workload takes records."""
+    domain = getattr(workload, "domain", None)
+    return cells if domain is None else np.asarray(domain.codes(cells))
+
+
+def targets(solver, problem, sets):
+    """What the prologue computes of each data set: a state with leaves `[sets, ...]`."""
+    state = solver.init(problem, key=jax.random.key(0))
+
+    @functools.partial(jax.jit, compiler_options=QUICK)
+    @jax.vmap
+    def each(data):
+        after = solver.prologue(problem, data, state)
+        names = {"targets", "answers"} & set(state._fields)
+        return {name: getattr(after, name) for name in names}
+
+    made = [each(records(problem.workload, np.array(group))) for group in sets]
+    return jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *made)
+
+
+def vertices(solver, workload):
+    """All that a step may draw: indices `[V]` and signs `[V, cells]`."""
+    if getattr(solver, "vertices", "queries") == "queries":
+        m = workload.num_queries
+        return np.tile(np.arange(m), 2), np.repeat([1, -1], m)[:, None]
+    largest, found = max(workload.sizes), []
+    for clique, size in enumerate(workload.sizes):
+        for signs in itertools.product((1, -1), repeat=size):
+            found.append((clique, (*signs, *[0] * (largest - size))))
+    index, signs = zip(*found, strict=True)
+    return np.array(index), np.array(signs)
+
+
+@contextlib.contextmanager
+def dictated(solver, workload, index, signs, law):
+    """Within, steps draw the given vertices; `law` fills with log probabilities of all vertices."""
+    every_index, every_signs = vertices(solver, workload)
+    size = len(every_index) // 2
+    calls = []
+
+    def sample(key, logits, k):
+        assert k == 1
+        t = len(calls)
+        calls.append(logits)
+        if getattr(solver, "vertices", "queries") == "queries":
+            law.append(jax.nn.log_softmax(logits))
+            drawn = jnp.where(signs[t, 0] > 0, index[t], index[t] + size)
+        else:
+            drawn = index[t]
+        return drawn[None]
+
+    def gumbel(key, shape, dtype, *, mode):
+        assert mode == "high"
+        return jnp.stack([1e6 * signs[len(calls) - 1], jnp.zeros(shape[1], dtype)]).astype(dtype)
+
+    def marginal(key, workload, gaps, sharpness):
+        info = query_state.select_marginal(key, workload, gaps, sharpness)
+        # the law that the code's two stages imply
+        tables = jax.nn.log_softmax(calls[-1])
+        places = np.asarray(workload.offsets)[every_index][:, None] + np.arange(signs.shape[1])
+        energy = (gaps * sharpness)[np.minimum(places, gaps.shape[0] - 1)]
+        each = jax.nn.log_sigmoid(2.0 * every_signs * energy)
+        law.append(tables[every_index] + jnp.sum(jnp.where(every_signs != 0, each, 0), axis=1))
+        return info
+
+    def loudest(key, gaps, scale):
+        law.append(jnp.concatenate([gaps, -gaps]) / scale)
+        return query_state.SelectionInfo(index[len(law) - 1], signs[len(law) - 1])
+
+    with (
+        mock.patch.object(query_state, "sample_vertices", sample),
+        mock.patch.object(selection, "select_marginal", marginal),
+        mock.patch.object(frank_wolfe, "loudest_query", loudest),
+        mock.patch.object(jax.random, "gumbel", gumbel),
+    ):
+        yield
+
+
+@dataclasses.dataclass
+class Case:
+    """A method on a tiny workload."""
+
+    solver: Any
+    problem: QueryRelease
+    relation: str
+
+    @functools.cached_property
+    def pairs(self):
+        """`(sets, pairs)` of `neighbours`."""
+        return neighbours(self.problem.workload, self.relation)
+
+    @functools.cached_property
+    def scripts(self):
+        """Sequences of vertices, `[scripts, T]`: all, or some at random."""
+        every = len(vertices(self.solver, self.problem.workload)[0])
+        steps = self.solver.sampler.steps
+        if every**steps <= 600:
+            return np.array(list(itertools.product(range(every), repeat=steps)))
+        return np.random.default_rng(0).integers(0, every, (200, steps))
+
+    def laws(self):
+        """Log probabilities of every vertex in every step, `[sets, scripts, T, V]`.
+
+        With Laplace noise, the scores in units of its scale.
+        """
+        solver, problem = self.solver, self.problem
+        secret = targets(solver, problem, self.pairs[0])
+        index, signs = (jnp.asarray(a) for a in vertices(solver, problem.workload))
+
+        def run(secret, script):
+            state, law = solver.init(problem, key=jax.random.key(0))._replace(**secret), []
+            drawn = index[script], signs[script].astype(jnp.int8)
+            with dictated(solver, problem.workload, *drawn, law):
+                for _ in range(solver.sampler.steps):
+                    state, info = solver.step(problem, None, None, state)
+            return jnp.stack(law)
+
+        every = jax.vmap(jax.vmap(run, (None, 0)), (0, None))
+        laws = jax.jit(every, compiler_options=QUICK)(secret, jnp.asarray(self.scripts))
+        assert np.isfinite(laws).all()
+        return np.asarray(laws, float)
+
+
+def case(kind, workload, relation, steps=2, **fields):
+    """A case whose draws are of bounded range `ETA`; of a saddle's, the last."""
+    problem = QueryRelease(workload)
+    bound = problem.sensitivity(relation).score_range
+    bound *= 1 + (fields.get("vertices") == "marginals")
+    defaults = {"num_records": float(RECORDS), "score_range": bound, "relation": relation}
+    scale = bound / (RECORDS * ETA)
+    if kind is SaddleRelease:
+        defaults |= {"dual_step_size": 1 / scale / (steps - 1), "step_size": 0.7}
+    else:
+        defaults["noise_scale"] = scale
+    if kind is FrankWolfeRelease:
+        defaults["step_size"] = 0.5
+    if kind is MirrorDescentRelease:
+        defaults |= {"alpha": 0.4, "offset": 1.0}
+    return Case(kind(FullBatch(steps), **(defaults | fields)), problem, relation)

@@ -1,0 +1,142 @@
+"""Query release: no neighbour moves a draw, or a whole run, further than the guarantee says."""
+
+import functools
+import itertools
+
+import numpy as np
+import pytest
+from query_runs import (
+    ADD,
+    ETA,
+    MARGINALS,
+    MIXED,
+    ONE,
+    RECORDS,
+    REPLACE,
+    SHIFTED,
+    SMALL,
+    SPECIAL,
+    UNUSUAL,
+    case,
+    vertices,
+)
+
+from dpjax.privacy import BoundedRangeGuarantee, bounded_range_rho
+from dpjax.solvers import FrankWolfeRelease, MirrorDescentRelease, SaddleRelease
+
+CASES = {
+    "queries": lambda: case(FrankWolfeRelease, MARGINALS, REPLACE),
+    "queries, add": lambda: case(FrankWolfeRelease, MARGINALS, ADD),
+    "unusual, add": lambda: case(FrankWolfeRelease, UNUSUAL, ADD, alpha=0.5, output="uniform"),
+    "unusual": lambda: case(FrankWolfeRelease, UNUSUAL, REPLACE, schedule="sqrt", output="last"),
+    "one cell, add": lambda: case(FrankWolfeRelease, SMALL, ADD),
+    "one query": lambda: case(FrankWolfeRelease, ONE, REPLACE, 4),
+    "one query, add": lambda: case(FrankWolfeRelease, SHIFTED, ADD, 3),
+    "one query, saddle": lambda: case(SaddleRelease, SHIFTED, REPLACE, 4),
+    "one query, mirror": lambda: case(MirrorDescentRelease, ONE, SPECIAL, 3),
+    "marginals": lambda: case(FrankWolfeRelease, MARGINALS, REPLACE, vertices="marginals"),
+    "marginals, add": lambda: case(FrankWolfeRelease, MARGINALS, ADD, vertices="marginals"),
+    "laplace": lambda: case(FrankWolfeRelease, UNUSUAL, REPLACE, noise="laplace"),
+    "laplace, add": lambda: case(FrankWolfeRelease, UNUSUAL, ADD, noise="laplace"),
+    "saddle, add": lambda: case(SaddleRelease, MIXED, ADD, 4),
+    "mirror": lambda: case(MirrorDescentRelease, MIXED, REPLACE, 3),
+}
+
+
+@functools.cache
+def made(name):
+    """A case and its laws."""
+    found = CASES[name]()
+    return found, found.laws()
+
+
+def ranges(laws, pairs):
+    """How far the log-ratios of one draw spread, `[pairs, scripts, T]`."""
+    return np.ptp(laws[pairs[:, 0]] - laws[pairs[:, 1]], axis=-1)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_no_neighbour_moves_a_draw_further_than_declared_and_one_does_as_far(name):
+    found, laws = made(name)
+    steps = found.solver.sampler.steps
+    etas = np.full(steps, ETA)
+    if "saddle" in name:
+        etas = ETA * np.arange(steps) / (steps - 1)
+    spread = ranges(laws, found.pairs[1]).max(axis=(0, 1))
+    assert (spread <= etas * (1 + 1e-4) + 1e-5).all()
+    assert (spread >= etas * 0.999 - 1e-5).all()
+    event = found.solver.guarantee().event
+    if not name.startswith("laplace"):
+        rho = event.rho if hasattr(event, "rho") else event.count * event.event.rho
+        assert rho == pytest.approx(np.sum(bounded_range_rho(etas)), rel=1e-6)
+
+
+@pytest.mark.parametrize("name", ["marginals", "marginals, add"])
+def test_the_law_of_a_table_and_its_signs_is_the_exponential_mechanism(name):
+    found, laws = made(name)
+    workload, (index, signs) = MARGINALS, vertices(found.solver, MARGINALS)
+    sets, _ = found.pairs
+    first = np.array([[np.bincount(cells, minlength=4) for cells in group] for group in sets[:1]])[0]
+    answers = first @ np.stack([workload.row(j) for j in range(8)], axis=1) / RECORDS
+    gaps = answers - np.asarray(workload.answers(np.full(4, 0.25, np.float32)))
+    padded = [np.r_[workload.offsets[i] : workload.offsets[i] + workload.sizes[i]] for i in index]
+    scores = np.stack(
+        [gaps[:, at] @ row[: len(at)] for at, row in zip(padded, signs, strict=True)], axis=1
+    ) / float(found.solver.noise_scale) - np.log(2.0) * np.array([len(at) for at in padded])
+    want = scores - np.log(np.exp(scores).sum(axis=1, keepdims=True))
+    np.testing.assert_allclose(laws[: len(first), 0, 0], want, atol=2e-6)
+    assert np.ptp(want, axis=1).max() > 1
+
+
+# Whole runs: the law of all draws together.
+
+
+def transcripts(found, laws):
+    """Log probabilities of all scripts, `[sets, scripts]`."""
+    t = np.arange(found.solver.sampler.steps)
+    logs = laws[:, np.arange(len(found.scripts))[:, None], t, found.scripts].sum(axis=-1)
+    np.testing.assert_allclose(np.exp(logs).sum(axis=1), 1, atol=1e-5)
+    return logs
+
+
+def hockey_stick(logs, pairs, epsilon):
+    """The largest over pairs, in both directions."""
+    a, b = logs[pairs[:, 0]], logs[pairs[:, 1]]
+    both = ((a, b), (b, a))
+    return max(np.maximum(np.exp(p) - np.exp(epsilon + q), 0).sum(axis=1).max() for p, q in both)
+
+
+def renyi(logs, pairs, alpha):
+    """The largest divergence over pairs and directions, by its order."""
+    a, b = logs[pairs[:, 0]], logs[pairs[:, 1]]
+    sums = [np.exp(alpha * p + (1 - alpha) * q).sum(axis=1).max() for p, q in ((a, b), (b, a))]
+    return np.log(max(sums)) / (alpha - 1) / alpha
+
+
+# how much of rho is reached: most where all vertices move
+WHOLE = {
+    "one query": 0.9,
+    "one query, add": 0.65,
+    "one query, saddle": 0.85,
+    "one query, mirror": 0.75,
+    "queries": 0.5,
+    "marginals": 0.5,
+}
+
+
+@pytest.mark.parametrize("name", WHOLE)
+def test_the_law_of_a_whole_run_is_within_its_guarantee(name):
+    found, laws = made(name)
+    logs, pairs = transcripts(found, laws), found.pairs[1]
+    guarantee = found.solver.guarantee()
+    event = guarantee.event
+    rho = event.rho if hasattr(event, "rho") else event.count * event.event.rho
+    for epsilon in (0.0, 0.25, 0.5, 1.0, 1.5, 2.0, 3.0):
+        exact = hockey_stick(logs, pairs, epsilon)
+        assert exact <= guarantee.delta(epsilon) + 1e-6
+        if not "saddle" in name:
+            tight = BoundedRangeGuarantee(ETA * (1 + 1e-5), found.solver.sampler.steps)
+            assert exact <= tight.delta(epsilon) + 1e-6
+    found_rho = max(renyi(logs, pairs, alpha) for alpha in (1.01, 2.0, 8.0))
+    print(name, found_rho / rho)
+    assert WHOLE[name] * rho < found_rho <= rho * (1 + 1e-3)
