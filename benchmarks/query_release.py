@@ -125,9 +125,8 @@ def _rows(
     cliques = list(itertools.combinations(sizes, 3))
     truth = _query_peers.exact_answers(codes, sizes, cliques)
     records = jnp.asarray(codes)
-    uniform = np.asarray(
-        workload.answers(jnp.full(workload.universe_size, 1 / problem_size(sizes)))
-    )
+    cells = workload.universe_size
+    uniform = np.asarray(workload.answers(jnp.full(cells, 1 / cells)))
     yield _row(name, "uniform", "default", None, None, [(uniform - truth, 0.0)])
     resampled = [
         np.asarray(workload.answers_of_records(codes[np.random.default_rng(s).integers(0, n, n)]))

@@ -30,11 +30,19 @@ SLOW = {
     "OnlineToNonconvex(as published)",
     "OnlineToNonconvex(add or remove)",
     "restarted_sums(SplitNoise)",
+    "FrankWolfeRelease(queries)",
+    "FrankWolfeRelease(alpha, last)",
+    "FrankWolfeRelease(marginals, average, add or remove)",
+    "MirrorDescentRelease(gumbel)",
+    "MirrorDescentRelease(histogram-once)",
+    "HistogramRelease(add or remove, no projection)",
+    "GaussianFit(one noise)",
+    "GaussianFit(dense)",
 }
 
 
 # what solvers give back, rather than solvers
-_RECORDS = ("Info", "State", "Replay")
+_RECORDS = ("Info", "State", "Replay", "ReleasedDistribution")
 
 
 # public functions of dpjax.transforms that are no transformations

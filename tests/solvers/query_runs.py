@@ -175,7 +175,7 @@ class Case:
             drawn = index[script], signs[script].astype(jnp.int8)
             with dictated(solver, problem.workload, *drawn, law):
                 for _ in range(solver.sampler.steps):
-                    state, info = solver.step(problem, None, None, state)
+                    state, _ = solver.step(problem, None, None, state)
             return jnp.stack(law)
 
         every = jax.vmap(jax.vmap(run, (None, 0)), (0, None))

@@ -7,11 +7,20 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from dp_accounting import dp_event as dpe
-from query_runs import ADD, MARGINALS, RECORDS, REPLACE, SPECIAL, UNUSUAL, neighbours, records, targets
+from query_runs import (
+    ADD,
+    MARGINALS,
+    RECORDS,
+    REPLACE,
+    SPECIAL,
+    UNUSUAL,
+    neighbours,
+    records,
+    targets,
+)
 from scipy import special
 
-from dpjax import Guarantee
+from dpjax.privacy import bounded_range_rho
 from dpjax.problems import QueryRelease
 from dpjax.queries import Dense
 from dpjax.sampling import FullBatch
@@ -61,7 +70,7 @@ def once(relation, kind):
 def released(problem, solver, data, noise):
     """What a method shows of its noisy answers, or histogram, with this noise."""
     state = solver.init(problem, key=jax.random.key(0))
-    with mock.patch.object(jax.random, "normal", lambda key, shape, dtype: noise):
+    with mock.patch.object(jax.random, "normal", return_value=noise):
         if not isinstance(solver, MirrorDescentRelease):
             return solver.step(problem, data, jnp.ones(len(data), bool), state)[0][0]
         state = solver.prologue(problem, data, state)
@@ -70,8 +79,7 @@ def released(problem, solver, data, noise):
 
 def distances(problem, solver, relation):
     """How far apart neighbours are, in units of the noise of one release."""
-    size = UNUSUAL.num_queries if solver_is_dense(problem) else MARGINALS.num_queries
-    size = size if isinstance(solver, GaussianFit) else 4
+    size = problem.workload.num_queries if isinstance(solver, GaussianFit) else 4
     sets, pairs = neighbours(problem.workload, relation)
 
     @jax.vmap
@@ -91,10 +99,6 @@ def distances(problem, solver, relation):
     return np.linalg.norm(moved @ back.T, axis=1)
 
 
-def solver_is_dense(problem):
-    return isinstance(problem.workload, Dense)
-
-
 @pytest.mark.parametrize("relation", [REPLACE, ADD])
 @pytest.mark.parametrize("kind", ["marginals", "dense", "histogram", "histogram-once", "per-step"])
 def test_neighbours_are_as_far_apart_as_the_event_says(kind, relation):
@@ -111,26 +115,25 @@ def test_neighbours_are_as_far_apart_as_the_event_says(kind, relation):
 # Selections and measurements in turn: the exact law of two steps.
 
 PAIR = Dense(np.array([[7.0, -3, 2], [2, 6, 4]], np.float32))
-SCALE, STDDEV = 1.0, 1.0  # in units that make eta and the largest shift of a measurement 1
 
 
 def mwem(relation):
     problem = QueryRelease(PAIR)
     told = problem.sensitivity(relation)
-    scale, stddev = SCALE * told.score_range / RECORDS, STDDEV * told.linf / RECORDS
+    scale, stddev = told.score_range / RECORDS, told.linf / RECORDS  # eta and the shift are 1
     bounds = float(RECORDS), told.score_range, told.linf
     return problem, MWEM(FullBatch(2), scale, stddev, *bounds, 0.3, 2, relation)
 
 
 def two_steps(problem, solver, secret):
-    """Of all data sets: laws `[D, m]`, centres `[D, m]`, laws after `[D, m, grid, m]`, the grid."""
+    """Logs of the first law `[D, 2m]`, centres `[D, m]`, of the next `[D, m, grid, 2m]`; grid."""
     m = problem.workload.num_queries
 
     def run(secret, first, value):
         state, laws, told = solver.init(problem, key=jax.random.key(0))._replace(**secret), [], []
 
         def sample(key, logits, k):
-            laws.append(jax.nn.softmax(logits).reshape(2, m).sum(axis=0))
+            laws.append(jax.nn.log_softmax(logits))
             return jnp.asarray(first)[None]
 
         with mock.patch.object(query_state, "sample_vertices", sample):
@@ -157,6 +160,7 @@ def two_steps(problem, solver, secret):
 def divergence(law, i, j, stddev, epsilon):
     """Hockey stick of data set i from j: the last measurement in closed form, the first summed."""
     first, means, second, grid = law
+    first, second = (np.exp(a).reshape(*a.shape[:-1], 2, -1).sum(axis=-2) for a in (first, second))
     centred = (grid - means[:, :, None]) / stddev
     density = np.exp(-(centred**2) / 2) / math.sqrt(2 * math.pi) * (grid[1] - grid[0]) / stddev
     joint = (first[:, :, None] * density)[..., None] * second  # [D, m, grid, m]
@@ -173,10 +177,16 @@ def test_selections_and_measurements_together_are_within_their_guarantee(relatio
     sets, pairs = neighbours(PAIR, relation)
     law = two_steps(problem, solver, targets(solver, problem, sets))
     guarantee = solver.guarantee()
-    shares = []
     for epsilon in EPSILONS:
-        exact = max(divergence(law, *pair, STDDEV * solver.stddev, epsilon)
-                    for pair in np.concatenate([pairs, pairs[:, ::-1]]))
-        print(relation, epsilon, exact, guarantee.delta(epsilon))
+        both = np.concatenate([pairs, pairs[:, ::-1]])
+        exact = max(divergence(law, *pair, solver.stddev, epsilon) for pair in both)
         assert exact <= guarantee.delta(epsilon) + 1e-6
-        # as if the measurements, or the selections, were free, or the noise told of one step
+    # the sizes of both parts are reached, and are those of the event
+    (first, means, second, _), (i, j) = law, pairs.T
+    for logs in (first, second):
+        assert np.ptp(logs[i] - logs[j], axis=-1).max() == pytest.approx(1, rel=1e-4)
+    assert np.abs(means[i] - means[j]).max() / solver.stddev == pytest.approx(1, rel=1e-4)
+    drawn, measured = guarantee.event.event.events
+    assert drawn.rho == pytest.approx(bounded_range_rho(1.0))
+    assert measured.noise_multiplier == pytest.approx(2 if relation == REPLACE else 1)
+    assert guarantee.event.count == 2

@@ -1,7 +1,6 @@
 """Query release: no neighbour moves a draw, or a whole run, further than the guarantee says."""
 
 import functools
-import itertools
 
 import numpy as np
 import pytest
@@ -76,7 +75,9 @@ def test_the_law_of_a_table_and_its_signs_is_the_exponential_mechanism(name):
     found, laws = made(name)
     workload, (index, signs) = MARGINALS, vertices(found.solver, MARGINALS)
     sets, _ = found.pairs
-    first = np.array([[np.bincount(cells, minlength=4) for cells in group] for group in sets[:1]])[0]
+    first = np.array([[np.bincount(cells, minlength=4) for cells in group] for group in sets[:1]])[
+        0
+    ]
     answers = first @ np.stack([workload.row(j) for j in range(8)], axis=1) / RECORDS
     gaps = answers - np.asarray(workload.answers(np.full(4, 0.25, np.float32)))
     padded = [np.r_[workload.offsets[i] : workload.offsets[i] + workload.sizes[i]] for i in index]
@@ -134,7 +135,7 @@ def test_the_law_of_a_whole_run_is_within_its_guarantee(name):
     for epsilon in (0.0, 0.25, 0.5, 1.0, 1.5, 2.0, 3.0):
         exact = hockey_stick(logs, pairs, epsilon)
         assert exact <= guarantee.delta(epsilon) + 1e-6
-        if not "saddle" in name:
+        if "saddle" not in name:
             tight = BoundedRangeGuarantee(ETA * (1 + 1e-5), found.solver.sampler.steps)
             assert exact <= tight.delta(epsilon) + 1e-6
     found_rho = max(renyi(logs, pairs, alpha) for alpha in (1.01, 2.0, 8.0))
