@@ -25,7 +25,7 @@ _MEGABYTES = 80.0
 _UNMEASURED = 1e9  # standard deviation, in counts, of a marginal that was not measured
 
 
-def aim_peer(round_iterations: int = 100, last_iterations: int = 1000) -> peers.Peer:
+def aim_peer(iterations: int = 1000, tolerance: float | None = 1e-3) -> peers.Peer:
     """AIM, with `mbi`'s mirror descent started from the model of the round before.
 
     A model of `mbi` is compiled anew for every set of cliques. Here it is compiled once: marginals
@@ -33,8 +33,10 @@ def aim_peer(round_iterations: int = 100, last_iterations: int = 1000) -> peers.
     the weighted mean, which is the same estimate. So a round costs what the whole universe costs.
 
     Args:
-        round_iterations: Steps of mirror descent each round.
-        last_iterations: Steps for the model that answers.
+        iterations: Steps of mirror descent each round, at most; 100 are too few to converge, and
+            then AIM selects again what it has measured.
+        tolerance: `mbi` stops a fit when its loss falls by less than this share in fifty steps,
+            twice in turn. None runs all iterations.
     """
 
     def peer(
@@ -48,11 +50,9 @@ def aim_peer(round_iterations: int = 100, last_iterations: int = 1000) -> peers.
         start = time.perf_counter()
         mbi = peers.load_mbi()
         run = _Run(mbi, codes, sizes, cliques, np.random.default_rng(seed))
-        run.fit_iterations = round_iterations
+        run.iterations, run.tolerance = iterations, tolerance
         rounds = run.spend(zcdp_budget(Budget(epsilon, delta, "replace_one")))
-        run.fit(last_iterations)
-        each = f"{round_iterations} iterations each, {last_iterations} at last"
-        config = f"AIM, {rounds} rounds, {each}"
+        config = f"AIM, {rounds} rounds of <= {iterations} iterations, tolerance {tolerance}"
         answers = peers.model_answers(run.model, cliques) / len(codes)
         return peers.released(answers, start, config)
 
@@ -74,7 +74,8 @@ class _Measured:
 
 
 class _Run:
-    fit_iterations: int
+    iterations: int
+    tolerance: float | None
 
     def __init__(
         self,
@@ -107,7 +108,7 @@ class _Run:
         for clique in singles:
             self._measure(clique, sigma)
             used += 1 / (2 * sigma**2)
-        self.fit(self.fit_iterations)
+        self.fit()
         tables = self._tables()
         selected, last = 0, False
         while not last:
@@ -119,7 +120,7 @@ class _Run:
             used += epsilon**2 / 8 + 1 / (2 * sigma**2)
             clique = self._select(epsilon, sigma, min(used / budget, 1.0), tables)
             self._measure(clique, sigma)
-            self.fit(self.fit_iterations)
+            self.fit()
             before, tables = tables[clique], self._tables()
             selected += 1
             moved = float(np.abs(tables[clique] - before).sum())
@@ -129,7 +130,7 @@ class _Run:
             raise AssertionError(f"AIM spent rho={used} of {budget}")
         return selected
 
-    def fit(self, iterations: int) -> None:
+    def fit(self) -> None:
         """The model of all measurements, from the one before."""
         measurements = [
             self._mbi.LinearMeasurement(
@@ -143,8 +144,9 @@ class _Run:
             self._domain,
             measurements,
             known_total=float(self._records),
-            iters=iterations,
+            iters=self.iterations,
             warm_start=self.model,
+            tol=self.tolerance,
         )
 
     def _measure(self, clique: Clique, sigma: float) -> None:

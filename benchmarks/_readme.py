@@ -5,6 +5,7 @@ from pathlib import Path
 from benchmarks import (
     _readme_convex,
     _readme_nonsmooth,
+    _readme_queries,
     _readme_vertices,
     _runner,
     adult_splits,
@@ -63,6 +64,7 @@ def results() -> str:
         """),
         *_readme_convex.blocks(),
         *_readme_nonsmooth.blocks(),
+        *_readme_queries.blocks(),
         *_readme_vertices.blocks(),
     ]
     return "\n\n".join(blocks) + "\n"

@@ -13,6 +13,8 @@ from dpjax.privacy import RelationLike, resolve_relation
 from dpjax.queries import QuerySensitivity
 
 _BYTES = 4 * 8  # float32 vectors over the universe that a solver may hold at once
+_MOST_COUNTED = 2**24  # from here on float32 skips whole numbers
+_RELATIONS = ("replace_one", "add_or_remove_one")
 
 
 @register_dataclass
@@ -63,23 +65,66 @@ class QueryRelease:
                 f"GiB, above max_bytes = {self.max_bytes / 2**30:.3g} GiB: drop attributes, merge "
                 "categories, or release groups of attributes one by one"
             )
-        both = tuple(map(self.workload.sensitivity, ("replace_one", "add_or_remove_one")))
+        both = tuple(map(self.workload.sensitivity, _RELATIONS))
         object.__setattr__(self, "sensitivities", both)
 
     def sensitivity(self, relation: RelationLike) -> QuerySensitivity:
-        """How far one record moves sums of the queries (host, static)."""
-        assert self.sensitivities is not None
+        """How far one record moves sums of the queries (host, static).
+
+        Raises:
+          ValueError: If the problem was built under a transformation, of a traced workload.
+        """
+        if self.sensitivities is None:
+            raise ValueError(
+                "sensitivities are unknown of a workload that was traced: build the problem "
+                "outside jit and vmap, or give it `sensitivities`"
+            )
         return self.sensitivities[resolve_relation(relation).name != "REPLACE_ONE"]
 
     def check(self, records: PyTree) -> None:
-        """Raises unless there are records, all of them in the universe."""
+        """Raises unless there are records, all of them in the universe, and they can be counted."""
         if np.shape(records)[:1] == (0,):
             raise ValueError("records must be n >= 1 of them, got none")
         self.workload.record_cells(records)
+        if not is_traced(self.workload):
+            self._check_sensitivities()
+        self._check_number(np.shape(records)[0])
+
+    def _check_number(self, number: int) -> None:
+        """Raises if sums over so many records are rounded by what one of them changes."""
+        if self.sensitivities is None:
+            return
+        added = self.sensitivity("add_or_remove_one")
+        sums = number * max(1.0, added.linf / (added.value_range or 1.0))
+        if jnp.zeros(0).dtype == jnp.float32 and sums >= _MOST_COUNTED:
+            raise ValueError(
+                "records, times the largest entry of a query by its range, must be < "
+                f"{_MOST_COUNTED} in float32, which rounds larger sums and with them what one "
+                f"record does, got {sums:.3g}: enable jax_enable_x64, or centre the queries"
+            )
+        if number * added.linf < 2**31:
+            return
+        counts = jax.ShapeDtypeStruct((self.workload.universe_size,), jnp.int32)
+        if jnp.issubdtype(jax.eval_shape(self.workload.answers, counts).dtype, jnp.integer):
+            raise ValueError(
+                f"sums over records must be < 2**31 in int32, got up to {number * added.linf:.3g}: "
+                "hold the queries as floats"
+            )
+
+    def _check_sensitivities(self) -> None:
+        """Raises unless they are of this workload, and not kept by `dataclasses.replace`."""
+        for relation in _RELATIONS:
+            known, now = self.sensitivity(relation), self.workload.sensitivity(relation)
+            if any(a < b * (1 - 1e-9) for a, b in zip(known, now, strict=True)):
+                raise ValueError(
+                    f"sensitivities must be those of the workload, {now} under {relation}, got "
+                    f"{known}: make a new QueryRelease of another workload"
+                )
 
     def answers(self, records: ArrayLike, num_records: Any) -> jax.Array:
         """Sums of the queries over the records by the *public* `num_records`, `[m]` (*secret*)."""
-        return wide(self.workload.answers(self.workload.histogram(records))) / num_records
+        sums = self.workload.answers(self.workload.histogram(records))
+        return sums.astype(float) / num_records
 
     def targets(self, records: ArrayLike, num_records: Any) -> jax.Array:
         r"""What selections compare with a distribution's answers, `[m]` (*secret*).

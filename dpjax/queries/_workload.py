@@ -88,7 +88,7 @@ class CellRecords:
           ValueError: If there are no records.
         """
         n = num_records(records)
-        return wide(self.answers(self.histogram(records))) / n
+        return self.answers(self.histogram(records)).astype(float) / n
 
     def answer_of_record(self, record: ArrayLike) -> jax.Array:
         """All queries at one record, `[m]` (*secret*)."""

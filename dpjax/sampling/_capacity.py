@@ -84,7 +84,7 @@ def poisson_capacity(
 def _capacity(num_records: int, rate: float, steps: int, delta: float, epsilon: float) -> int:
     # in the log domain, as e^epsilon may overflow
     log_one_plus_exp = epsilon + math.log1p(math.exp(-epsilon))
-    log_probability = math.log(DELTA_SHARE * delta) - math.log(steps) - log_one_plus_exp
+    log_probability = math.log(DELTA_SHARE) + math.log(delta) - math.log(steps) - log_one_plus_exp
     return smallest_capacity(num_records, rate, log_probability)
 
 

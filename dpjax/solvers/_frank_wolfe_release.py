@@ -22,7 +22,7 @@ from dpjax.solvers._query_state import (
     SelectionState,
     loudest_query,
 )
-from dpjax.solvers._selection_release import SelectionRelease, check_selection
+from dpjax.solvers._selection_release import SelectionRelease, check_selection, needed_range
 
 _VERTICES = ("queries", "marginals")
 _SCHEDULES = ("constant", "sqrt")
@@ -150,6 +150,8 @@ class FrankWolfeRelease(SelectionRelease):
           True
         """
         check_int("num_records", num_records, minimum=1)
+        if steps is not None:
+            check_int("steps", steps, minimum=1)
         relation = budget.relation_or("replace_one").name.lower()
         workload = problem.workload
         if as_published:
@@ -159,7 +161,7 @@ class FrankWolfeRelease(SelectionRelease):
             vertices = vertices or ("marginals" if hasattr(workload, "cliques") else "queries")
             check_choice("vertices", vertices, _VERTICES)
             fields = _defaults(workload, num_records, budget, steps, vertices)
-        score_range = problem.sensitivity(relation).score_range * (1 + (vertices == "marginals"))
+        score_range = needed_range(problem, relation, vertices)
         count = fields.pop("steps")
         if "noise_scale" not in fields:
             # a hair more, since the division is rounded
@@ -235,7 +237,6 @@ def _defaults(
         rho = drawn_rho(budget)
         best = num_records * math.sqrt(rho * log_k) / math.log(2 * workload.num_queries)
         steps = min(400, max(10, round(best)))
-    check_int("steps", steps, minimum=1)
     return {"steps": steps, "step_size": 0.8 * math.sqrt(2 * log_k / steps)}
 
 

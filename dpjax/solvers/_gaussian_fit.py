@@ -18,7 +18,6 @@ from dpjax.core import (
     check_positive,
     register_dataclass,
     static_field,
-    wide,
 )
 from dpjax.privacy import Budget, Guarantee
 from dpjax.queries import Hierarchy, Marginals
@@ -152,8 +151,12 @@ class GaussianFit:
 
     def init(self, problem: Any, *, key: jax.Array) -> GaussianFitState:
         """The state before the step; the key (*secret*) is for the noise."""
-        del problem
         check_key("key", key)
+        mine, theirs = (getattr(w, "domain", None) for w in (self.measured, problem.workload))
+        if mine != theirs:
+            raise ValueError(
+                f"measured must be over the domain of the workload {theirs}, got {mine}"
+            )
         return GaussianFitState(jnp.zeros(self.measured.num_queries), key)
 
     def step(
@@ -163,7 +166,7 @@ class GaussianFit:
         del problem
         dtype, (key, draw) = state.measured.dtype, jax.random.split(state.key)
         sums = self.measured.answers(counts(self.measured, batch, mask))
-        answers = wide(sums) / self.num_records
+        answers = sums.astype(dtype) / self.num_records
         noise = jax.random.normal(draw, answers.shape, dtype)
         noisy = answers.astype(dtype) + self.stddevs().astype(dtype) * noise
         return GaussianFitState(noisy.astype(dtype), key), None

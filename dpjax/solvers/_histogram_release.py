@@ -16,7 +16,6 @@ from dpjax.core import (
     check_positive,
     register_dataclass,
     static_field,
-    wide,
 )
 from dpjax.privacy import Budget, Guarantee
 from dpjax.sampling import FullBatch
@@ -127,7 +126,7 @@ class HistogramRelease:
     ) -> tuple[HistogramState, None]:
         """Draws the noisy histogram of all records."""
         dtype, (key, draw) = state.noisy.dtype, jax.random.split(state.key)
-        shares = wide(counts(problem.workload, batch, mask)).astype(dtype) / self.num_records
+        shares = counts(problem.workload, batch, mask).astype(dtype) / self.num_records
         noise = jax.random.normal(draw, shares.shape, dtype)
         noisy = (shares + jnp.asarray(self.stddev, dtype) * noise).astype(dtype)
         return HistogramState(noisy, key), None

@@ -43,11 +43,12 @@ def minimise(
       evaluations: How often it is evaluated, static.
 
     Returns:
-      The best point and its aux.
+      The last point, the best up to rounding, and its aux.
 
     Source: Lewis and Overton 2013 (the line search); Liu and Nocedal 1989.
     """
     directions = optax.scale_by_lbfgs(memory_size=_MEMORY)
+    eps = jnp.finfo(x.dtype).eps
 
     def aim(x: jax.Array, value: jax.Array, grad: jax.Array, aux: Any, memory: Any) -> _Search:
         toward, memory = directions.update(grad, memory, x)
@@ -62,7 +63,9 @@ def minimise(
     def turn(_: int, at: _Search) -> _Search:
         x = at.x + at.step * at.direction
         value, grad, aux = objective(x)
-        far = ~(value <= at.value + _DECREASE * at.step * at.slope)
+        # what rounding moves is no rise, or the search would end at the root of the precision
+        rounding = jnp.where(jnp.isinf(at.value), 0, 2 * eps * jnp.abs(at.value))
+        far = ~(value <= at.value + _DECREASE * at.step * at.slope + rounding)
         near = jnp.vdot(grad, at.direction) < _CURVATURE * at.slope
         low = jnp.where(~far & near, at.step, at.low)
         high = jnp.where(far, at.step, at.high)

@@ -15,7 +15,6 @@ from dpjax.core import (
     check_positive,
     register_dataclass,
     static_field,
-    wide,
 )
 from dpjax.privacy import Budget, Guarantee
 from dpjax.sampling import FullBatch
@@ -186,7 +185,7 @@ class MirrorDescentRelease(SelectionRelease):
         """Computes the targets, or draws the one noisy histogram that they are the answers of."""
         if self.noise == "gumbel":
             return super().prologue(problem, data, state)
-        shares = wide(problem.workload.histogram(data)).astype(float) / self.num_records
+        shares = problem.workload.histogram(data).astype(float) / self.num_records
         if self.noise == "per-step":
             return state._replace(targets=shares)
         noisy = self._noisy(shares, jax.random.fold_in(state.key, _ONCE))

@@ -12,6 +12,7 @@ from dpjax.core import (
     PyTree,
     check_int,
     check_key,
+    check_scalar,
     register_dataclass,
     static_field,
 )
@@ -109,6 +110,7 @@ class MWEM:
     relation: str = static_field(default="replace_one")
 
     def __post_init__(self) -> None:
+        check_scalar("answer_range", self.answer_range)
         check_selection(self, ("step_size", "answer_range"), ("noise_scale", "stddev"))
         check_int("replays", self.replays, minimum=1)
 

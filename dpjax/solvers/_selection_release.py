@@ -6,7 +6,15 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from dpjax.core import PyTree, check_choice, check_key, check_nonnegative, check_positive
+from dpjax.core import (
+    PyTree,
+    check_choice,
+    check_key,
+    check_nonnegative,
+    check_positive,
+    check_scalar,
+)
+from dpjax.queries import Marginals
 from dpjax.sampling import FullBatch
 from dpjax.solvers._query_state import (
     ReleasedDistribution,
@@ -62,6 +70,11 @@ class SelectionRelease(abc.ABC):
     def init(self, problem: Any, *, key: jax.Array) -> SelectionState:
         """The state before the first step: uniform. The key (*secret*) is for the draws."""
         check_key("key", key)
+        if self.vertices == "marginals" and not isinstance(problem.workload, Marginals):
+            raise TypeError(
+                "the workload must be Marginals for vertices = 'marginals', got "
+                f"{type(problem.workload).__name__}"
+            )
         bound = self.needed_range(problem)
         if bound > self.score_range * (1 + 1e-9):
             raise ValueError(
@@ -85,8 +98,7 @@ class SelectionRelease(abc.ABC):
 
     def needed_range(self, problem: Any) -> float:
         """Range of the change of the scores by one record, times its number of records."""
-        factor = 2 if self.vertices == "marginals" else 1
-        return factor * problem.sensitivity(self.relation).score_range
+        return needed_range(problem, self.relation, self.vertices)
 
     def prologue(self, problem: Any, data: PyTree, state: SelectionState) -> SelectionState:
         """Computes the targets, once."""
@@ -143,6 +155,15 @@ class SelectionRelease(abc.ABC):
         return state._replace(targets=None)
 
 
+def needed_range(problem: Any, relation: str, vertices: str) -> float:
+    """Range of the change of n times the scores of such vertices by one record."""
+    sensitivity = problem.sensitivity(relation)
+    if vertices == "queries":
+        return float(sensitivity.score_range)
+    # of signs of answers that are not centred; a table of one cell answers 1 for all records
+    return 2 * float(max(sensitivity.score_range, sensitivity.linf))
+
+
 def check_selection(solver: Any, positive: tuple[str, ...], nonnegative: tuple[str, ...]) -> None:
     """Raises unless the fields that all methods have are within their bounds."""
     if not isinstance(solver.sampler, FullBatch):
@@ -150,6 +171,7 @@ def check_selection(solver: Any, positive: tuple[str, ...], nonnegative: tuple[s
             "sampler must be FullBatch, since the targets are of all records, got "
             f"{type(solver.sampler).__name__}"
         )
+    check_scalar("score_range", solver.score_range)
     for name in (*positive, "num_records", "score_range"):
         check_positive(name, getattr(solver, name))
     for name in nonnegative:

@@ -40,7 +40,7 @@ def _dense() -> Dense:
 
 
 def _case(
-    build: Callable[[Any, QueryRelease], Any],
+    build: Callable[..., Any],
     workload: Any = _PAIRS,
     values: tuple[Any, Any] = (0.1, 0.3),
 ) -> SolverCase:
@@ -78,7 +78,7 @@ def _fit(workload: Any = _PAIRS, spread: Any = 1.0, **options: Any) -> SolverCas
     def build(value: Any, problem: QueryRelease) -> Any:
         del problem
         return GaussianFit(
-            FullBatch(1), workload, value * spread, float(_N), fit_steps=15, **options
+            FullBatch(1), workload, value * spread, float(_N), fit_steps=40, **options
         )
 
     return _case(build, workload)

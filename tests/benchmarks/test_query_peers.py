@@ -104,7 +104,7 @@ def test_a_missing_package_is_named(monkeypatch):
     [
         peers.mbi_peer(peers.MbiConfig(iterations=300)),
         peers.mbi_peer(peers.MbiConfig("universal acceleration", 300, model=False)),
-        aim.aim_peer(50, 300),
+        aim.aim_peer(300),
     ],
     ids=["mirror descent", "universal acceleration", "AIM"],
 )

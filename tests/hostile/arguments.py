@@ -18,16 +18,17 @@ _PLACEHOLDERS: tuple[Any, ...] = (None, True, object(), {}, [1.0, 2.0], np.ones(
 
 @dataclass(frozen=True)
 class Number:
-    """A real argument in an interval, and whether it is a leaf of a pytree."""
+    """A real argument in an interval, whether it is a leaf of a pytree or may be infinite."""
 
     low: float = -INF
     high: float = INF
     open_low: bool = False
     open_high: bool = False
     leaf: bool = False
+    infinite: bool = False
 
     def bad(self) -> list[Any]:
-        outside = [NAN, INF, -INF, HUGE, np.float32(NAN), np.array(NAN)]
+        outside = [NAN, -INF, HUGE, np.float32(NAN), np.array(NAN)] + [INF] * (not self.infinite)
         if self.low > -INF:
             outside += [self.low - 1, self.low - 1e-3] + [self.low] * self.open_low
         if self.high < INF:
@@ -36,6 +37,8 @@ class Number:
 
     def holds(self, value: Any) -> bool:
         """Whether a float or an integer is what the argument may be."""
+        if value == INF and self.infinite:
+            return True
         if value != value or abs(value) > sys.float_info.max:
             return False
         above = value > self.low if self.open_low else value >= self.low
@@ -71,8 +74,8 @@ def real(leaf: bool = False) -> Number:
     return Number(leaf=leaf)
 
 
-def positive(leaf: bool = False) -> Number:
-    return Number(low=0.0, open_low=True, leaf=leaf)
+def positive(leaf: bool = False, infinite: bool = False) -> Number:
+    return Number(low=0.0, open_low=True, leaf=leaf, infinite=infinite)
 
 
 def nonnegative(leaf: bool = False) -> Number:

@@ -1,5 +1,6 @@
 """Every public constructor with good arguments, and what its arguments may be."""
 
+import functools
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,6 +13,8 @@ from dpjax import audit as A
 from dpjax import geometry as G
 from dpjax import privacy as R
 from dpjax import problems as P
+from dpjax import queries as Q
+from dpjax import release
 from dpjax import sampling as S
 from dpjax import solvers as V
 from dpjax import transforms as T
@@ -62,6 +65,22 @@ def _goldstein(**given: Any) -> Any:
 
 def _steps(steps: int) -> Any:
     return dpe.SelfComposedDpEvent(dpe.GaussianDpEvent(5.0), steps)
+
+
+def _dense(matrix: Any) -> Any:
+    return Q.Dense([[matrix]])
+
+
+def _halfspace(points: Any, directions: Any) -> Any:
+    return Q.Halfspace([[points], [0.0], [1.0]], [[directions], [1.0]])
+
+
+def _sparse(**given: Any) -> Any:
+    return Q.Sparse([0], [1], **{"values": [1.0], "num_queries": 2, "universe_size": 3} | given)
+
+
+def _release(**given: Any) -> Any:
+    return release(_TABLES, np.zeros((4, 2), np.int32), _BUDGET, key=jax.random.key(0), **given)
 
 
 _POISSON = S.PoissonSampler(0.3, 4, N)
@@ -349,8 +368,92 @@ SOLVERS = {
         num_records=(999, Count()),
     ),
 }
+_DOMAIN = Q.Domain({"a": 2, "b": 3})
+_TABLES = Q.Marginals.all_kway(_DOMAIN, 1)
+QUERIES = {
+    "Marginals": row(functools.partial(Q.Marginals.all_kway, _DOMAIN), k=(1, Count())),
+    "Prefix": row(Q.Prefix, universe=(4, Count(2))),
+    "Dense": row(_dense, matrix=(1.0, real(leaf=True))),
+    "Halfspace": row(_halfspace, points=(2.0, real(leaf=True)), directions=(1.0, real(leaf=True))),
+    "Sparse": row(_sparse, num_queries=(2, Count()), universe_size=(3, Count())),
+    "query_sensitivity": row(
+        Q.query_sensitivity,
+        {"universe_size": 3},
+        relation=("replace_one", Choice()),
+        **{
+            name: (1.0, nonnegative())
+            for name in ("value_range", "largest", "l2_replaced", "l2_record")
+        },
+    ),
+    "QueryRelease": row(P.QueryRelease, {"workload": _TABLES}, max_bytes=(10**6, Count())),
+}
+_SELECTION: dict[str, Any] = {
+    "num_records": _SWEPT_POSITIVE,
+    "score_range": (2.0, positive()),
+    "relation": ("replace_one", Choice()),
+}
+_MEASUREMENT: dict[str, Any] = {
+    "stddev": _SWEPT,
+    "num_records": _SWEPT_POSITIVE,
+    "relation": ("replace_one", Choice()),
+}
+RELEASES = {
+    "FrankWolfeRelease": row(
+        V.FrankWolfeRelease,
+        {"sampler": S.FullBatch(4)},
+        noise_scale=_SWEPT,
+        step_size=_SWEPT_POSITIVE,
+        alpha=_SWEPT,
+        vertices=("queries", Choice()),
+        schedule=("sqrt", Choice()),
+        output=("last", Choice()),
+        noise=("laplace", Choice()),
+        **_SELECTION,
+    ),
+    "MirrorDescentRelease": row(
+        V.MirrorDescentRelease,
+        {"sampler": S.FullBatch(4)},
+        noise_scale=_SWEPT,
+        alpha=_SWEPT_POSITIVE,
+        offset=_SWEPT,
+        smoothing=_SWEPT,
+        noise=("per-step", Choice()),
+        **_SELECTION,
+    ),
+    "SaddleRelease": row(
+        V.SaddleRelease,
+        {"sampler": S.FullBatch(4)},
+        dual_step_size=_SWEPT,
+        step_size=_SWEPT_POSITIVE,
+        **_SELECTION,
+    ),
+    "MWEM": row(
+        V.MWEM,
+        {"sampler": S.FullBatch(4)},
+        noise_scale=_SWEPT,
+        stddev=_SWEPT,
+        answer_range=(1.0, positive()),
+        step_size=_SWEPT_POSITIVE,
+        replays=(2, Count()),
+        **_SELECTION,
+    ),
+    "HistogramRelease": row(
+        V.HistogramRelease,
+        {"sampler": S.FullBatch(1)},
+        projection=("none", Choice()),
+        **_MEASUREMENT,
+    ),
+    "GaussianFit": row(
+        V.GaussianFit,
+        {"sampler": S.FullBatch(1), "measured": _TABLES},
+        prior=((2.0, 0.7, 0.3), positive(leaf=True)),
+        fit_steps=(5, Count()),
+        **_MEASUREMENT,
+    ),
+    "release": row(_release, method=("histogram", Choice()), num_records=(4, Count(optional=True))),
+}
 HOST = {
-    "Budget": row(R.Budget, epsilon=_SWEPT_POSITIVE, delta=(1e-5, PROBABILITY)),
+    "Budget": row(R.Budget, epsilon=(1.0, positive(infinite=True)), delta=(1e-5, PROBABILITY)),
     "Guarantee": row(
         R.Guarantee, {"event": dpe.GaussianDpEvent(1.0)}, relation=("replace_one", Choice())
     ),
@@ -379,4 +482,4 @@ HOST = {
     "resolve_relation": row(R.resolve_relation, relation=("replace_one", Choice())),
     "goldstein_norm": row(_goldstein, num_samples=(2, Count()), num_enriched=(2, Count(0))),
 }
-ROWS = TRANSFORMS | SAMPLING | GEOMETRY | PROBLEMS | SOLVERS | HOST
+ROWS = TRANSFORMS | SAMPLING | GEOMETRY | PROBLEMS | SOLVERS | QUERIES | RELEASES | HOST

@@ -13,6 +13,7 @@ _PACKAGES = (
     "sampling",
     "geometry",
     "problems",
+    "queries",
     "solvers",
     "datasets",
     "privacy",
@@ -47,6 +48,9 @@ _NO_ROW = {
     "ParallelGuarantee, compose_guarantees, parallel_guarantee": "take guarantees: tests/privacy",
     "GroupGuarantee, group_guarantee, Ledger, LedgerEntry": "take guarantees: tests/privacy",
     "joint_poisson_epsilon": "joint_poisson_event, composed",
+    "Concat, Hierarchy, CellRecords": "take workloads: tests/queries",
+    "Release": "given by release",
+    "Domain": "takes numbers of codes or labels: tests/queries/test_domain",
 }
 _EXPLAINED = {name for names in _NO_ROW for name in names.split(", ")}
 

@@ -33,7 +33,7 @@ def drawn(draw, *values):
     """Codes of indices and signs of many draws for each of the values, `[values, draws]`."""
 
     def one(key, value):
-        info = draw(key, jnp.asarray(GAPS), value)
+        info = draw(key, jnp.asarray(GAPS, float), value)
         digits = 3 ** jnp.arange(info.signs.shape[0])
         return info.index * 1000 + jnp.sum((info.signs.astype(jnp.int32) + 1) * digits)
 
@@ -113,7 +113,7 @@ def test_rare_signs_are_drawn_as_often_as_they_should():
     @functools.partial(jax.jit, compiler_options=QUICK)
     def flipped(keys):
         draw = jax.vmap(lambda k: query_state.select_marginal(k, line, gaps, 4.0).signs)
-        return jnp.sum((draw(keys) * gaps < 0).reshape(-1, 2048, 2), axis=(0, 1))
+        return jnp.sum((draw(keys) * gaps[None] < 0).reshape(-1, 2048, 2), axis=(0, 1))
 
     rare = np.asarray(flipped(jax.random.split(jax.random.key(3), 200)))
     total, chance = 200 * 2048, 1 / (1 + np.exp(8.0))  # 3.4e-4
@@ -128,7 +128,7 @@ def shown(solver, problem, data, number):
     """All that a run gives, and its secret state; draws are dictated, NaN in the place of noise."""
 
     def sample(key, logits, k):
-        return jnp.asarray([number % logits.shape[0]])
+        return jnp.asarray([number % logits.shape[0]], jnp.int32)
 
     def loudest(key, gaps, scale):
         return query_state.SelectionInfo(jnp.int32(number % 3), jnp.ones(1, jnp.int8))

@@ -134,7 +134,7 @@ def two_steps(problem, solver, secret):
 
         def sample(key, logits, k):
             laws.append(jax.nn.log_softmax(logits))
-            return jnp.asarray(first)[None]
+            return jnp.asarray(first, jnp.int32)[None]
 
         with mock.patch.object(query_state, "sample_vertices", sample):
             for unit in (0.0, 1.0, None):

@@ -1,7 +1,10 @@
 """Query release: no neighbour moves a draw, or a whole run, further than the guarantee says."""
 
+import dataclasses
 import functools
+from unittest import mock
 
+import jax
 import numpy as np
 import pytest
 from query_runs import (
@@ -20,7 +23,10 @@ from query_runs import (
     vertices,
 )
 
+import dpjax
 from dpjax.privacy import BoundedRangeGuarantee, bounded_range_rho
+from dpjax.problems import QueryRelease
+from dpjax.queries import Dense, Marginals
 from dpjax.solvers import FrankWolfeRelease, MirrorDescentRelease, SaddleRelease
 
 CASES = {
@@ -141,3 +147,56 @@ def test_the_law_of_a_whole_run_is_within_its_guarantee(name):
     found_rho = max(renyi(logs, pairs, alpha) for alpha in (1.01, 2.0, 8.0))
     print(name, found_rho / rho)
     assert WHOLE[name] * rho < found_rho <= rho * (1 + 1e-3)
+
+
+# What would make the numbers above wrong.
+
+
+def test_a_problem_of_another_workload_is_refused():
+    problem = QueryRelease(ONE)
+    louder = dataclasses.replace(problem, workload=Dense(np.array([[0.0, 50.0]], np.float32)))
+    assert louder.sensitivity(REPLACE).score_range == 2  # kept
+    solver = FrankWolfeRelease.for_budget(louder, 9, dpjax.Budget(1.0, 1e-6))
+    with pytest.raises(ValueError, match="sensitivities must be those of the workload"):
+        dpjax.solve(solver, louder, np.zeros(9, int), key=jax.random.key(0))
+    # as is the solver of another workload
+    with pytest.raises(ValueError, match="score_range must be >= 100"):
+        dpjax.solve(solver, QueryRelease(louder.workload), np.zeros(9, int), key=jax.random.key(0))
+    # and of single queries, if it is for tables
+    table = QueryRelease(MARGINALS)
+    single = FrankWolfeRelease.for_budget(table, 9, dpjax.Budget(1.0, 1e-6), vertices="queries")
+    signs = dataclasses.replace(single, vertices="marginals")
+    with pytest.raises(ValueError, match="score_range must be >= 4"):
+        signs.init(table, key=jax.random.key(0))
+    with pytest.raises(TypeError, match="must be Marginals"):
+        signs.init(problem, key=jax.random.key(0))
+
+
+def test_scores_are_rounded_by_far_less_than_a_record_moves_them():
+    problem, rng = QueryRelease(MARGINALS), np.random.default_rng(0)
+
+    def widest(number):
+        """The largest change of answers by a replaced record, in records."""
+        counts = rng.multinomial(number, [0.4, 0.3, 0.2, 0.1], 50).astype(np.int32)
+        shown = []
+        for moved in ((0, 0, 0, 0), (1, 0, -1, 0)):
+            every = list(counts + np.array(moved, np.int32))
+            with mock.patch.object(Marginals, "histogram", side_effect=every):
+                shown.append([np.asarray(problem.answers(None, number), float) for _ in every])
+        return np.abs(np.subtract(*shown)).max() * number
+
+    assert 0.99 < widest(100_000) < 1.01
+    if not jax.config.jax_enable_x64:  # float32 skips whole numbers: these are refused
+        assert widest(10**8) > 2
+        with pytest.raises(ValueError, match="enable jax_enable_x64"):
+            problem.check(np.broadcast_to(np.zeros((1, 2), np.int32), (2**24, 2)))
+        far = QueryRelease(Dense(np.array([[1e6, 1e6 + 1]], np.float32)))
+        rows = np.arange(1000) < np.arange(1000)[:, None]
+        sums = [float(far.answers(row.astype(np.int32), 1)[0]) for row in rows[20:60]]
+        assert np.abs(np.diff(sums)).max() > 2
+        with pytest.raises(ValueError, match="centre the queries"):
+            far.check(np.zeros(1000, np.int32))
+    whole = QueryRelease(Dense(np.array([[127, -127]])))
+    whole.check(np.zeros(1000, np.int32))
+    with pytest.raises(ValueError, match=r"2\*\*31|enable"):
+        whole.check(np.broadcast_to(np.int32(0), 2**24 + 2**20))
