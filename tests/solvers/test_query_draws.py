@@ -194,7 +194,9 @@ METHODS = {
 }
 
 
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=[pytest.mark.slow] if n == "answers" else []) for n in METHODS]
+)
 def test_what_is_not_drawn_shows_nothing_of_the_data(name):
     solver, problem = METHODS[name]()
     sets = [np.array(cells, np.int32) for cells in ((0, 0, 1), (3, 2))]

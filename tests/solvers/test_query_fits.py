@@ -85,7 +85,9 @@ NOISELESS = {
 }
 
 
-@pytest.mark.parametrize("name", NOISELESS)
+@pytest.mark.parametrize(
+    "name", ["two-way", "dense", pytest.param("nested", marks=pytest.mark.slow)]
+)
 def test_without_noise_the_fit_gives_the_answers(name):
     """To 1e-3 after 200 steps in single precision; the answers spread over more than 0.1."""
     workload, data = NOISELESS[name]

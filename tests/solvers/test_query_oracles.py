@@ -195,6 +195,7 @@ def test_mirror_descent_is_the_recursion_it_is_derived_from(rng):
     np.testing.assert_allclose(np.exp(solution.params.log_probs), mean, atol=2 * EXACT)
 
 
+@pytest.mark.filterwarnings("ignore:Values in x were outside bounds")  # of older scipy
 @pytest.mark.parametrize("count", [0, 3])
 def test_mirror_step_is_what_slsqp_finds(count, rng):
     queries, alpha, c = rng.uniform(-1, 1, (4, 6)), 0.3, 1.5
