@@ -25,7 +25,11 @@ class QueryRelease:
     $$ \min_p \max_j |\langle q_j, P_n - p \rangle| $$
 
     with $P_n$ the distribution of the records, codes `[n, A]` or cells `[n]`, *secret*; all else is
-    *public*.
+    *public*. Under replace-special a record goes missing, as under add-or-remove-one: no code
+    stands for an empty record. In float32 sums are exact below 2^24 records, from which on records
+    are refused, but scores, and with them their change by one record, are rounded: by up to 0.2% of
+    it in 300 trials at 50,000 records, 7% at a million, 19% at four million. In 64-bit types that
+    is nothing.
 
     Args:
       workload: The queries, a `dpjax.queries.Workload`.
@@ -36,7 +40,7 @@ class QueryRelease:
 
     Raises:
       TypeError: If the workload is none.
-      ValueError: If the universe is too large for `max_bytes`.
+      ValueError: If the universe has one cell, or is too large for `max_bytes`.
 
     Example:
       >>> import dpjax
@@ -59,6 +63,8 @@ class QueryRelease:
                 raise TypeError(f"workload must be of dpjax.queries, got {self.workload!r}")
             return  # a placeholder of a pytree
         size = int(self.workload.universe_size)
+        if size < 2:
+            raise ValueError(f"the universe must have >= 2 cells, got {size}: nothing is unknown")
         if size * _BYTES > self.max_bytes:
             raise ValueError(
                 f"the universe has {size:,} cells, whose vectors take {size * _BYTES / 2**30:.3g} "

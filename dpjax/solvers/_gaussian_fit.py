@@ -50,11 +50,11 @@ class GaussianFit:
 
     $$ y_j = \langle q_j, P_n \rangle + \sigma_j \xi_j, \qquad
        \min_u \sum_j \frac{(\langle q_j, p(u) \rangle - y_j)^2}{2 \sigma_j^2}
-       + \sum_i \frac{u_i^2}{2 \tau_i^2} $$
+       + \sum_i \frac14 \sqrt{1 + \frac{4 u_i^2}{\tau_i^2}} $$
 
     with $p(u) = \mathrm{softmax}(\sum_i u_i q_i)$. For marginals u has a weight for each cell of
-    each table *below* the measured ones too, and the prior's standard deviations tau go by the
-    number of attributes: main effects are large, interactions of two smaller, of three smaller yet.
+    each table *below* the measured ones too, and the prior's scales tau go by the number of
+    attributes: main effects are large, interactions of two smaller, of three smaller yet.
     So noise in a large table is smoothed towards what its margins say, and nothing needs to be
     stopped early or tuned. Under add-or-remove-one marginals are first divided by what they say of
     the number of records. The fit is post-processing.
@@ -75,7 +75,7 @@ class GaussianFit:
       num_records: n, by which counts are divided (data).
       prior: tau of weights of one, two, and three or more attributes; of other workloads' queries
         the first, in units of 1 / query (data).
-      fit_steps: Iterations of L-BFGS (static).
+      fit_steps: Evaluations by L-BFGS (static).
       relation: Neighbouring relation of the guarantee (static).
 
     Raises:
@@ -90,7 +90,7 @@ class GaussianFit:
     measured: Any
     stddev: Any
     num_records: Any
-    prior: Any = (2.0, 0.7, 0.25)
+    prior: Any = (2.0, 0.5, 0.1)
     fit_steps: int = static_field(default=100)
     relation: str = static_field(default="replace_one")
 

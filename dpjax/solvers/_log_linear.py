@@ -9,6 +9,8 @@ import jax.numpy as jnp
 from dpjax.geometry import log_normalize
 from dpjax.solvers._lbfgs import minimise
 
+_KNEE = 0.5  # in units of the prior's scale: from here on it is rather Laplace's than normal
+
 
 class Fit(NamedTuple):
     """A fitted distribution: its log probabilities `[k]`, and its weights `[m]`."""
@@ -31,10 +33,13 @@ def fit_log_linear(
     r"""The most probable log-linear distribution behind noisy answers.
 
     With $p(u) = \mathrm{softmax}(M^\top u)$, the M of `queries`, answers y of noise $\sigma$ and a
-    normal prior of standard deviations $\tau$ on the weights u, minimises by L-BFGS
+    hyperbolic prior of scales $\tau$ on the weights u, minimises by L-BFGS
 
     $$ \sum_j \frac{(\langle q_j, p(u) \rangle - y_j)^2}{2 \sigma_j^2}
-       + \sum_j \frac{u_j^2}{2 \tau_j^2} $$
+       + c^2 \sum_j \sqrt{1 + \frac{u_j^2}{c^2 \tau_j^2}}, \qquad c = 1/2 $$
+
+    so that weights below $c \tau$ shrink as under a normal prior, and larger ones, of which there
+    are few, less.
 
     Args:
       queries: A workload of m queries.
@@ -52,8 +57,9 @@ def fit_log_linear(
     def objective(x: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
         u = scale * x
         misfit, grad, log_probs = misfit_and_grad(queries, measured, precision, u)
-        value = misfit + 0.5 * jnp.sum((u / prior) ** 2)
-        return value, scale * (grad + u / prior**2), log_probs
+        root = jnp.sqrt(1 + (u / (_KNEE * prior)) ** 2)
+        value = misfit + _KNEE**2 * jnp.sum(root - 1)
+        return value, scale * (grad + u / (prior**2 * root)), log_probs
 
     x, log_probs = minimise(objective, start / scale, steps)
     return Fit(log_probs, scale * x)

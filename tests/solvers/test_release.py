@@ -36,7 +36,7 @@ def _frame(codes):
     return Frame()
 
 
-@pytest.mark.parametrize("method", ("auto", *METHODS))
+@pytest.mark.parametrize("method", ["auto", *METHODS])
 def test_every_method_gives_a_distribution_within_the_budget(method):
     released = dpjax.release(WORKLOAD, _codes(), BUDGET, key=jax.random.key(0), method=method)
     assert released.method == ("gaussian_fit" if method == "auto" else method)
@@ -192,4 +192,4 @@ def test_all_three_way_marginals_of_adult_reach_their_goals_untuned():
             released = dpjax.release(workload, codes, budget, key=jax.random.key(seed))
             assert released.method == "gaussian_fit"
             errors.append(np.abs(np.asarray(released.answers) - truth).max())
-        assert np.mean(errors) <= goal, (epsilon, errors)
+        assert np.median(errors) <= goal, (epsilon, errors)
