@@ -329,8 +329,10 @@ def plot(result: dict[str, Any]) -> Path:
     from matplotlib import pyplot
 
     names = dict.fromkeys(row["data"] for row in result["rows"])
-    figure, axes = pyplot.subplots(1, len(names), figsize=(6 * len(names), 4.5), squeeze=False)
+    figure, axes = pyplot.subplots(1, len(names), figsize=(6 * len(names) + 3, 4.5), squeeze=False)
+    colours = pyplot.get_cmap("tab20").colors
     for axis, data in zip(axes[0], names, strict=True):
+        axis.set_prop_cycle(color=colours)
         rows = [r for r in result["rows"] if r["data"] == data and r["epsilon"] is not None]
         for method in dict.fromkeys(row["method"] for row in rows):
             if "published" in method:
@@ -346,7 +348,7 @@ def plot(result: dict[str, Any]) -> Path:
             axis.errorbar(x, y, bars, marker="o", capsize=2, label=method)
         axis.set(xscale="log", yscale="log", xlabel="epsilon", title=data)
     axes[0][0].set_ylabel("largest absolute error")
-    axes[0][-1].legend(fontsize=7)
+    axes[0][-1].legend(fontsize=7, loc="upper left", bbox_to_anchor=(1.01, 1))
     path = _runner.RESULTS / "query_release.png"
     figure.tight_layout()
     figure.savefig(path, dpi=110)
