@@ -50,9 +50,9 @@ def blocks() -> list[str]:
             range, every method by default. In brackets the best of the three configurations that
             each was given, chosen by the true error on Adult at each epsilon, which is not private;
             on Credit nothing was chosen anew, and MWEM in NumPy ran as chosen on Adult. The prior
-            of `GaussianFit` and the default steps of the methods that select were themselves set while
-            looking at Adult's true errors, so Credit is the fair comparison. Mean errors are in
-            `benchmarks/results/query_release.json`:
+            of `GaussianFit` and the default steps of the methods that select were themselves set
+            while looking at Adult's true errors, so Credit is the fair comparison. Mean errors are
+            in `benchmarks/results/query_release.json`:
         """),
         errors(rows, "adult", aim),
         errors(rows, "credit"),
