@@ -23,9 +23,24 @@ _DEFAULT = {
     "MultilevelSaddle",
     "FrankWolfe(linear)",
 }
+# their records are codes, which are never NaN
+_OF_CODES = {
+    "FrankWolfeRelease",
+    "GaussianFit",
+    "HistogramRelease",
+    "MWEM",
+    "MirrorDescentRelease",
+    "SaddleRelease",
+}
 _SOLVERS = [
     pytest.param(e, id=e.name, marks=() if e.name in _DEFAULT else pytest.mark.slow)
     for e in dpt.entries("solver")
+    if e.name.split("(")[0] not in _OF_CODES
+]
+_CODES = [
+    pytest.param(e, id=e.name, marks=() if e.name.startswith("Histogram") else pytest.mark.slow)
+    for e in dpt.entries("solver")
+    if e.name.split("(")[0] in _OF_CODES
 ]
 
 
@@ -68,6 +83,30 @@ def test_whatever_records_hold(entry):
     # the power half: what records hold does count
     differ = [name for name, got in zip(sets, every, strict=True) if not same(got, want)]
     assert differ, f"{entry.name}: nothing differs from a run without record 0"
+
+
+@pytest.mark.parametrize("entry", _CODES)
+def test_a_traced_code_out_of_range_counts_as_the_nearest(entry):
+    case = entry.make()
+    solver, workload = case.build(case.values[0]), case.problem.workload
+    last = np.asarray(workload.domain.shape if hasattr(workload, "domain") else 9**9) - 1
+    last = np.minimum(last, workload.universe_size - 1)
+
+    @jax.jit
+    def run(data):
+        solution = dpjax.solve(solver, case.problem, data, key=jax.random.key(1))
+        return solution.params, solution.info, solution.state._replace(key=jnp.zeros(()))
+
+    codes = np.asarray(case.data)
+    found = {}
+    for name, wild, nearest in (("low", -(2**31), 0), ("high", 2**31 - 1, last)):
+        outside, inside = codes.copy(), codes.copy()
+        outside[0], inside[0] = wild, nearest
+        found[name] = run(outside)
+        assert same(found[name], run(inside)), (entry.name, name)
+        trees.assert_finite(found[name][0].answers, f"{entry.name}, {name}:")
+    if entry.name.split("(")[0] in {"GaussianFit", "HistogramRelease", "MWEM"}:
+        assert not same(found["low"], found["high"])  # what the record holds does count
 
 
 def same(got, want):
