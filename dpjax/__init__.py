@@ -10,9 +10,11 @@ from dpjax import sampling as sampling
 from dpjax import solvers as solvers
 from dpjax import transforms as transforms
 from dpjax.core import Aggregator as Aggregator
+from dpjax.core import Records as Records
 from dpjax.core import Solution as Solution
 from dpjax.core import chain as chain
 from dpjax.core import seeded as seeded
+from dpjax.core import shard_records as shard_records
 from dpjax.core import solve as solve
 from dpjax.privacy import Budget as Budget
 from dpjax.privacy import BudgetExceeded as BudgetExceeded

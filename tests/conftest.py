@@ -12,6 +12,8 @@ os.environ["XLA_FLAGS"] = " ".join(
         "--xla_cpu_parallel_codegen_split_count=1",
         # one core for each worker
         f"--xla_cpu_multi_thread_eigen={'PYTEST_XDIST_WORKER' not in os.environ}".lower(),
+        # for tests of programs over several; all others run on the first
+        "--xla_force_host_platform_device_count=8",
         os.environ.get("XLA_FLAGS", ""),
     ]
 ).strip()

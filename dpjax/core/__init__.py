@@ -17,6 +17,9 @@ from dpjax.core._checks import check_shape as check_shape
 from dpjax.core._checks import is_traced as is_traced
 from dpjax.core._fields import register_dataclass as register_dataclass
 from dpjax.core._fields import static_field as static_field
+from dpjax.core._placement import many_devices as many_devices
+from dpjax.core._records import Records as Records
+from dpjax.core._records import shard_records as shard_records
 from dpjax.core._solve import UnknownGuarantee as UnknownGuarantee
 from dpjax.core._solve import solve as solve
 from dpjax.core._types import Aggregator as Aggregator

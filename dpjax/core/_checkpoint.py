@@ -1,4 +1,7 @@
-"""A folder of checkpoints: whole ones or none, of one run only, one process at a time."""
+"""A folder of checkpoints: whole ones or none, of one run only, one process at a time.
+
+Of a run of several processes the first alone opens it.
+"""
 
 import contextlib
 import hashlib
@@ -158,7 +161,13 @@ class CheckpointFolder:
         return [name for name in names if _UNFINISHED.fullmatch(name)]
 
     def _checkpointer(self) -> Any:
-        return self._orbax.Checkpointer(self._orbax.PyTreeCheckpointHandler())
+        """One that waits for no other process."""
+        here = jax.process_index()
+        alone = self._orbax.options.MultiprocessingOptions(
+            primary_host=here, active_processes={here}, barrier_sync_key_prefix="dpjax"
+        )
+        handler = self._orbax.PyTreeCheckpointHandler(multiprocessing_options=alone)
+        return self._orbax.Checkpointer(handler, multiprocessing_options=alone)
 
 
 def _size(leaves: list[Any]) -> int:

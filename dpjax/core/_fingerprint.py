@@ -11,14 +11,18 @@ from typing import Any
 import jax
 import jaxlib
 import numpy as np
+from jax.sharding import Mesh
 
+from dpjax.core._addressable import own_parts, spans_processes
 from dpjax.core._host_functions import callbacks, function_chunks
 from dpjax.core._loop import Job, words
+from dpjax.core._processes import Processes
 from dpjax.core._types import PyTree
 
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 _POINTER = re.compile(r'(custom_call @\S*callback\S*\(.*?backend_config = )"\d+"')
-_CLEAR = ("jax", "jaxlib", "backend", "x64", "sensitive")
+_CLEAR = ("jax", "jaxlib", "backend", "x64", "sensitive", "devices")
+_SHARED = ("data", "problem", "solver", "batches")
 
 Fingerprint = dict[str, Any]
 """Digests and versions by name, as JSON holds them."""
@@ -27,19 +31,26 @@ Program = tuple[Any, Any]
 """A `jax.stages.Traced`, and the `jax.stages.Lowered` of it."""
 
 
-def fingerprint(key: jax.Array, job: Job, programs: Sequence[Program]) -> Fingerprint:
+def fingerprint(
+    key: jax.Array, job: Job, programs: Sequence[Program], processes: Processes
+) -> Fingerprint:
     """Digests of everything that decides the result, the same in every process.
 
     All but the versions are keyed with the run's own key, so that guesses of the data cannot be
-    tried against the digests alone.
+    tried against the digests alone. Of arrays that several processes hold together, each digests
+    what it holds, and the digests are digested in the order of the processes.
 
     Args:
       key: The run's key (*secret*).
       job: What runs: leaves and, by its printed form, what is static.
       programs: What was traced and lowered; it holds losses, optimizers and constants.
+      processes: Those that hold the job's arrays.
 
     Returns:
       Names and digests, as JSON holds them.
+
+    Raises:
+      ValueError: If processes differ in the key, the program or versions.
     """
     secret = str(jax.random.key_impl(key)).encode() + _bytes(words(key)).tobytes()
 
@@ -49,7 +60,7 @@ def fingerprint(key: jax.Array, job: Job, programs: Sequence[Program]) -> Finger
             digest.update(chunk)
         return digest.hexdigest()
 
-    return {
+    own: Fingerprint = {
         "key": keyed("key"),
         "data": keyed("data", _tree_chunks(job.data)),
         "problem": keyed("problem", _tree_chunks(job.problem)),
@@ -62,6 +73,16 @@ def fingerprint(key: jax.Array, job: Job, programs: Sequence[Program]) -> Finger
         "x64": bool(jax.config.read("jax_enable_x64")),
         "sensitive": job.sensitive,
     }
+    if job.placement is not None:
+        own["devices"] = _devices(job.placement.mesh)
+    return _of_all(own, processes)
+
+
+def check_alike(processes: Processes, **parts: PyTree) -> None:
+    """Raises ValueError, in all processes, unless each has the same trees but for shared arrays."""
+    if processes.devices:
+        alone = {name: jax.tree.map(_unshared, tree) for name, tree in parts.items()}
+        processes.check_alike({k: b"".join(map(bytes, _tree_chunks(v))) for k, v in alone.items()})
 
 
 def digest_of(value: Fingerprint) -> bytes:
@@ -72,9 +93,9 @@ def digest_of(value: Fingerprint) -> bytes:
 def differences(there: Fingerprint, here: Fingerprint) -> list[str]:
     """What differs, in words; where the key does, no other digest says anything."""
     found = [
-        f"{name} ({there.get(name)} there, {here[name]} here)"
+        f"{name} ({there.get(name, 'one')} there, {here.get(name, 'one')} here)"
         for name in _CLEAR
-        if there.get(name) != here[name]
+        if there.get(name) != here.get(name)
     ]
     if there.get("key") != here["key"]:
         return ["key", *found]
@@ -95,9 +116,38 @@ def _tree_chunks(tree: PyTree) -> Iterator[Any]:
     plain = words(tree)
     yield _ADDRESS.sub("", str(jax.tree.structure(tree))).encode()
     for leaf in jax.tree.leaves(plain):
-        array = np.asarray(leaf)
-        yield f"{array.dtype}{array.shape}".encode()
-        yield array_bytes(array)
+        if spans_processes(leaf):
+            yield f"{leaf.dtype}{leaf.shape}".encode()
+            for place, part in own_parts(leaf):
+                yield place.encode()
+                yield _bytes(part)
+        else:
+            array = np.asarray(leaf)
+            yield f"{array.dtype}{array.shape}".encode()
+            yield array_bytes(array)
+
+
+def _unshared(leaf: Any) -> Any:
+    return leaf.dtype.name if spans_processes(leaf) else leaf
+
+
+def _devices(mesh: Mesh) -> str:
+    """How many in all, along each axis, and which of which process."""
+    axes = " x ".join(f"{name}={size}" for name, size in mesh.shape.items())
+    order = [f"{device.process_index}:{device.id}" for device in mesh.devices.flat]
+    return f"{len(order)} of {axes}; {hashlib.sha256(' '.join(order).encode()).hexdigest()[:8]}"
+
+
+def _of_all(own: Fingerprint, processes: Processes) -> Fingerprint:
+    if not processes.devices:
+        return own
+    alike = {name: str(value).encode() for name, value in own.items() if name not in _SHARED}
+    processes.check_alike(alike)
+    held = processes.gather(b"".join(bytes.fromhex(own[name]) for name in _SHARED))
+    for i, name in enumerate(_SHARED):
+        digests = b"".join(digest[32 * i : 32 * i + 32] for digest in held)
+        own[name] = hashlib.sha256(digests).hexdigest()
+    return own
 
 
 def _program_chunks(program: Program) -> Iterator[bytes]:

@@ -8,41 +8,49 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from dpjax.core._placement import Placement, running
+from dpjax.core._records import Records
+from dpjax.core._take import take
 from dpjax.core._types import PyTree
 
 
-@jax.jit
-def start(solver: Any, problem: Any, data: PyTree, key: jax.Array) -> Any:
+@functools.partial(jax.jit, static_argnames="placement")
+def start(
+    solver: Any, problem: Any, data: Records, key: jax.Array, placement: Placement | None
+) -> Any:
     """The state before the first step."""
-    state = solver.init(problem, key=key)
-    if hasattr(solver, "prologue"):
-        state = solver.prologue(problem, data, state)
-    return state
+    with running(placement):
+        state = solver.init(problem, key=key)
+        if hasattr(solver, "prologue"):
+            records = jax.tree.map(lambda a: a[: data.num_records], data.arrays)
+            state = solver.prologue(problem, records, state)
+    return state if placement is None else placement.spread_state(state)
 
 
 @functools.partial(jax.jit, static_argnames="sensitive")
 def scan(
-    solver: Any, problem: Any, data: PyTree, state: Any, xs: PyTree, sensitive: bool
+    solver: Any, problem: Any, data: Records, state: Any, xs: PyTree, sensitive: bool
 ) -> tuple[Any, tuple[Any, Any]]:
     """All steps as one `lax.scan`: what a transformation sees, and can differentiate."""
 
     def body(state: Any, x: PyTree) -> tuple[Any, tuple[Any, Any]]:
-        return _one_step(solver, problem, data, state, x, sensitive)
+        return _one_step(solver, problem, data, state, x, sensitive, None)
 
     return jax.lax.scan(body, state, xs)
 
 
-@functools.partial(jax.jit, static_argnames="sensitive", donate_argnames="outputs")
+@functools.partial(jax.jit, static_argnames=("sensitive", "placement"), donate_argnames="outputs")
 def advance(
     solver: Any,
     problem: Any,
-    data: PyTree,
+    data: Records,
     state: Any,
     xs: PyTree,
     outputs: PyTree,
     first: Any,
     last: Any,
     sensitive: bool,
+    placement: Placement | None,
 ) -> tuple[Any, PyTree]:
     """Steps `first`, ..., `last - 1`, whose outputs are written into `outputs`.
 
@@ -53,7 +61,7 @@ def advance(
     def step(i: jax.Array, carry: tuple[Any, PyTree]) -> tuple[Any, PyTree]:
         state, outputs = carry
         x = jax.tree.map(lambda a: jax.lax.dynamic_index_in_dim(a, i, keepdims=False), xs)
-        state, output = _jitted_step(solver, problem, data, state, x, sensitive)
+        state, output = _jitted_step(solver, problem, data, state, x, sensitive, placement)
         return state, jax.tree.map(
             lambda all_, one: jax.lax.dynamic_update_index_in_dim(all_, one, i, 0),
             outputs,
@@ -70,20 +78,29 @@ def blanks(steps: int, shapes: PyTree) -> PyTree:
 
 
 def _one_step(
-    solver: Any, problem: Any, data: PyTree, state: Any, x: PyTree, sensitive: bool
+    solver: Any,
+    problem: Any,
+    data: Records,
+    state: Any,
+    x: PyTree,
+    sensitive: bool,
+    placement: Placement | None,
 ) -> tuple[Any, tuple[Any, Any]]:
     """The state after a step, and its outputs: released values and raw ones."""
-    num_records = jax.tree.leaves(data)[0].shape[0]
-    indices, mask = solver.sampler.batch(x, num_records)
-    batch = data if indices is None else jax.tree.map(lambda a: a[indices], data)
+    batch, mask = take(solver.sampler, x, data, placement)
+    if placement is not None:
+        batch, mask = placement.spread_batch(batch, mask)
     diagnose = getattr(solver, "diagnose", None) if sensitive else None
-    raw = diagnose(problem, batch, mask, state) if diagnose else None
-    state, info = solver.step(problem, batch, mask, state)
+    with running(placement):
+        raw = diagnose(problem, batch, mask, state) if diagnose else None
+        state, info = solver.step(problem, batch, mask, state)
+    if placement is not None:
+        state = placement.spread_state(state)
     return state, (info, raw)
 
 
 # traced once, by whoever asks first for its shapes or for the loop
-_jitted_step = jax.jit(_one_step, static_argnames="sensitive")
+_jitted_step = jax.jit(_one_step, static_argnames=("sensitive", "placement"))
 
 
 class Job(NamedTuple):
@@ -92,18 +109,20 @@ class Job(NamedTuple):
     Attributes:
       solver: The method.
       problem: What it solves.
-      data: The data, as arrays of JAX.
+      data: The data, as arrays of JAX, and how many rows of them are records.
       init_key: Of the state before the first step.
       xs: The sampler's plan.
       sensitive: Whether raw diagnostics are kept.
+      placement: How it lies on several devices; None for one.
     """
 
     solver: Any
     problem: Any
-    data: PyTree
+    data: Records
     init_key: jax.Array
     xs: PyTree
     sensitive: bool
+    placement: Placement | None
 
     @property
     def steps(self) -> int:
@@ -112,24 +131,29 @@ class Job(NamedTuple):
 
     def start(self) -> Any:
         """The state before the first step."""
-        return start(self.solver, self.problem, self.data, self.init_key)
+        return start(*self.start_arguments())
+
+    def start_arguments(self) -> tuple[Any, ...]:
+        """Those of `start`, the static one last."""
+        return self.solver, self.problem, self.data, self.init_key, self.placement
 
     def shapes(self) -> Any:
         """The shapes of `start`'s result, which is not computed."""
-        return jax.eval_shape(start, self.solver, self.problem, self.data, self.init_key)
+        return start.eval_shape(*self.start_arguments())
 
     def output_shapes(self) -> PyTree:
         """The shapes of one step's outputs."""
         x = jax.eval_shape(lambda xs: jax.tree.map(lambda a: a[0], xs), self.xs)
-        given = (self.solver, self.problem, self.data, self.shapes(), x, self.sensitive)
-        shapes: PyTree = _jitted_step.eval_shape(*given)[1]
+        given = (self.solver, self.problem, self.data, self.shapes(), x)
+        static = (self.sensitive, self.placement)
+        shapes: PyTree = _jitted_step.eval_shape(*given, *static)[1]
         return shapes
 
     def arguments(self, state: Any, outputs: PyTree, first: int, last: int) -> tuple[Any, ...]:
         """Those of `advance`, static ones last."""
         given = (self.solver, self.problem, self.data, state, self.xs, outputs)
         # of one type, whatever the default integer is
-        return (*given, np.int32(first), np.int32(last), self.sensitive)
+        return (*given, np.int32(first), np.int32(last), self.sensitive, self.placement)
 
 
 Program = Callable[[Any, PyTree, int, int], tuple[Any, PyTree]]

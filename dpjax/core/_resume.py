@@ -40,6 +40,9 @@ def resume(
 
     The program is lowered once: its text is part of the fingerprint, and it is what runs.
 
+    Of several processes the first alone reads and writes, and sends the others what it read: all
+    stand at one step, or all raise what one of them raised.
+
     Args:
       path: The folder.
       key: The run's key (*secret*).
@@ -47,39 +50,41 @@ def resume(
       outputs: Blank.
 
     Raises:
-      ValueError: If the folder belongs to another job, or the data lie on several devices.
+      ValueError: If the folder belongs to another job, or one on other devices.
     """
-    _check_one_device(job)
+    processes = processes_of(job)
     shapes = job.shapes()
-    first = start.trace(job.solver, job.problem, job.data, job.init_key)
-    steps = advance.trace(*job.arguments(shapes, outputs, 0, job.steps))
+    first = start.trace(*job.start_arguments())
+    first_lowered = first.lower()
+    placed = shapes
+    if job.placement is not None:
+        placed = _placed(shapes, first_lowered.compile().output_shardings)
+    steps = advance.trace(*job.arguments(placed, outputs, 0, job.steps))
     lowered = steps.lower()
-    run = fingerprint(key, job, [(first, first.lower()), (steps, lowered)])
-    with open_folder(path, run) as folder:
+    run = fingerprint(key, job, [(first, first_lowered), (steps, lowered)], processes)
+    with contextlib.ExitStack() as stack:
+        folder = processes.on_first(lambda: stack.enter_context(open_folder(path, run)))
         like = jax.eval_shape(words, (shapes, outputs))
-        folder.claim(like)
-        found = folder.restore(like)
-        compiled = lowered.compile()
+        processes.on_first(lambda: folder.claim(like))  # type: ignore[union-attr]
+        found = _received(processes.on_first(lambda: folder.restore(like)), like, processes)  # type: ignore[union-attr]
+        compiled = processes.agree(lowered.compile)
+        takes = None if job.placement is None else _of_state_and_outputs(compiled)
 
         def program(state: Any, outputs: PyTree, first: int, last: int) -> tuple[Any, PyTree]:
-            return compiled(*job.arguments(state, outputs, first, last)[:-1])
+            if takes is not None:
+                state, outputs = jax.tree.map(_move, (state, outputs), takes)
+            return compiled(*job.arguments(state, outputs, first, last)[:-2])
 
         def save(done: int, state: Any, outputs: PyTree) -> None:
-            folder.save(done, words((state, outputs)))
+            tree = words((state, outputs))
+            if job.placement is not None:
+                tree = jax.tree.map(functools.partial(whole, mesh=job.placement.mesh), tree)
+            processes.on_first(lambda: folder.save(done, tree))  # type: ignore[union-attr]
 
         if found is None:
             yield Resumed(program, 0, None, outputs, save)
         else:
             done, (plain, outputs) = found
+            ...
             outputs = jax.tree.map(lambda a: jnp.array(a, copy=True), outputs)  # to be donated
             yield Resumed(program, done, typed(plain, shapes), outputs, save)
-
-
-def _check_one_device(job: Job) -> None:
-    arrays = [a for a in jax.tree.leaves(job) if isinstance(a, jax.Array)]
-    spread = max(len(array.sharding.device_set) for array in arrays)
-    if spread > 1:
-        raise ValueError(
-            f"checkpoint needs all arrays on one device each, got one spread over {spread}: what "
-            "is saved does not say how to spread it again"
-        )

@@ -24,6 +24,8 @@ from dpjax.core._loop import (
     start,
     typed,
 )
+from dpjax.core._placement import automatic, placement_of
+from dpjax.core._records import Records, num_rows
 from dpjax.core._resume import resume
 from dpjax.core._types import PyTree, Solution, Solver
 
@@ -31,7 +33,7 @@ from dpjax.core._types import PyTree, Solution, Solver
 def solve(
     solver: Solver,
     problem: Any,
-    data: PyTree,
+    data: PyTree | Records,
     *,
     key: jax.Array,
     progress: bool | None = None,
@@ -52,6 +54,12 @@ def solve(
     by what it closes over, not by the globals it reads. A damaged checkpoint is passed over, with a
     warning, for the last whole one.
 
+    Data and `problem.init` may lie on several devices (`jax.sharding.NamedSharding`, see
+    `shard_records`); the run then stays where they lie. A batch is spread like the rows of the
+    data, state and noise like the parameters they belong to, and results are those of one device up
+    to the order of sums. Under a transformation the placement of traced arrays cannot be seen, and
+    is left to XLA.
+
     Guarantee: `solver.guarantee()`, for the release of everything returned except
     `state`'s key and `sensitive`. Records outside the problem's *public* domain (`problem.check`)
     raise before the mechanism starts; that refusal is about the input's domain and is not covered.
@@ -61,7 +69,8 @@ def solve(
       solver: The method, with its public constants.
       problem: Losses and public constants.
       data: Tree of arrays with one leading axis `[n, ...]` (*secret*; `n` is secret too unless the
-        relation is replace-one, and must not exceed the sampler's public bound).
+        relation is replace-one, and must not exceed the sampler's public bound), or `Records`, in
+        which rows that pad it take part in nothing.
       key: Typed key, scalar (*secret*). Never use one key for two runs.
       progress: Whether to show a progress bar; default: on an interactive terminal. The bar is
         moved between chunks of the loop by the host, and does not change the result.
@@ -95,14 +104,20 @@ def solve(
       True
     """
     check_key("key", key)
-    num_records = _num_records(data)
+    data = data if isinstance(data, Records) else Records(data, num_rows(data))
+    if num_rows(data.arrays) < data.num_records:
+        raise ValueError(
+            f"data must have at least num_records = {data.num_records} rows, "
+            f"got {num_rows(data.arrays)}"
+        )
     if every is not None:
         check_int("every", every, minimum=1)
         if checkpoint is None:
             raise ValueError(f"every = {every} needs checkpoint, a folder to write to")
     if hasattr(problem, "check") and not is_traced(data):
-        problem.check(data)
-    data = jax.tree.map(_array, data)
+        problem.check(data.arrays)
+    data = automatic(jax.tree.map(_array, data))
+    solver, problem = automatic((solver, problem))
 
     init_key, plan_key = jax.random.split(key)
     # also under a transformation that all arguments are constants of
@@ -112,15 +127,16 @@ def solve(
             "checkpoint needs concrete values, got traced ones (under jit, vmap or grad): call "
             "solve outside the transformation"
         )
-    xs = solver.sampler.plan(plan_key, num_records)
+    xs = solver.sampler.plan(plan_key, data.num_records)
     if progress is None:
         progress = not traced and sys.stderr.isatty()
     if traced:
-        state = start(solver, problem, data, init_key)
+        state = start(solver, problem, data, init_key, None)
         state, (info, raw) = scan(solver, problem, data, state, xs, sensitive)
     else:
         xs = jax.tree.map(jnp.asarray, xs)
-        job = Job(solver, problem, data, init_key, xs, sensitive)
+        placement = placement_of(data.arrays, getattr(problem, "init", None))
+        job = Job(solver, problem, data, init_key, xs, sensitive, placement)
         state, (info, raw) = _run(job, key, progress, checkpoint, every)
     params = solver.finalize(problem, state)
     if hasattr(solver, "redact"):
@@ -176,17 +192,6 @@ def _array(leaf: Any) -> jax.Array:
     if jax.dtypes.issubdtype(array.dtype, np.complexfloating):
         raise TypeError(f"data must hold real numbers, got an array of {array.dtype}")
     return jnp.asarray(array.astype(array.dtype.newbyteorder("="), copy=False))
-
-
-def _num_records(data: PyTree) -> int:
-    leaves = jax.tree.leaves(data)
-    if not leaves:
-        raise ValueError("data holds no arrays")
-    sizes = {np.shape(leaf)[:1] for leaf in leaves}
-    if len(sizes) != 1 or () in sizes:
-        shapes = [list(np.shape(leaf)) for leaf in leaves]
-        raise ValueError(f"all arrays in data must share one leading axis, got shapes {shapes}")
-    return int(sizes.pop()[0])
 
 
 def _guarantee(solver: Any) -> Any:

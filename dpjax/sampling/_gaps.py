@@ -2,6 +2,7 @@
 
 import functools
 import math
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -34,7 +35,7 @@ def gaps_shortfall(num_records: int, rate: float, draws: int) -> float:
 
 
 def draw_members(
-    keys: StepKeys, rate: float, bound: int, num_records: int, draws: int
+    keys: StepKeys, rate: float, bound: int, num_records: Any, draws: int
 ) -> tuple[jax.Array, jax.Array]:
     """First `draws` members of a Poisson batch, ascending.
 
@@ -44,7 +45,7 @@ def draw_members(
       keys: one PRNG key, unwrapped; its stream 0 is used up.
       rate: probability with which each record takes part (static).
       bound: public upper bound on the number of records, for which the tables are made (static).
-      num_records: number of records `n <= bound` (static).
+      num_records: number of records `n`, at most `bound` (it may be traced).
       draws: number of gaps to draw (static).
 
     Returns:
@@ -54,15 +55,16 @@ def draw_members(
     # gap + 1, held at n + 1: from a position that is still inside (<= n) the sum stays <= 2n + 1,
     # so the first position outside is seen before uint32 can wrap; after it nothing counts
     stride = jnp.ones((draws,), dtype=jnp.uint32)
+    last = jnp.asarray(num_records, jnp.uint32)
     if digits:
         high, low = keys.bits64(0, len(digits) * draws)
         for row, digit in enumerate(digits):
             part = slice(row * draws, (row + 1) * draws)
             stride += _invert(digit, high[part], low[part]) * np.uint32(digit.weight)
-        stride = jnp.minimum(stride, np.uint32(num_records + 1))
+        stride = jnp.minimum(stride, last + np.uint32(1))
     position = jnp.cumsum(stride, dtype=jnp.uint32)  # index + 1
     slot = jnp.arange(draws, dtype=jnp.uint32)
-    outside = jnp.where(position > np.uint32(num_records), slot, np.uint32(draws))
+    outside = jnp.where(position > last, slot, np.uint32(draws))
     mask = slot < jnp.min(outside)
     indices = jnp.where(mask, position - np.uint32(1), np.uint32(0)).astype(jnp.int32)
     return indices, mask

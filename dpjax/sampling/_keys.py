@@ -32,6 +32,16 @@ class StepKeys:
         """Unwraps typed keys."""
         return cls(jax.random.key_data(keys), jax.random.key_impl(keys))
 
+    @property
+    def counter_based(self) -> bool:
+        """Whether draws under `vmap` are those of each key alone."""
+        return str(self.impl) == "threefry2x32"
+
+    def split(self, number: int) -> "StepKeys":
+        """Keys of `number` independent generators, from one; leaves `[number, words]`."""
+        key = jax.random.wrap_key_data(self.data, impl=self.impl)
+        return StepKeys.of(jax.random.split(key, number))
+
     def bits64(self, stream: int, count: int) -> tuple[jax.Array, jax.Array]:
         """Draws `count` times 64 bits from one key, in a stream of their own.
 
@@ -46,7 +56,7 @@ class StepKeys:
         Returns:
           High and low words, `[count]` uint32 each.
         """
-        if str(self.impl) == "threefry2x32":
+        if self.counter_based:
             counter = jnp.arange(count, dtype=jnp.uint32)
             high = jnp.full((count,), np.uint32(stream))
             words = threefry_2x32(self.data[0], self.data[1], high, counter)

@@ -5,6 +5,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from dpjax.core._checks import (
     check_choice,
@@ -50,12 +51,17 @@ class PoissonSampler:
     Args:
       rate: probability with which each record takes part, in (0, 1] (public, static).
       steps: number of batches (public, static).
-      num_records: public upper bound on the number of records, below 2^31; with
+      num_records: public upper bound on the number of records, below 2^31 a shard; with
         `overflow="truncate"` their exact number (static).
-      capacity: slots of a batch (public, static); None for `default_capacity`.
+      capacity: slots of a batch, or of a shard's part of it (public, static); None for
+        `default_capacity`.
       method: `"gaps"` draws each batch inside the compiled loop, at a cost that does not grow
         with `num_records`; `"host"` draws them all in `plan` with NumPy, to double precision.
       overflow: `"declare"` or `"truncate"`.
+      shards: number of equal shares of the rows, each of which draws its own members with a key
+        and slots of its own (static): where shares lie on several devices, no record is moved.
+        Draws depend on this number, but not on how many devices there are. The data need `rows`
+        rows, see `dpjax.shard_records`; with `"gaps"` and `"declare"` only.
 
     Raises:
       ValueError: an argument is outside its range, or (by `plan` and `batch`) there are more
@@ -80,6 +86,7 @@ class PoissonSampler:
     capacity: int = static_field(default=None)
     method: str = static_field(default="gaps")
     overflow: str = static_field(default="declare")
+    shards: int = static_field(default=1)
 
     def __post_init__(self) -> None:
         if is_traced(self.rate):
@@ -88,12 +95,19 @@ class PoissonSampler:
         object.__setattr__(self, "rate", float(self.rate))
         check_int("steps", self.steps, minimum=1)
         check_int("num_records", self.num_records, minimum=1)
-        if self.num_records > _MAX_RECORDS:
-            raise ValueError(f"num_records must be <= {_MAX_RECORDS}, got {self.num_records}")
+        check_int("shards", self.shards, minimum=1)
+        if self._share > _MAX_RECORDS:
+            most = _MAX_RECORDS * self.shards
+            raise ValueError(f"num_records must be <= {most}, got {self.num_records}")
         check_choice("method", self.method, ("gaps", "host"))
         check_choice("overflow", self.overflow, ("declare", "truncate"))
+        if self.shards > 1 and (self.method, self.overflow) != ("gaps", "declare"):
+            raise ValueError(
+                f"shards = {self.shards} needs method='gaps' and overflow='declare', got "
+                f"{self.method!r} and {self.overflow!r}"
+            )
         if self.capacity is None:
-            capacity = default_capacity(self.num_records, self.rate, self.steps)
+            capacity = default_capacity(self._share, self.rate, self.steps * self.shards)
             object.__setattr__(self, "capacity", capacity)
         check_int("capacity", self.capacity, minimum=1)
 
@@ -123,40 +137,84 @@ class PoissonSampler:
           num_records: number of records there are (static).
 
         Returns:
-          Indices `[capacity]` int32 in `[0, num_records)` and mask `[capacity]`, both *secret*.
+          Indices `[shards * capacity]` int32 and mask of that shape, both *secret*; the shards'
+          parts one after the other, indices of unused slots those of the shard's first row.
         """
         self._check(num_records)
         if self.method == "host":
             indices, mask = x
             return indices, mask
+        if self.shards > 1:
+            if self.rows > _MAX_RECORDS:
+                raise ValueError(
+                    f"indices of {self.rows} rows do not fit int32: use batch_of_shards"
+                )
+            own, mask = self.batch_of_shards(x, num_records)
+            first = self._share * jnp.arange(self.shards, dtype=jnp.int32)
+            return (own + first[:, None]).reshape(-1), mask.reshape(-1)
         bound, draws = self.num_records, self._draws()
         indices, mask = draw_members(x, self.rate, bound, num_records, draws)
         if self.overflow == "declare":
             return indices[: self.capacity], mask[: self.capacity]
         return keep_uniform_subset(x, indices, mask, self.capacity)
 
+    def batch_of_shards(self, x: Any, num_records: int) -> tuple[jax.Array, jax.Array]:
+        """Members of one step by shards.
+
+        Args:
+          x: one slice of `plan`.
+          num_records: number of records there are, in the first of the `rows` rows (static).
+
+        Returns:
+          Indices within the shard `[shards, capacity]` int32 and their mask, both *secret*.
+        """
+        self._check(num_records)
+        share, draws = self._share, self._draws()
+        present = np.clip(num_records - share * np.arange(self.shards), 0, share)
+
+        def members(given: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+            data, present = given
+            own = StepKeys(data, x.impl)
+            indices, mask = draw_members(own, self.rate, share, present, draws)
+            return indices[: self.capacity], mask[: self.capacity]
+
+        given = (x.split(self.shards).data, jnp.asarray(present, jnp.uint32))
+        # what hardware generators draw under vmap depends on the whole batch of keys
+        each = jax.vmap(members) if x.counter_based else lambda all_: jax.lax.map(members, all_)
+        indices, mask = each(given)
+        return indices, mask
+
+    @property
+    def rows(self) -> int:
+        """Rows that data have to have with several shards: `num_records`, and padding."""
+        return self.shards * self._share
+
+    @property
+    def _share(self) -> int:
+        return -(-self.num_records // self.shards)
+
     def failure_probability(self) -> float:
         """Bound on the probability that the run deviates from the declared event.
 
-        The sum over all steps of: with `overflow="declare"`, the probability of overflow with
-        `num_records + 1` records (a neighbour may have one more); with `"gaps"`, the total
-        variation between its integer tables and the distributions they stand for (and, with
-        `"truncate"`, the probability that there were more members than it can see).
+        The sum over all steps and shards of: with `overflow="declare"`, the probability of
+        overflow with one record more than a shard may hold (a neighbour may have one more); with
+        `"gaps"`, the total variation between its integer tables and the distributions they stand
+        for (and, with `"truncate"`, the probability that there were more members than it can see).
         """
         total = 0.0
         if self.overflow == "declare":
-            total += overflow_probability(self.num_records + 1, self.rate, self.capacity)
+            total += overflow_probability(self._share + 1, self.rate, self.capacity)
         if self.method == "gaps":
-            total += gaps_shortfall(self.num_records, self.rate, self._draws())
+            total += gaps_shortfall(self._share, self.rate, self._draws())
             if self.overflow == "truncate":
                 draws = self._draws()
                 total += overflow_probability(self.num_records + 1, self.rate, draws)
                 total += draws**2 * 2.0**-65
-        return min(1.0, self.steps * total)
+        return min(1.0, self.steps * self.shards * total)
 
     def _draws(self) -> int:
         return draws_needed(
-            self.num_records, self.rate, self.capacity, see_all=self.overflow == "truncate"
+            self._share, self.rate, self.capacity, see_all=self.overflow == "truncate"
         )
 
     def _check(self, num_records: int) -> None:

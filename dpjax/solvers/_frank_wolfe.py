@@ -23,6 +23,7 @@ from dpjax.sampling import FullBatch
 from dpjax.solvers._vertex_constants import constants_of
 from dpjax.solvers._vertex_solver import VertexInfo
 from dpjax.solvers._vertex_steps import add_compensated, clipped_sums, influence
+from dpjax.transforms._microbatch import number_of_parts
 
 _RELATIONS = ("add_or_remove_one", "replace_one", "replace_special")
 # by default so many numbers, but no fewer records, of features or gradients are floats at a time;
@@ -302,16 +303,25 @@ def _default_steps(curvature: float, selection: float, certified: bool) -> int:
 
 
 def _sum_in_parts(of: Any, batch: PyTree, mask: jax.Array, size: int) -> jax.Array:
-    """Sum of `of(part, part_mask)`, a vector, over parts of `size` records, nothing copied.
+    """Sum of `of(part, part_mask)`, a vector, over parts of at most `size` records.
 
-    The last part reaches back over records of the one before it, masked. The sum over parts is
-    compensated, so that its rounding stays small against what one of many records adds.
+    Nothing is copied: a part takes every so-manieth record or, where that does not come out even,
+    consecutive ones, the last part reaching back over records of the one before it, masked. The
+    sum over parts is compensated, so that its rounding stays small against what one of many
+    records adds.
     """
     num = mask.shape[0]
     if num <= size:
         return of(batch, mask)
+    parts = number_of_parts(num, size)
 
-    def part(number: jax.Array) -> jax.Array:
+    def strided(number: jax.Array) -> jax.Array:
+        def column(leaf: jax.Array) -> jax.Array:
+            return leaf.reshape(num // parts, parts, *leaf.shape[1:])[:, number]
+
+        return of(jax.tree.map(column, batch), column(mask))
+
+    def consecutive(number: jax.Array) -> jax.Array:
         start = jnp.minimum(number * size, num - size)
 
         def cut(leaf: jax.Array) -> jax.Array:
@@ -320,10 +330,12 @@ def _sum_in_parts(of: Any, batch: PyTree, mask: jax.Array, size: int) -> jax.Arr
         new = start + jnp.arange(size) >= number * size
         return of(jax.tree.map(cut, batch), cut(mask) & new)
 
+    part = consecutive if num % parts else strided
+
     def body(carry: tuple[jax.Array, jax.Array], number: jax.Array) -> tuple[Any, None]:
         return add_compensated(*carry, part(number)), None
 
     shape = jax.eval_shape(part, jnp.zeros((), jnp.int32))
     zero = jnp.zeros(shape.shape, shape.dtype)
-    (total, lost), _ = jax.lax.scan(body, (zero, zero), jnp.arange(-(-num // size)))
+    (total, lost), _ = jax.lax.scan(body, (zero, zero), jnp.arange(parts))
     return total - lost

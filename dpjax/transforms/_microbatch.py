@@ -1,7 +1,6 @@
 """Aggregation in microbatches, so that per-example values of a whole batch never coexist."""
 
 from collections.abc import Callable
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -20,8 +19,9 @@ def microbatched_sum(
 ) -> PyTree:
     """Sum of `aggregator` over a batch, `size` examples in memory at a time.
 
-    Equal to one `aggregator.update` on the whole batch up to the order of summation; the last
-    microbatch is padded and masked. For aggregators without state.
+    Equal to one `aggregator.update` on the whole batch up to the order of summation. Microbatch j
+    of k holds examples j, j + k, j + 2k, ...; the last ones are padded and masked where k does not
+    divide their number. For aggregators without state.
 
     Guarantee: the sensitivity of `aggregator`; every example meets it once.
 
@@ -58,22 +58,35 @@ def microbatched_sum(
         check_int("size", size, minimum=1)
     if size is None or size >= num > 0:
         return reduce(batch, mask, key)
-    chunks = max(1, -(-num // size))
-    padding = chunks * size - num
+    parts = number_of_parts(num, size)
+    length = -(-num // parts)
 
     def split(a: jax.Array) -> jax.Array:
-        padded = jnp.concatenate([a, jnp.zeros((padding, *a.shape[1:]), a.dtype)])
-        return padded.reshape(chunks, size, *a.shape[1:])
+        if missing := parts * length - num:
+            a = jnp.concatenate([a, jnp.zeros((missing, *a.shape[1:]), a.dtype)])
+        return a.reshape(length, parts, *a.shape[1:])
 
-    parts, masks = jax.tree.map(split, batch), split(mask)
+    columns, masks = jax.tree.map(split, batch), split(mask)
 
-    def body(total: PyTree, at: tuple[Any, ...]) -> tuple[PyTree, None]:
-        position, part, part_mask = at
+    def reduce_part(position: jax.Array) -> PyTree:
+        part, part_mask = jax.tree.map(lambda a: a[:, position], (columns, masks))
         part_key = None if key is None else jax.random.fold_in(key, position)
-        return jax.tree.map(jnp.add, total, reduce(part, part_mask, part_key)), None
+        return reduce(part, part_mask, part_key)
 
-    first = jax.tree.map(lambda a: a[0], parts)
-    shapes = jax.eval_shape(reduce, first, masks[0], key)
+    def body(total: PyTree, position: jax.Array) -> tuple[PyTree, None]:
+        return jax.tree.map(jnp.add, total, reduce_part(position)), None
+
+    shapes = jax.eval_shape(reduce_part, jnp.zeros((), jnp.int32))
     zero = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), shapes)
-    total, _ = jax.lax.scan(body, zero, (jnp.arange(chunks), parts, masks))
+    total, _ = jax.lax.scan(body, zero, jnp.arange(parts, dtype=jnp.int32))
     return total
+
+
+def number_of_parts(num: int, size: int) -> int:
+    """The least number of parts of at most `size`, or up to twice that where it divides `num`.
+
+    A part takes every so-manieth example, so that each device that holds a share of them has its
+    share of each part; padding would move examples between devices.
+    """
+    least = max(1, -(-num // size))
+    return next((parts for parts in range(least, 2 * least) if num % parts == 0), least)

@@ -5,7 +5,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from dpjax.core import wide
+from dpjax.core import many_devices, wide
 from dpjax.transforms._outer import is_outer
 from dpjax.transforms._signs import PackedSigns
 
@@ -70,7 +70,8 @@ def clipping_bound(bound: Any, dtype: Any) -> jax.Array:
 
 def _outer_sum(left: jax.Array, weights: jax.Array) -> jax.Array:
     """Sum of `left[b] weights[b]^T`, `[p, K]`; examples with all weights 0 are dropped."""
-    if weights.shape[1] <= _FEW_COLUMNS and left.shape[1] >= _LONG_ROW:
+    row_by_row = left.shape[1] >= _LONG_ROW and not many_devices()
+    if weights.shape[1] <= _FEW_COLUMNS and row_by_row:
         return jnp.stack([sum_rows(left, column) for column in weights.T], axis=1)
     left = _kept(left, jnp.any(weights != 0, axis=1))
     if weights.shape[1] > _FEW_COLUMNS:
@@ -81,7 +82,7 @@ def _outer_sum(left: jax.Array, weights: jax.Array) -> jax.Array:
 
 def sum_rows(rows: jax.Array, weights: jax.Array) -> jax.Array:
     """Sum of `weights[b] * rows[b]` over `rows` `[B, p]`; a zero weight drops even NaN and inf."""
-    if rows.shape[1] < _LONG_ROW:
+    if rows.shape[1] < _LONG_ROW or many_devices():
         return _product(rows, weights)
     return jax.lax.platform_dependent(rows, weights, cpu=_row_by_row, default=_product)
 

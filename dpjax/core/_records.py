@@ -1,0 +1,113 @@
+"""Records spread over devices, with rows that pad them to equal shares."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from dpjax.core._checks import check_int
+from dpjax.core._fields import register_dataclass, static_field
+from dpjax.core._types import PyTree
+
+
+@register_dataclass
+@dataclass(frozen=True)
+class Records:
+    """Arrays whose first `num_records` rows are records; the rows after them take part in nothing.
+
+    Args:
+      arrays: Tree of arrays with one leading axis `[rows, ...]` (*secret*).
+      num_records: How many of the rows are records, `1 <= num_records <= rows` (static).
+
+    Raises:
+      ValueError: If `num_records < 1`; by `solve`, if there are fewer rows.
+    """
+
+    arrays: PyTree
+    num_records: int = static_field()
+
+    def __post_init__(self) -> None:
+        check_int("num_records", self.num_records, minimum=1)
+
+
+def shard_records(
+    data: PyTree, mesh: Mesh, axis: str | tuple[str, ...] = "records", *, rows: int | None = None
+) -> Records:
+    """Spreads records over an axis of a mesh of devices, in equal shares.
+
+    Device r of D holds rows r R / D to (r + 1) R / D. The last record is repeated to fill the R
+    rows, and takes part once. With several processes each calls this with the same data, and holds
+    only its own shares; where no process has all of them, make the arrays by
+    `jax.make_array_from_process_local_data` and wrap them in `Records`.
+
+    Guarantee: none needed; nothing is released. Where a record lies is as *secret* as the record.
+
+    Args:
+      data: Tree of arrays with one leading axis `[n, ...]` (*secret*).
+      mesh: Devices, with names for their axes.
+      axis: Name, or names, of the axis to spread over; other axes of the mesh hold copies.
+      rows: R, a multiple of D, at least n: a sampler's `rows` where it draws by shards; default:
+        the next number that is divisible by D and, where that adds little, by powers of two, so
+        that parts of a share need not be of unequal size.
+
+    Returns:
+      The arrays `[R, ...]` and n.
+
+    Raises:
+      ValueError: If `mesh` has no such axis, or `rows` is too small or no multiple of D.
+
+    Example:
+      >>> import dpjax, jax, numpy as np
+      >>> mesh = jax.sharding.Mesh(np.array(jax.devices()[:1]), ("records",))
+      >>> records = dpjax.shard_records({"x": np.ones((10, 3))}, mesh)
+      >>> records.num_records, records.arrays["x"].sharding.spec
+      (10, PartitionSpec('records',))
+    """
+    names = (axis,) if isinstance(axis, str) else tuple(axis)
+    for name in names:
+        if name not in mesh.shape:
+            raise ValueError(f"axis {name!r} is not in the mesh, which has {tuple(mesh.shape)}")
+    shares = int(np.prod([mesh.shape[name] for name in names]))
+    number = num_rows(data)
+    if rows is None:
+        rows = _round_number(number, shares)
+    check_int("rows", rows, minimum=number)
+    if rows % shares:
+        raise ValueError(f"rows must be a multiple of {shares}, the size of {axis!r}, got {rows}")
+    sharding = NamedSharding(mesh, PartitionSpec(axis))
+
+    def spread(leaf: Any) -> jax.Array:
+        array = np.asarray(leaf)
+        array = array.astype(jax.dtypes.canonicalize_dtype(array.dtype), copy=False)
+
+        def share(index: Any) -> np.ndarray:
+            first, last, _ = index[0].indices(rows)
+            if last <= number:
+                return array[first:last]
+            return array[np.arange(first, last).clip(max=number - 1)]
+
+        return jax.make_array_from_callback((rows, *array.shape[1:]), sharding, share)
+
+    return Records(jax.tree.map(spread, data), number)
+
+
+def num_rows(data: PyTree) -> int:
+    """The length of the one leading axis of all arrays."""
+    leaves = jax.tree.leaves(data)
+    if not leaves:
+        raise ValueError("data holds no arrays")
+    sizes = {np.shape(leaf)[:1] for leaf in leaves}
+    if len(sizes) != 1 or () in sizes:
+        shapes = [list(np.shape(leaf)) for leaf in leaves]
+        raise ValueError(f"all arrays in data must share one leading axis, got shapes {shapes}")
+    return int(sizes.pop()[0])
+
+
+def _round_number(number: int, shares: int) -> int:
+    """The next multiple of `shares` and of a power of two, less than 2% above `number`."""
+    unit = shares
+    while 64 * 2 * unit <= number:
+        unit *= 2
+    return -(-number // unit) * unit
