@@ -125,16 +125,17 @@ def placement_of(data: PyTree, params: PyTree) -> Placement | None:
     of_params = [
         (leaf.shape, sharding) for leaf in jax.tree.leaves(params) if (sharding := _spread(leaf))
     ]
-    if not of_data and not of_params:
+    meshes: list[Any] = [*of_data, *(sharding for _, sharding in of_params)]
+    meshes = [sharding.mesh for sharding in meshes if sharding.mesh.size > 1]
+    if not meshes:
         return None
     own = {
         (shape, PartitionSpec(*sharding.spec, *[None] * (len(shape) - len(sharding.spec))))
         for shape, sharding in of_params
         if any(entry is not None for entry in sharding.spec)
     }
-    mesh: Any = [*of_data, *(sharding for _, sharding in of_params)][0].mesh
     records = next((axis for axis in rows if axis is not None), None)
-    return Placement(mesh, records, tuple(sorted(own, key=str)))
+    return Placement(meshes[0], records, tuple(sorted(own, key=str)))
 
 
 def automatic(tree: PyTree) -> PyTree:
@@ -159,8 +160,7 @@ def automatic(tree: PyTree) -> PyTree:
 
 
 def _spread(leaf: Any) -> NamedSharding | None:
-    """How a concrete array lies on a mesh of several devices, if it does."""
+    """How a concrete array lies on a mesh of devices, if it does."""
     if not isinstance(leaf, jax.Array) or is_traced(leaf):
         return None
-    sharding = leaf.sharding
-    return sharding if isinstance(sharding, NamedSharding) and sharding.mesh.size > 1 else None
+    return leaf.sharding if isinstance(leaf.sharding, NamedSharding) else None
