@@ -1,1 +1,1 @@
-"""Benchmarks: `python -m benchmarks list | run STUDY [--fast] | plot [STUDY]`."""
+"""Benchmarks: `python -m benchmarks list | run STUDY | plot | compare A.json B.json | readme`."""

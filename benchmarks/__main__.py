@@ -4,10 +4,13 @@ import argparse
 import importlib
 import pkgutil
 import sys
+import time
 from pathlib import Path
+from types import ModuleType
 
 import benchmarks
-from benchmarks import _runner
+from benchmarks import _compare, _runner
+from benchmarks._environment import environment
 
 
 def studies() -> list[str]:
@@ -15,44 +18,94 @@ def studies() -> list[str]:
     return sorted(m.name for m in pkgutil.iter_modules(benchmarks.__path__) if m.name[0] != "_")
 
 
+def study(name: str) -> ModuleType:
+    """The module of a study: `run`, `summary`, and perhaps `readme` and `plot`."""
+    return importlib.import_module(f"benchmarks.{name}")
+
+
 def main(argv: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    args = _parser().parse_args(argv)
+    if args.command == "list":
+        for name in studies():
+            print(f"{name:16} {(study(name).__doc__ or '').strip().splitlines()[0]}")
+    elif args.command == "run":
+        for name in studies() if args.study == "all" else [args.study]:
+            _run(name, fast=args.fast, data=args.data)
+    elif args.command == "plot":
+        have = [n for n in studies() if (_runner.RESULTS / f"{n}.json").exists()]
+        for name in args.study or have:
+            _plot(name)
+    elif args.command == "readme":
+        from benchmarks import _page, _readme
+
+        print(_readme.write(), _page.write(), sep="\n")
+    else:
+        return _compared(args)
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=benchmarks.__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("list", help="name the studies")
     run = commands.add_parser("run", help="run a study and write its JSON and plots")
-    run.add_argument("study", choices=studies())
+    run.add_argument("study", choices=[*studies(), "all"])
     run.add_argument("--fast", action="store_true", help="smoke run: small sizes, no plots")
     run.add_argument("--data", type=Path, default=None, help="folder with the data files")
     plot = commands.add_parser("plot", help="draw plots again from the committed JSON")
     plot.add_argument("study", nargs="*", help="default: all that have results")
-    commands.add_parser("readme", help="write the README's results from the committed JSON")
-    args = parser.parse_args(argv)
+    compare = commands.add_parser(
+        "compare",
+        help="whether a second result of a study is slower or worse than a first",
+        description=_compare.__doc__,
+        epilog="Exit status: 0 if nothing is slower or worse, 1 if something is, 2 if the files "
+        "cannot be compared.",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    compare.add_argument("old", type=Path, metavar="A.json")
+    compare.add_argument("new", type=Path, metavar="B.json")
+    compare.add_argument(
+        "--only", default="", metavar="PATTERN", help="part of a number's place; * is anything"
+    )
+    compare.add_argument(
+        "--tolerance",
+        type=float,
+        default=_compare.TOLERANCE,
+        help="change, as a fraction, that is no change (default %(default)s)",
+    )
+    commands.add_parser("readme", help="write both pages of results from the committed JSON")
+    return parser
 
-    if args.command == "list":
-        for name in studies():
-            doc = importlib.import_module(f"benchmarks.{name}").__doc__ or ""
-            print(f"{name:16} {doc.strip().splitlines()[0]}")
-        return 0
-    if args.command == "readme":
-        from benchmarks import _readme
 
-        print(_readme.write())
-        return 0
-    if args.command == "plot":
-        have = [n for n in studies() if (_runner.RESULTS / f"{n}.json").exists()]
-        for name in args.study or have:
-            module = importlib.import_module(f"benchmarks.{name}")
-            if hasattr(module, "plot"):
-                print(module.plot(_runner.load(name)))
-        return 0
-    module = importlib.import_module(f"benchmarks.{args.study}")
-    result = module.run(fast=args.fast, data=args.data)
-    path = _runner.save(args.study, result, fast=args.fast)
+def _run(name: str, *, fast: bool, data: Path | None) -> None:
+    before, start = environment(), time.perf_counter()
+    module = study(name)
+    result = module.run(fast=fast, data=data)
+    seconds = time.perf_counter() - start
+    path = _runner.save(name, result, fast=fast, environment=before, seconds=seconds)
     print(path)
     print(module.summary(result))
-    if not args.fast and hasattr(module, "plot"):
-        print(module.plot(_runner.load(args.study)))
-    return 0
+    if not fast:
+        _plot(name)
+
+
+def _plot(name: str) -> None:
+    module = study(name)
+    if hasattr(module, "plot"):
+        print(module.plot(_runner.load(name)))
+
+
+def _compared(args: argparse.Namespace) -> int:
+    try:
+        if not args.tolerance >= 0:
+            raise _compare.NotComparable(f"--tolerance must be >= 0, got {args.tolerance}")
+        old, new = (_compare.read(path) for path in (args.old, args.new))
+        text, worse = _compare.report(old, new, tolerance=args.tolerance, only=args.only)
+    except _compare.NotComparable as error:
+        print(f"compare: {error}", file=sys.stderr)
+        return 2
+    print(text)
+    return int(worse)
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 from typing import Any
 
 from benchmarks import _runner, noise_strategies, online_to_batch
+from benchmarks._readme_text import table as _table
 from benchmarks._readme_text import text as _text
 
 _NAMES = {
@@ -56,7 +57,7 @@ def blocks() -> list[str]:
             n^{slopes["least squares", "online-to-batch"]:.2f} (one pass
             n^{slopes["least squares", "online-to-batch, one pass"]:.2f}) in least squares.
         """),
-        *_lessons(result),
+        *lessons(result),
         _text("""
             Logistic regression on real data, rows scaled to norm 1, radius 20: excess mean loss on
             the training set over its minimiser, and accuracy on the test set; brackets as above:
@@ -124,16 +125,11 @@ def _title(name: str) -> str:
     return {"adult": "Adult", "credit_default": "Credit"}[name]
 
 
-def _table(head: list[str], rows: list[list[str]]) -> str:
-    lines = [head, ["---"] * len(head), *rows]
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
-
-
 def _four(value: float | None) -> str:
     return "" if value is None else f"{value:.4f}"
 
 
-def _lessons(result: dict[str, Any]) -> list[str]:
+def lessons(result: dict[str, Any]) -> list[str]:
     """What the smaller tables say."""
     learners = {(r["task"], r.get("n"), r["learner"]): r["mean"] for r in result["learners"]}
     far = {(r["distance"], r["single_pass"]): r for r in result["distances"]}

@@ -3,6 +3,7 @@
 from typing import Any
 
 from benchmarks import _runner, nonsmooth
+from benchmarks._readme_text import table as _table
 from benchmarks._readme_text import text as _text
 
 _NAMES = {
@@ -198,8 +199,3 @@ def cost(rows: list[dict[str, Any]]) -> str:
 def _megabytes(row: dict[str, Any]) -> str:
     mine, alone = row["megabytes"]["estimate"], row["megabytes"]["losses alone"]
     return "" if mine is None or alone is None else f"{mine:.0f} ({alone:.0f})"
-
-
-def _table(head: list[str], rows: list[list[str]]) -> str:
-    lines = [head, ["---"] * len(head), *rows]
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines)

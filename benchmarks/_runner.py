@@ -1,59 +1,72 @@
-"""What every study shares: the record of machine and versions, timing, files."""
+"""What every study shares: timing apart from compiling, memory, files.
 
-import importlib.metadata
+A study's `run(*, fast, data)` returns plain JSON values; `save` adds to them what they were
+measured with. Times come from `measure` (JAX functions, compiled ahead of time) or `interleaved`
+(any calls).
+"""
+
 import json
-import os
-import platform
 import statistics
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 
+from benchmarks import _environment
+
 RESULTS = Path(__file__).parent / "results"
-PACKAGES = (
-    "dpjax",
-    "jax",
-    "jaxlib",
-    "optax",
-    "numpy",
-    "dp-accounting",
-    "jax-privacy",
-    "opacus",
-    "diffprivlib",
-    "mbi",
-)
+QUARTILES = ("median", "lower_quartile", "upper_quartile")
 
 
-def environment() -> dict[str, Any]:
-    """The machine and the versions that a result was measured with."""
-    versions = {}
-    for package in PACKAGES:
-        try:
-            versions[package] = importlib.metadata.version(package)
-        except importlib.metadata.PackageNotFoundError:
-            versions[package] = None
-    return {
-        "machine": platform.machine(),
-        "processor": _processor(),
-        "cores": os.cpu_count(),
-        "system": platform.system(),
-        "python": platform.python_version(),
-        "backend": jax.default_backend(),
-        "devices": [d.device_kind for d in jax.devices()],
-        "x64": bool(jax.config.jax_enable_x64),
-        "versions": versions,
+class Task(NamedTuple):
+    """A function and what it is called with.
+
+    Args:
+      function: of arrays, compiled for `arguments`. What it closes over is a constant that XLA
+        may fold: pass data as arguments. It must not donate them, they serve many calls.
+      arguments: its arguments, pytrees of arrays and keys.
+      divide: seconds are divided by it, such as a number of steps.
+      host: the function is not JAX's: called as it is, without figures of compiling and memory.
+    """
+
+    function: Callable[..., Any]
+    arguments: tuple[Any, ...] = ()
+    divide: float = 1.0
+    host: bool = False
+
+
+def measure(tasks: dict[str, Task], *, repeats: int, warmup: int = 2) -> dict[str, dict[str, Any]]:
+    """Compiles each task by itself, then times the compiled ones in turn, A B C A B C ....
+
+    Caches are cleared before each is traced, so that no task gains by what another left there.
+
+    Args:
+      tasks: by name.
+      repeats: timed calls of each.
+      warmup: untimed calls of each before.
+
+    Returns:
+      For each task `median`, `lower_quartile` and `upper_quartile` of the seconds of a call (over
+      `divide`), `repeats`, `trace_seconds` and `compile_seconds` (once; not divided), and bytes as
+      the compiler counts them: `argument_bytes`, `output_bytes`, `temp_bytes`, and `peak_bytes`,
+      which on CPU leaves out temporaries. None where there is no such figure.
+    """
+    built = {name: _compiled(task) for name, task in tasks.items()}
+    calls = {
+        name: lambda run=run, task=tasks[name]: run(*task.arguments)
+        for name, (run, _) in built.items()
     }
-
-
-def _processor() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-        return next(line.split(":")[1].strip() for line in lines if line.startswith("model name"))
-    except (OSError, StopIteration):
-        return platform.processor()
+    seconds = _rounds(calls, repeats=repeats, warmup=warmup)[1]
+    return {
+        name: {
+            **quartiles([value / tasks[name].divide for value in values]),
+            "repeats": repeats,
+            **built[name][1],
+        }
+        for name, values in seconds.items()
+    }
 
 
 def interleaved(
@@ -62,27 +75,42 @@ def interleaved(
     """Times calls in turn, A B C A B C ..., so that a drift of the machine hits all alike.
 
     Returns, for each call, seconds: median, lower and upper quartile, and the first call's
-    (compilation included).
+    (compilation included; `measure` has it apart).
     """
-    seconds: dict[str, list[float]] = {name: [] for name in calls}
+    first, seconds = _rounds(calls, repeats=repeats, warmup=warmup)
+    return {
+        name: {**quartiles(values), "first_call": first[name], "repeats": repeats}
+        for name, values in seconds.items()
+    }
+
+
+def quartiles(values: list[float]) -> dict[str, float]:
+    """Median and quartiles; of fewer than three values the least and the largest."""
+    low, high = min(values), max(values)
+    if len(values) > 2:
+        low, _, high = statistics.quantiles(values, n=4)
+    return dict(zip(QUARTILES, (statistics.median(values), low, high), strict=True))
+
+
+def scaled(times: dict[str, Any], factor: float) -> dict[str, float]:
+    """Median and quartiles in another unit."""
+    return {name: times[name] * factor for name in QUARTILES}
+
+
+def _rounds(
+    calls: dict[str, Callable[[], Any]], *, repeats: int, warmup: int
+) -> tuple[dict[str, float], dict[str, list[float]]]:
+    """Seconds of each call's first run, and of its timed ones."""
     first = {}
     for name, call in calls.items():
         first[name] = _seconds(call)
         for _ in range(warmup - 1):
             _seconds(call)
+    seconds: dict[str, list[float]] = {name: [] for name in calls}
     for _ in range(repeats):
         for name, call in calls.items():
             seconds[name].append(_seconds(call))
-    return {
-        name: {
-            "median": statistics.median(values),
-            "lower_quartile": statistics.quantiles(values, n=4)[0],
-            "upper_quartile": statistics.quantiles(values, n=4)[2],
-            "first_call": first[name],
-            "repeats": repeats,
-        }
-        for name, values in seconds.items()
-    }
+    return first, seconds
 
 
 def _seconds(call: Callable[[], Any]) -> float:
@@ -91,11 +119,70 @@ def _seconds(call: Callable[[], Any]) -> float:
     return time.perf_counter() - start
 
 
-def save(study: str, result: dict[str, Any], *, fast: bool, folder: Path = RESULTS) -> Path:
-    """Writes `study.json` (or `study.fast.json`, which is not kept under version control)."""
+def _compiled(task: Task) -> tuple[Callable[..., Any], dict[str, float | int | None]]:
+    """What to call, and what it took to make it."""
+    if task.host:
+        return task.function, dict.fromkeys(
+            ("trace_seconds", "compile_seconds", *(f"{part}_bytes" for part in _PARTS))
+        )
+    jitted = task.function if hasattr(task.function, "lower") else jax.jit(task.function)
+    jax.clear_caches()
+    start = time.perf_counter()
+    lowered = jitted.lower(*task.arguments)
+    traced = time.perf_counter()
+    compiled = lowered.compile()
+    done = time.perf_counter()
+    return compiled, {
+        "trace_seconds": traced - start,
+        "compile_seconds": done - traced,
+        **_bytes(compiled),
+    }
+
+
+_PARTS = {
+    "argument": "argument_size_in_bytes",
+    "output": "output_size_in_bytes",
+    "temp": "temp_size_in_bytes",
+    "peak": "peak_memory_in_bytes",
+}
+
+
+def _bytes(compiled: Any) -> dict[str, int | None]:
+    try:
+        found = compiled.memory_analysis()
+    except (NotImplementedError, RuntimeError):  # a backend that cannot tell
+        found = None
+    return {f"{part}_bytes": getattr(found, name, None) for part, name in _PARTS.items()}
+
+
+def save(
+    study: str,
+    result: dict[str, Any],
+    *,
+    fast: bool,
+    folder: Path = RESULTS,
+    environment: dict[str, Any] | None = None,
+    seconds: float | None = None,
+) -> Path:
+    """Writes `study.json` (or `study.fast.json`, which is not kept under version control).
+
+    Args:
+      study: its name.
+      result: what `run` gave.
+      fast: whether it was a smoke run.
+      folder: where to.
+      environment: as it was before the run; None for now.
+      seconds: of the whole run.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / (f"{study}.fast.json" if fast else f"{study}.json")
-    record = {"study": study, "fast": fast, "environment": environment(), **result}
+    record = {
+        "study": study,
+        "fast": fast,
+        "environment": _environment.environment() if environment is None else environment,
+        "process": {"seconds": seconds, **_environment.peak_memory()},
+        **result,
+    }
     path.write_text(json.dumps(record, indent=1) + "\n")
     return path
 

@@ -17,6 +17,7 @@ import numpy as np
 import optax
 
 from benchmarks import _runner
+from benchmarks._readme_text import table
 from dpjax.transforms import (
     BinaryTree,
     BufferedToeplitz,
@@ -25,6 +26,7 @@ from dpjax.transforms import (
     from_jax_privacy,
 )
 
+PEERS = ("jax-privacy",)
 SIZES = (1_024, 4_096, 16_384)
 DIM = 1_000_000
 STEPS = 20
@@ -50,11 +52,7 @@ def run(*, fast: bool, data: Path | None) -> dict[str, Any]:
         "errors": errors,
         "dim": dim,
         "milliseconds_per_step": {
-            name: {
-                key: 1e3 * times[key] / STEPS
-                for key in ("median", "lower_quartile", "upper_quartile")
-            }
-            for name, times in seconds.items()
+            name: _runner.scaled(times, 1e3 / STEPS) for name, times in seconds.items()
         },
         "ratios": {name: times["median"] / base for name, times in seconds.items()},
     }
@@ -145,5 +143,4 @@ def readme(result: dict[str, Any]) -> str:
             cells.append(f"{found[0]['mean']:.2f}, {found[0]['max']:.2f}" if found else "")
         ratio = result["ratios"].get(name)
         rows.append([name, *cells, "" if ratio is None else f"{ratio:.2f}"])
-    lines = [head, ["---"] * len(head), *rows]
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+    return table(head, rows)

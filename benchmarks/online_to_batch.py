@@ -23,6 +23,7 @@ from benchmarks import _convex_instances as instances
 from dpjax.solvers import DPFTRL, DPSGD, OnlineToBatch
 from dpjax.transforms import projected
 
+PEERS = ("diffprivlib",)
 DELTA = 1e-5
 SIZES = (1_000, 10_000, 100_000)
 DIMS = (10, 100, 1_000)

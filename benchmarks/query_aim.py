@@ -17,6 +17,7 @@ import numpy as np
 import dpjax
 from benchmarks import _query_peers, _query_peers_aim
 
+PEERS = ("mbi",)
 EPSILONS = (0.1, 0.25, 0.5, 1.0)
 SEEDS = 5
 

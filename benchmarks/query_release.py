@@ -30,6 +30,7 @@ from dpjax.solvers import (
     SaddleRelease,
 )
 
+PEERS = ("mbi",)
 EPSILONS = (0.1, 0.25, 0.5, 1.0)
 SEEDS = 5
 ROUNDS = 100  # timed runs of the fits, in turn with mbi's
@@ -287,6 +288,20 @@ def _times(table: tuple[np.ndarray, dict[str, int]]) -> dict[str, Any]:
             repeats=ROUNDS,
         ),
     }
+
+
+def fits(result: dict[str, Any]) -> str:
+    """Markdown table of the time of each fit, and what mbi takes for one of its iterations."""
+    times = result["times"]["fits"]
+    lines = ["| fit at epsilon 1, once compiled | seconds (quartiles) |", "|---|---|"]
+    lines += [
+        f"| {name} | {t['median']:.3f} ({t['lower_quartile']:.3f} to {t['upper_quartile']:.3f}) |"
+        for name, t in times.items()
+    ]
+    few, many = min(MBI.values()), max(MBI.values())
+    more = times[f"mbi, {many} iterations"]["median"] - times[f"mbi, {few} iterations"]["median"]
+    lines.append(f"| mbi, each iteration beyond {few} | {more / (many - few):.5f} |")
+    return "\n".join(lines)
 
 
 def summary(result: dict[str, Any]) -> str:

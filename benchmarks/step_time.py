@@ -5,7 +5,11 @@ in turn; the figures are medians of whole scans divided by the number of steps. 
 indices uniformly and takes an unclipped, noiseless step of the same model by `jax.grad`; "SGD, our
 product" does the same with the sum of gradients written as in our clipping, which is faster on CPU.
 The private methods draw Poisson batches of expected size 512. Peers take their own per-example path
-on such batches (opacus: drawn by NumPy; its loop is not compiled).
+on such batches (opacus: drawn by NumPy; its loop is not compiled). Compiling is timed apart.
+
+Beside steps, whole fits at epsilon 1 by default settings, with accuracy on test records: what
+diffprivlib has is no step, but the minimiser of a perturbed objective under pure epsilon, on rows
+scaled to norm 1.
 """
 
 from collections.abc import Callable
@@ -18,48 +22,51 @@ import numpy as np
 import optax
 
 import dpjax
-from benchmarks import _runner
+from benchmarks import _runner, _step_peers
+from benchmarks._readme_text import table
+from benchmarks._runner import Task
 
+PEERS = ("optax", "jax-privacy", "opacus", "diffprivlib")
 BATCH = 512
+EPSILON = 1.0
 
 
 def run(*, fast: bool, data: Path | None) -> dict[str, Any]:
-    """Seconds a step of each method, and the ratios that matter."""
+    """Seconds a step of each method, the ratios that matter, and whole fits."""
     del data
     steps, repeats = (20, 3) if fast else (1000, 25)
-    train, _ = dpjax.datasets.adult().split(test=0.25, seed=0)
+    train, test = dpjax.datasets.adult().split(test=0.25, seed=0)
     records = jax.tree.map(jnp.asarray, train.as_dict())
-    calls = {
+    plain = _problem(train.num_features, parity=False)
+    poisson = dpjax.sampling.PoissonSampler(BATCH / len(train), steps, len(train))
+    tasks = {
         "SGD": _sgd(records, steps),
         "SGD, our product": _sgd(records, steps, factored=True),
         "DP-SGD (dpjax)": _solver(records, steps, parity=False),
         "RaCO (dpjax)": _solver(records, steps, parity=True),
         "RaCO, 18 constraints (dpjax)": _solver(records, steps, parity=True, groups=9),
-        **_jax_privacy(records, steps),
-        **_opacus(records, 5 if fast else 100),
+        **_step_peers.jax_privacy(plain, poisson, records, BATCH),
+        **_step_peers.optax_contrib(plain, poisson, records),
+        **_step_peers.opacus(records, 5 if fast else 100, BATCH),
     }
-    seconds = _runner.interleaved({k: c for k, (c, _) in calls.items()}, repeats=repeats)
-    per_step = {
-        name: {
-            key: value / calls[name][1] * 1e6
-            for key, value in times.items()
-            if key in ("median", "lower_quartile", "upper_quartile")
-        }
-        for name, times in seconds.items()
-    }
-    median = {name: times["median"] for name, times in per_step.items()}
+    times = _runner.measure(tasks, repeats=repeats)
+    median = {name: t["median"] for name, t in times.items()}
     return {
         "batch": BATCH,
         "num_records": len(train),
         "num_features": train.num_features,
         "steps": steps,
-        "microseconds_per_step": per_step,
-        "first_call_seconds": {name: times["first_call"] for name, times in seconds.items()},
+        "microseconds_per_step": {n: _runner.scaled(t, 1e6) for n, t in times.items()},
+        "compiled": {
+            name: {k: v for k, v in t.items() if k.endswith(("_seconds", "_bytes"))}
+            for name, t in times.items()
+        },
         "ratios": {
             "DP-SGD / SGD": median["DP-SGD (dpjax)"] / median["SGD"],
             "DP-SGD / SGD, our product": median["DP-SGD (dpjax)"] / median["SGD, our product"],
             "RaCO / DP-SGD": median["RaCO (dpjax)"] / median["DP-SGD (dpjax)"],
         },
+        "fits": _fits(train, test, repeats=2 if fast else 7, seeds=1 if fast else 10),
     }
 
 
@@ -68,7 +75,7 @@ def _problem(num_features: int, parity: bool, groups: int = 2) -> Any:
     return dpjax.problems.RateConstrained.linear(num_features, 2, con)
 
 
-def _sgd(records: Any, steps: int, *, factored: bool = False) -> tuple[Callable[[], Any], int]:
+def _sgd(records: Any, steps: int, *, factored: bool = False) -> Task:
     problem = _problem(records["x"].shape[1], parity=False)
     optimizer = optax.sgd(0.5)
 
@@ -79,7 +86,6 @@ def _sgd(records: Any, steps: int, *, factored: bool = False) -> tuple[Callable[
         columns = [c[:, k] @ batch["x"] for k in range(c.shape[1])]
         return {"w": jnp.stack(columns, axis=1), "b": c.sum(axis=0)}
 
-    @jax.jit
     def scan(key: jax.Array, records: Any) -> Any:
         def body(carry: Any, step_key: jax.Array) -> tuple[Any, None]:
             params, state, average = carry
@@ -93,93 +99,52 @@ def _sgd(records: Any, steps: int, *, factored: bool = False) -> tuple[Callable[
         start = (problem.init, optimizer.init(problem.init), problem.init)
         return jax.lax.scan(body, start, jax.random.split(key, steps))[0]
 
-    return lambda: scan(jax.random.key(0), records), steps
+    return Task(scan, (jax.random.key(0), records), steps)
 
 
-def _solver(
-    records: Any, steps: int, *, parity: bool, groups: int = 2
-) -> tuple[Callable[[], Any], int]:
+def _solver(records: Any, steps: int, *, parity: bool, groups: int = 2) -> Task:
     problem = _problem(records["x"].shape[1], parity, groups)
     num = records["y"].shape[0]
     kind = dpjax.solvers.RateConstrainedSGDA if parity else dpjax.solvers.DPSGD
     solver = kind.for_budget(problem, num, dpjax.Budget(1.0, 1e-5), batch_size=BATCH, steps=steps)
     if groups > 2:
         records = {**records, "group": jnp.arange(num, dtype=jnp.int32) % groups}
-    solve = jax.jit(lambda key, records: dpjax.solve(solver, problem, records, key=key).params)
-    return lambda: solve(jax.random.key(0), records), steps
+    return Task(_solve(solver, problem), (jax.random.key(0), records), steps)
 
 
-def _jax_privacy(records: Any, steps: int) -> dict[str, Any]:
-    try:
-        from jax_privacy import clipping
-    except ImportError:
-        return {}
-    problem = _problem(records["x"].shape[1], parity=False)
-    num = records["y"].shape[0]
-    sampler = dpjax.sampling.PoissonSampler(BATCH / num, steps, num)
-
-    def loss(params: Any, batch: Any) -> jax.Array:
-        return problem.mean_loss(params, batch)
-
-    gradient = clipping.clipped_grad(loss, l2_clip_norm=4.0, batch_argnums=1)
-
-    @jax.jit
-    def scan(key: jax.Array, records: Any) -> Any:
-        plan_key, noise_key = jax.random.split(key)
-
-        def body(carry: Any, x: Any) -> tuple[Any, None]:
-            params, count = carry
-            rows, mask = sampler.batch(x, num)
-            batch = jax.tree.map(lambda a: a[rows], records)
-            total = gradient(params, batch, is_padding_example=~mask)
-            leaves, tree = jax.tree.flatten(total)
-            keys = jax.random.split(jax.random.fold_in(noise_key, count), len(leaves))
-            noisy = [
-                g + 8.0 * jax.random.normal(k, g.shape) for g, k in zip(leaves, keys, strict=True)
-            ]
-            params = jax.tree.map(
-                lambda p, g: p - 0.5 * g / BATCH, params, jax.tree.unflatten(tree, noisy)
-            )
-            return (params, count + 1), None
-
-        xs = sampler.plan(plan_key, num)
-        return jax.lax.scan(body, (problem.init, jnp.zeros((), jnp.int32)), xs)[0]
-
-    return {"DP-SGD (jax_privacy)": (lambda: scan(jax.random.key(0), records), steps)}
+def _solve(solver: Any, problem: Any) -> Callable[[jax.Array, Any], Any]:
+    return lambda key, records: dpjax.solve(solver, problem, records, key=key).params
 
 
-def _opacus(records: Any, steps: int) -> dict[str, Any]:
-    try:
-        import opacus
-        import torch
-    except ImportError:
-        return {}
-    torch.manual_seed(0)
-    x = torch.tensor(np.asarray(records["x"]))
-    y = torch.tensor(np.asarray(records["y"]), dtype=torch.long)
-    model = torch.nn.Linear(x.shape[1], 2)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
-    loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(x, y), batch_size=BATCH)
-    model, optimizer, loader = opacus.PrivacyEngine().make_private(
-        module=model,
-        optimizer=optimizer,
-        data_loader=loader,
-        noise_multiplier=2.0,
-        max_grad_norm=4.0,
-    )
-    loss = torch.nn.CrossEntropyLoss()
-    rows = np.random.default_rng(0)
-
-    def call() -> float:
-        for _ in range(steps):
-            # batches by index: the loader's own collation of single records costs far more
-            chosen = torch.tensor(np.flatnonzero(rows.random(len(y)) < BATCH / len(y)))
-            optimizer.zero_grad()
-            loss(model(x[chosen]), y[chosen]).backward()
-            optimizer.step()
-        return 0.0
-
-    return {"DP-SGD (opacus)": (call, steps)}
+def _fits(train: Any, test: Any, *, repeats: int, seeds: int) -> list[dict[str, Any]]:
+    """Whole fits at one epsilon: seconds, and accuracy on test records by seed."""
+    records, unseen = train.as_dict(), test.as_dict()
+    problem = _problem(train.num_features, parity=False)
+    budget = dpjax.Budget(EPSILON, 1e-5)
+    solver = dpjax.solvers.DPSGD.for_budget(problem, len(train), budget)
+    solve = _solve(solver, problem)
+    arrays = jax.tree.map(jnp.asarray, records)
+    tasks = {"DP-SGD (dpjax)": Task(solve, (jax.random.key(0), arrays))}
+    keys = jax.random.split(jax.random.key(1), seeds)
+    fitted = jax.jit(jax.vmap(solve, in_axes=(0, None)))(keys, arrays)
+    found = jax.vmap(problem.logits, in_axes=(0, None))(fitted, jnp.asarray(unseen["x"]))
+    right = {"DP-SGD (dpjax)": np.asarray(found.argmax(-1)) == np.asarray(unseen["y"])}
+    if (peer := _step_peers.diffprivlib(records, EPSILON)) is not None:
+        fit, predict = peer
+        name = "objective perturbation (diffprivlib)"
+        tasks[name] = Task(fit, (0,), host=True)
+        each = [predict(fit(seed), unseen["x"]) for seed in range(seeds)]
+        right[name] = np.stack(each) == np.asarray(unseen["y"])
+    return [
+        {
+            "method": name,
+            "epsilon": EPSILON,
+            "delta": 1e-5 if "dpjax" in name else 0.0,
+            "seconds": times,
+            "accuracy": right[name].mean(axis=1).tolist(),
+        }
+        for name, times in _runner.measure(tasks, repeats=repeats, warmup=1).items()
+    ]
 
 
 def readme(result: dict[str, Any]) -> str:
@@ -190,10 +155,37 @@ def readme(result: dict[str, Any]) -> str:
 
 
 def summary(result: dict[str, Any]) -> str:
-    """Markdown table and ratios."""
-    lines = ["| method | microseconds a step (quartiles) |", "|---|---|"]
+    """Markdown tables and ratios."""
+    compiled, rows = result.get("compiled", {}), []
     for name, t in result["microseconds_per_step"].items():
-        spread = f"{t['lower_quartile']:.1f} to {t['upper_quartile']:.1f}"
-        lines.append(f"| {name} | {t['median']:.1f} ({spread}) |")
-    ratios = [f"{name}: {value:.2f}" for name, value in result["ratios"].items()]
-    return "\n".join([*lines, "", *ratios])
+        spread = f"{t['median']:.1f} ({t['lower_quartile']:.1f} to {t['upper_quartile']:.1f})"
+        took = compiled.get(name, {})
+        rows.append(
+            [name, spread, *(_three(took.get(k)) for k in ("trace_seconds", "compile_seconds"))]
+        )
+    parts = [table(["method", "microseconds a step (quartiles)", "s to trace", "to compile"], rows)]
+    parts += [f"{name}: {value:.2f}" for name, value in result["ratios"].items()]
+    if "fits" in result:
+        parts.append(fits(result["fits"]))
+    return "\n\n".join(parts)
+
+
+def _three(value: float | None) -> str:
+    return "" if value is None else f"{value:.3g}"
+
+
+def fits(rows: list[dict[str, Any]]) -> str:
+    """Markdown table of whole fits."""
+    lines = []
+    for row in rows:
+        t, accuracy = row["seconds"], np.array(row["accuracy"])
+        lines.append(
+            [
+                row["method"],
+                f"{row['epsilon']:g}, {row['delta']:g}",
+                f"{t['median']:.3f} ({t['lower_quartile']:.3f} to {t['upper_quartile']:.3f})",
+                f"{accuracy.mean():.4f} ({accuracy.min():.4f} to {accuracy.max():.4f})",
+            ]
+        )
+    head = ["whole fit", "epsilon, delta", "seconds (quartiles)", "test accuracy (range)"]
+    return table(head, lines)

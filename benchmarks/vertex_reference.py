@@ -25,6 +25,7 @@ from dpjax.solvers import (
     SaddleMirrorDescent,
 )
 
+PEERS = ("diffprivlib",)
 DELTA = 1e-6
 SEEDS = 6
 PEER_SEEDS = 3

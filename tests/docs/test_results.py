@@ -1,12 +1,47 @@
 """The README's numbers are those of the committed benchmark runs."""
 
-from benchmarks import _readme, _runner, dimension, nonsmooth, online_to_batch, vertex_reference
+import json
+import re
+
+from benchmarks import (
+    _page,
+    _readme,
+    _runner,
+    dimension,
+    nonsmooth,
+    online_to_batch,
+    vertex_reference,
+)
+from benchmarks.__main__ import studies
 
 
 def test_readme_results_come_from_the_committed_runs():
     text = _readme.README.read_text()
     stands = text.split(_readme.START)[1].split(_readme.END)[0]
     assert stands == _readme.results(), "run: python -m benchmarks readme"
+
+
+def test_the_page_of_benchmarks_comes_from_the_committed_runs():
+    assert _page.PAGE.read_text() == _page.page(), "run: python -m benchmarks readme"
+
+
+def test_the_page_tells_of_every_study(tmp_path):
+    text = _page.page(tmp_path)
+    assert [name for name in studies() if f"run {name}` | no committed results" not in text] == []
+    result = _runner.load("step_time")
+    result["environment"] |= {"date": "2026-01-02 03:04 UTC", "commit": "abc+dirty"}
+    result["environment"] |= {"load_average": [9.0, 1.0, 1.0], "usable_cores": 2}
+    result["microseconds_per_step"]["SGD"]["median"] = 123456.0
+    (tmp_path / "step_time.json").write_text(json.dumps(result))
+    text = _page.page(tmp_path)
+    assert "2026-01-02 03:04 UTC, abc+dirty, busy" in text
+    assert "123456" in text
+
+
+def test_links_of_the_page_lead_somewhere():
+    links = re.findall(r"\]\(([^)#]+)\)", _page.PAGE.read_text())
+    assert links
+    assert [link for link in links if not (_page.PAGE.parent / link).exists()] == []
 
 
 def test_adult_meets_the_goal_at_epsilon_one():
