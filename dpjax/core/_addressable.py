@@ -1,10 +1,12 @@
 """What this process can read of arrays that lie on the devices of several."""
 
+import dataclasses
+from collections.abc import Iterator
 from typing import Any
 
 import jax
 import numpy as np
-from jax.sharding import NamedSharding
+from jax.experimental.multihost_utils import process_allgather
 
 
 def spans_processes(leaf: Any) -> bool:
@@ -30,15 +32,37 @@ def own_parts(array: jax.Array) -> list[tuple[str, jax.Array]]:
     return [(index, parts[index].data) for index in sorted(parts)]
 
 
-def whole(array: Any, sharding: NamedSharding) -> Any:
-    """All entries of an array of several processes, in this one; `sharding` replicates them."""
+def whole(array: Any) -> Any:
+    """All entries of an array of several processes, in each of them; all must ask for it."""
     if not spans_processes(array):
         return array
-    if not array.is_fully_replicated:
-        array = jax.jit(same, out_shardings=sharding)(array)
-    return array.addressable_data(0)
+    if array.is_fully_replicated:
+        return array.addressable_data(0)
+    return process_allgather(array, tiled=True)
 
 
-def same(array: jax.Array) -> jax.Array:
-    """The array; compiled, it moves it to where its result must lie."""
-    return array
+def shardings_of(tree: Any) -> list[Any]:
+    """How concrete arrays of a tree are spread, and what its static fields say of other arrays."""
+    arrays = (leaf for leaf in jax.tree.leaves(tree) if isinstance(leaf, jax.Array))
+    known = [array.sharding for array in arrays if not isinstance(array, jax.core.Tracer)]
+    return [*known, *_stated(tree)]
+
+
+def device_count(tree: Any) -> int:
+    """On how many devices the arrays of a tree lie together, at least 1."""
+    return max((len(sharding.device_set) for sharding in shardings_of(tree)), default=1)
+
+
+def _stated(node: Any) -> Iterator[Any]:
+    if isinstance(node, jax.sharding.Sharding):
+        yield node
+        return
+    parts: Any = ()
+    if dataclasses.is_dataclass(node) and not isinstance(node, type):
+        parts = (getattr(node, field.name) for field in dataclasses.fields(node))
+    elif isinstance(node, dict):
+        parts = node.values()
+    elif isinstance(node, tuple | list):
+        parts = node
+    for part in parts:
+        yield from _stated(part)

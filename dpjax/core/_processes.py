@@ -5,14 +5,14 @@ import hashlib
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from dpjax.core._addressable import same, spans_processes
+from dpjax.core._addressable import shardings_of
 from dpjax.core._types import PyTree
 
 T = TypeVar("T")
@@ -42,7 +42,7 @@ class Processes:
         """What each process gives, of one length."""
         if not self.devices:
             return [own]
-        rows = self._everywhere(same, np.frombuffer(own, np.uint8))
+        rows = self._everywhere(_rows, np.frombuffer(own, np.uint8))
         return [row.tobytes() for row in rows]
 
     def send(self, array: np.ndarray) -> np.ndarray:
@@ -107,14 +107,18 @@ class Processes:
 
 
 def processes_of(tree: PyTree) -> Processes:
-    """Those that hold the concrete arrays of a tree together; none where this one has all."""
+    """Those that hold the arrays of a tree together; none where this one has all."""
     found: dict[int, jax.Device] = {}
-    for leaf in jax.tree.leaves(tree):
-        if spans_processes(leaf):
-            for device in leaf.sharding.device_set:
+    for sharding in shardings_of(tree):
+        if not sharding.is_fully_addressable:
+            for device in sharding.device_set:
                 index = device.process_index
                 found[index] = min(found.get(index, device), device, key=lambda d: d.id)
     return Processes(tuple(found[index] for index in sorted(found)))
+
+
+def _rows(rows: jax.Array) -> jax.Array:
+    return rows
 
 
 def _add_rows(rows: jax.Array) -> jax.Array:

@@ -12,6 +12,9 @@ from jax.typing import ArrayLike
 from dpjax.core import check_finite, check_shape, is_traced, register_dataclass
 from dpjax.problems._parts import PartRule
 
+# by default accelerators multiply with 10 bits
+_EXACT = jax.lax.Precision.HIGHEST
+
 
 @register_dataclass
 @dataclass(frozen=True)
@@ -69,15 +72,16 @@ class RateConstraints:
 
     def counts(self, cells: jax.Array) -> jax.Array:
         """Subset sizes `[S]` of a table `[Q, K]` of predictions by part."""
-        return self.membership @ cells.sum(axis=1)
+        return jnp.matmul(self.membership, cells.sum(axis=1), precision=_EXACT)
 
     def values(self, cells: jax.Array, sizes: jax.Array) -> jax.Array:
         r"""$\Gamma$, `[J]`, from predictions by part `[Q, K]` and subset sizes `[S] > 0`.
 
         Rates are clipped to [0, 1], which changes nothing where there is no noise.
         """
-        rates = jnp.clip(self.membership @ cells / sizes[:, None], 0, 1)
-        return jnp.tensordot(self.weights, rates, axes=2)
+        sums = jnp.matmul(self.membership, cells, precision=_EXACT)
+        rates = jnp.clip(sums / sizes[:, None], 0, 1)
+        return jnp.tensordot(self.weights, rates, axes=2, precision=_EXACT)
 
     def cell_weights(self, multipliers: jax.Array, sizes: jax.Array) -> jax.Array:
         r"""$U = M^\top V$, $V_{sk} = \sum_j \lambda_j A_{jsk} / d_s$: the whole set at once.
@@ -89,8 +93,8 @@ class RateConstraints:
         Returns:
           `U`, `[Q, K]`: what one record of part `q` pays for a unit of class `k`.
         """
-        by_subset = jnp.tensordot(multipliers, self.weights, axes=1) / sizes[:, None]
-        return self.membership.T @ by_subset
+        by_subset = jnp.tensordot(multipliers, self.weights, axes=1, precision=_EXACT)
+        return jnp.matmul(self.membership.T, by_subset / sizes[:, None], precision=_EXACT)
 
     def tabulate(self, predictions: jax.Array, part: jax.Array) -> jax.Array:
         """Sums predictions `[B, K]` by part, `[Q, K]`; an id outside 0..Q-1 adds nothing.
@@ -98,7 +102,7 @@ class RateConstraints:
         In full float32 precision on every device: a record must not count for more than 1.
         """
         parts = self.one_hot_parts(part, predictions.dtype)
-        return jnp.matmul(parts.T, predictions, precision=jax.lax.Precision.HIGHEST)
+        return jnp.matmul(parts.T, predictions, precision=_EXACT)
 
     def one_hot_parts(self, part: jax.Array, dtype: Any) -> jax.Array:
         """Indicator `[B, Q]`; an id outside 0..Q-1 gives a row of zeros."""

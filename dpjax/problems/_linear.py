@@ -8,6 +8,9 @@ import jax.numpy as jnp
 from dpjax.core import PyTree, check_int
 from dpjax.transforms import OuterProduct
 
+# as on CPU, so that a model means the same wherever it was trained
+_EXACT = jax.lax.Precision.HIGHEST
+
 
 @dataclass(frozen=True)
 class LinearLogits:
@@ -26,7 +29,7 @@ class LinearLogits:
 
     def __call__(self, params: PyTree, x: jax.Array) -> jax.Array:
         """Logits `[B, K]` of inputs `[B, p]`."""
-        return x @ params["w"] + params["b"][None]
+        return jnp.matmul(x, params["w"], precision=_EXACT) + params["b"][None]
 
     def init(self) -> PyTree:
         """Zero parameters, in the default float type."""

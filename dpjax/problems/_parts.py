@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from dpjax.core import PyTree, check_int
+from dpjax.core._addressable import held
 
 
 class PartRule(Protocol):
@@ -105,12 +106,13 @@ def check_codes(field: str, data: PyTree, size: int) -> None:
     """Raises unless `data[field]` holds integers `[n]` in `0..size-1` (host)."""
     if not isinstance(data, dict) or field not in data:
         raise ValueError(f'data must be a dict with the integer field "{field}"')
-    codes: Any = np.asarray(data[field])
+    codes: Any = data[field] if isinstance(data[field], jax.Array) else np.asarray(data[field])
     if codes.ndim != 1 or not np.issubdtype(codes.dtype, np.integer):
         raise ValueError(
             f'data["{field}"] must be integers of shape [n], got {codes.dtype} of shape '
             f"{list(codes.shape)}"
         )
+    codes = held(codes)
     outside = (codes < 0) | (codes >= size)
     if np.any(outside):
         raise ValueError(f'data["{field}"] must lie in 0..{size - 1}, got {codes[outside][0]}')

@@ -14,6 +14,7 @@ from dpjax.queries import QuerySensitivity
 
 _BYTES = 4 * 8  # float32 vectors over the universe that a solver may hold at once
 _MOST_COUNTED = 2**24  # from here on float32 skips whole numbers
+_MOST_INDEXED = 2**31 - 1
 _RELATIONS = ("replace_one", "add_or_remove_one")
 
 
@@ -107,6 +108,10 @@ class QueryRelease:
                 "records, times the largest entry of a query by its range, must be < "
                 f"{_MOST_COUNTED} in float32, which rounds larger sums and with them what one "
                 f"record does, got {sums:.3g}: enable jax_enable_x64, or centre the queries"
+            )
+        if number > _MOST_INDEXED:
+            raise ValueError(
+                f"records must be <= {_MOST_INDEXED}, as cells are counted in int32, got {number}"
             )
         if number * added.linf < 2**31:
             return

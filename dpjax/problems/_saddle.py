@@ -199,7 +199,10 @@ class MatrixGame:
 
     def __call__(self, x: jax.Array, y: jax.Array, record: PyTree) -> jax.Array:
         """x^T A y."""
-        return x @ record[self.field].astype(x.dtype) @ y
+        matrix = record[self.field].astype(x.dtype)
+        # exact enough that gradients stay in a range which a caller answers for
+        inner = jnp.matmul(matrix, y, precision=jax.lax.Precision.HIGHEST)
+        return jnp.dot(x, inner, precision=jax.lax.Precision.HIGHEST)
 
     def at_vertices(
         self, rows: jax.Array, columns: jax.Array, batch: PyTree

@@ -12,6 +12,7 @@ from scipy import stats
 from dpjax.core._checks import check_int, check_key
 from dpjax.core._fields import register_dataclass, static_field
 from dpjax.sampling._capacity import MULTIPLE, poisson_capacity
+from dpjax.sampling._records import check_num_records
 
 _DELTA, _EPSILON = 1e-6, 10.0
 
@@ -57,7 +58,7 @@ class IndependentPartition:
 
     def __post_init__(self) -> None:
         check_int("steps", self.steps, minimum=1)
-        check_int("num_records", self.num_records, minimum=1)
+        check_num_records(self.num_records)
         check_int("tail", self.tail, minimum=0)
         if self.capacity is None:
             exact = poisson_capacity(
@@ -111,7 +112,7 @@ class IndependentPartition:
         return float(self.shares.max())
 
     def _check(self, num_records: int) -> None:
-        check_int("num_records", num_records, minimum=1)
+        check_num_records(num_records)
         if num_records > self.num_records:
             raise ValueError(
                 f"the data have {num_records} records, more than the sampler's public bound "

@@ -8,6 +8,7 @@ import numpy as np
 
 from dpjax.core._checks import check_choice, check_int, check_key
 from dpjax.core._fields import register_dataclass
+from dpjax.sampling._records import check_num_records
 
 
 @register_dataclass
@@ -75,7 +76,7 @@ class DisjointPartition:
         return 0.0
 
     def _check(self, num_records: int) -> None:
-        check_int("num_records", num_records, minimum=1)
+        check_num_records(num_records)
         if self.steps * self.batch_size > num_records:
             raise ValueError(
                 f"steps * batch_size must be <= num_records = {num_records}, got "

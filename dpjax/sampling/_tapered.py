@@ -9,6 +9,7 @@ import numpy as np
 
 from dpjax.core._checks import check_choice, check_int, check_key
 from dpjax.core._fields import register_dataclass, static_field
+from dpjax.sampling._records import check_num_records
 
 
 def tapered_sizes(steps: int, num_records: int, tail: int = 0) -> np.ndarray:
@@ -95,7 +96,7 @@ class TaperedPartition:
     def __post_init__(self) -> None:
         check_int("steps", self.steps, minimum=1)
         check_int("tail", self.tail, minimum=0)
-        check_int("num_records", self.num_records, minimum=1)
+        check_num_records(self.num_records)
         check_choice("order", self.order, ("random", "given"))
         tapered_sizes(self.steps, self.num_records, self.tail)
 
@@ -130,7 +131,7 @@ class TaperedPartition:
         return 0.0
 
     def _check(self, num_records: int) -> None:
-        check_int("num_records", num_records, minimum=1)
+        check_num_records(num_records)
         if num_records < self.num_records:
             raise ValueError(
                 f"the data have {num_records} records, fewer than the num_records = "

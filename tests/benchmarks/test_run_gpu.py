@@ -38,6 +38,7 @@ def test_a_bare_clone_is_installed_tested_and_timed():
 
 
 def test_options_choose():
+    assert "-m slow or not slow" in said("--slow")[1]
     status, text = said("cpu", "--fast", "--no-tests", "--no-install", "step_time", DATA="a b")
     assert status == 0
     first, second = text.splitlines()

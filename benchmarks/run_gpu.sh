@@ -1,0 +1,103 @@
+#!/usr/bin/env bash
+# The test suite and a set of benchmarks on an accelerator, from a bare clone, in one command:
+#
+#     benchmarks/run_gpu.sh [gpu|tpu|cpu] [OPTION ...] [STUDY ...]
+#
+#     --fast        studies at small sizes    --slow        slow tests too
+#     --no-install  use VENV as it is         --no-tests, --no-studies
+#
+# Makes a virtual environment (VENV, by default .venv-DEVICE; PYTHON, by default python3), runs every
+# test on the device (results/tests.DEVICE.json) and writes benchmarks/results/STUDY.DEVICE.json for
+# each study; without names: scaling, noise_throughput, sampling_cost, step_time and query_universe,
+# as far as they are there. WORKERS test processes share the device, 2 by default. DATA is the folder
+# with data files, for studies that need one. With DRY=1 it only says what it would do. The exit
+# status is not 0 if a test or a study failed; what comes after still runs.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+device=gpu fast='' slow='' install=yes tests=yes run_studies=yes studies=()
+for argument in "$@"; do
+  case "$argument" in
+    gpu | tpu | cpu) device=$argument ;;
+    --fast) fast=--fast ;;
+    --slow) slow='slow or not slow' ;;
+    --no-install) install='' ;;
+    --no-tests) tests='' ;;
+    --no-studies) run_studies='' ;;
+    -*)
+      echo "unknown option $argument" >&2
+      exit 2
+      ;;
+    *) studies+=("$argument") ;;
+  esac
+done
+if [[ ${#studies[@]} -eq 0 ]]; then
+  for study in scaling noise_throughput sampling_cost step_time query_universe; do
+    if [[ -f benchmarks/$study.py ]]; then studies+=("$study"); fi
+  done
+fi
+
+venv=${VENV:-.venv-$device}
+python=$venv/bin/python
+failed=()
+
+do_it() {
+  printf '+ %s\n' "$*"
+  [[ -n ${DRY:-} ]] || "$@"
+}
+
+attempt() { # NAME COMMAND ...: goes on if the command fails
+  local name=$1
+  shift
+  do_it "$@" || failed+=("$name")
+}
+
+if [[ -n $install ]]; then
+  [[ -x $python ]] || do_it "${PYTHON:-python3}" -m venv "$venv"
+  case $device in
+    gpu) jax='jax[cuda12]' ;;
+    tpu) jax='jax[tpu]' ;;
+    cpu) jax='jax' ;;
+  esac
+  do_it "$python" -m pip install --upgrade pip
+  do_it "$python" -m pip install "$jax" -e '.[test,bench]'
+fi
+
+# cuda in front and cpu behind it: samplers and tests use the host too
+case $device in
+  gpu) export JAX_PLATFORMS=cuda,cpu ;;
+  tpu) export JAX_PLATFORMS=tpu,cpu ;;
+  cpu) export JAX_PLATFORMS=cpu ;;
+esac
+# several processes share the device, and each takes what it needs
+export XLA_PYTHON_CLIENT_PREALLOCATE=false
+do_it "$python" -m benchmarks._on_device "$device"
+
+if [[ -n $tests ]]; then
+  # the suite asks XLA for quick compilation and slow programs, which is made for CPU: taken back
+  # here, since of two settings the later holds; sums in one order, so that bits can be compared
+  if [[ $device == cpu ]]; then
+    flags=''
+  else
+    flags='--xla_backend_optimization_level=3 --xla_llvm_disable_expensive_passes=false'
+  fi
+  [[ $device != gpu ]] || flags+=' --xla_gpu_deterministic_ops=true'
+  report=$venv/tests.xml
+  attempt tests env XLA_FLAGS="${XLA_FLAGS:-} $flags" "$python" -m pytest -q -n "${WORKERS:-2}" \
+    --junitxml "$report" ${slow:+-m "$slow"}
+  # what passed, and the names of what did not
+  attempt report "$python" -m benchmarks._on_device "$device" --tests "$report"
+fi
+
+if [[ -n $run_studies ]]; then
+  for study in "${studies[@]}"; do
+    # a process each: memory is given back
+    attempt "$study" "$python" -m benchmarks._on_device "$device" --study "$study" \
+      ${fast:+"$fast"} ${DATA:+--data "$DATA"}
+  done
+fi
+
+if [[ ${#failed[@]} -gt 0 ]]; then
+  echo "failed: ${failed[*]}" >&2
+  exit 1
+fi

@@ -1,0 +1,23 @@
+"""How many records a sampler can tell apart."""
+
+from typing import Any
+
+from dpjax.core._checks import check_int
+
+# indices are int32, and compiled code wraps larger ones without a word: a record would come twice
+MOST_RECORDS = 2**31 - 1
+
+
+def check_num_records(num_records: Any) -> None:
+    """Raises unless there is a record, and int32 can number all of them.
+
+    Raises:
+      TypeError: If it is no integer.
+      ValueError: If it is below 1 or above 2^31 - 1.
+    """
+    check_int("num_records", num_records, minimum=1)
+    if num_records > MOST_RECORDS:
+        raise ValueError(
+            f"num_records must be <= {MOST_RECORDS}, which int32 can number, got {num_records}: "
+            "give each shard of the data its own sampler"
+        )
