@@ -133,12 +133,22 @@ def check_shape(name: str, array: Any, shape: Sequence[int | None]) -> None:
 
 
 def check_key(name: str, key: Any) -> jax.Array:
-    """Returns `key`; raises TypeError unless it is a typed PRNG key, as `jax.random.key` makes."""
+    """Returns `key`, one typed PRNG key, as `jax.random.key` makes.
+
+    Raises:
+      TypeError: If it is none.
+      ValueError: If there are several, or their generator would repeat draws.
+    """
     if key is None:
         raise TypeError(f"{name} is required: pass {name}=jax.random.key(seed)")
     if not (hasattr(key, "dtype") and jax.dtypes.issubdtype(key.dtype, jax.dtypes.prng_key)):
         raise TypeError(
             f"{name} must be a typed key from jax.random.key(seed), got {type(key).__name__}"
+        )
+    if str(jax.random.key_impl(key)) == "unsafe_rbg":
+        raise ValueError(
+            f"{name} must be of a generator whose fold_in is one-way, got unsafe_rbg, in which "
+            "fold_in(fold_in(key, a), b) is fold_in(fold_in(key, b), a), so that draws would repeat"
         )
     if np.shape(key) != ():
         raise ValueError(

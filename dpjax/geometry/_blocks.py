@@ -1,14 +1,14 @@
 """Vectors cut into blocks and blocks of blocks, for log-sum-exps and for draws."""
 
-import math
 from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-# up to twice this many, one stage of Gumbels is cheaper than two
-_FEW = 16
+# of a power of blocks this long the log-sum-exps cost one pass, and few Gumbels choose among them:
+# with 16 the coarser tables weigh, with the cube root of d the Gumbels, and CPUs sum slower
+_SHORT = 32
 
 
 def as_floating(value: ArrayLike) -> jax.Array:
@@ -35,8 +35,11 @@ def lse(values: jax.Array, axis: int) -> jax.Array:
 
 
 def block_size(dim: int) -> int:
-    """Entries in a block: the cube root of `dim`, rounded up, so that three stages reach any."""
-    return max(_FEW, math.ceil(dim ** (1 / 3)))
+    """Entries in a block: 32, or a little more where that divides `dim`.
+
+    Then XLA reads the blocks where they are; a vector that ends within a block is copied first.
+    """
+    return next((size for size in range(_SHORT, 2 * _SHORT) if dim % size == 0), _SHORT)
 
 
 def block_lse(
@@ -64,23 +67,31 @@ def total_lse(values: jax.Array) -> jax.Array:
 
 
 def block_entries(
-    values: jax.Array, size: int, block: jax.Array
+    values: jax.Array, size: int, block: jax.Array, spread: bool
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
     """One block: `size` entries, which of them are in it, and the index of the first.
 
-    The last block is filled up with entries before it, so that nothing is padded.
+    The last block is filled up with entries before it, so that nothing is padded. Blocks of a
+    vector that is `spread` over devices are rows of a table: XLA finds a row where it lies, and
+    would gather the whole vector for a slice.
     """
+    if spread and values.shape[0] % size == 0:
+        return values.reshape(-1, size)[block], jnp.ones(size, bool), block * size
     first = jnp.minimum(block * size, values.shape[0] - size)
     mine = first + jnp.arange(size, dtype=first.dtype) >= block * size
     return jax.lax.dynamic_slice_in_dim(values, first, size), mine, first
 
 
-def draw_from_tables(noise: jax.Array, tables: list[jax.Array], size: int) -> jax.Array:
+def draw_from_tables(
+    noise: jax.Array, tables: list[jax.Array], size: int, spread: bool
+) -> jax.Array:
     """Indices `[k]` into the finest of the tables that `coarser` made, one stage for each."""
     first_width = tables[0].shape[0]
     index = noisy_argmax(tables[0][None], noise[:, :first_width])
     for stage, table in enumerate(tables[1:]):
-        values, mine, first = jax.vmap(block_entries, (None, None, 0))(table, size, index)
+        values, mine, first = jax.vmap(block_entries, (None, None, 0, None))(
+            table, size, index, spread
+        )
         start = first_width + stage * size
         weights = jnp.where(mine, values, -jnp.inf)
         index = first + noisy_argmax(weights, noise[:, start : start + size])

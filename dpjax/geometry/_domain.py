@@ -58,3 +58,9 @@ def check_last_axis(name: str, array: ArrayLike, dim: int) -> None:
     """Raises ValueError unless `array` has shape `[..., dim]`."""
     if np.ndim(array) < 1 or np.shape(array)[-1] != dim:
         raise ValueError(f"{name} must have shape [..., {dim}], got {list(np.shape(array))}")
+
+
+def check_num_vertices(number: int) -> None:
+    """Raises ValueError unless int32 can number so many vertices, as draws do."""
+    if number > 2**31 - 1:
+        raise ValueError(f"vertices must be <= {2**31 - 1}, to be numbered in int32, got {number}")

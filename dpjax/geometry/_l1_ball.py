@@ -16,6 +16,7 @@ from dpjax.core import (
     check_positive,
     check_shape,
     is_traced,
+    many_devices,
     register_dataclass,
 )
 from dpjax.geometry._blocks import (
@@ -29,7 +30,7 @@ from dpjax.geometry._blocks import (
     gumbels,
     noisy_argmax,
 )
-from dpjax.geometry._domain import check_last_axis
+from dpjax.geometry._domain import check_last_axis, check_num_vertices
 from dpjax.geometry._maurey import as_indices
 
 
@@ -46,7 +47,8 @@ class L1Ball:
       radius: $R$ `> 0` (*public*); scalar, may be traced.
 
     Raises:
-      ValueError: If `dim < 1` or `radius <= 0`; in methods, if an argument has another shape.
+      ValueError: If `dim` is not in [1, 2^30) or `radius <= 0`; in methods, if an argument has
+        another shape.
 
     Example:
       >>> import jax.numpy as jnp
@@ -63,6 +65,7 @@ class L1Ball:
     def __post_init__(self) -> None:
         check_int("dim", self.dim, minimum=1)
         check_positive("radius", self.radius)
+        check_num_vertices(self.num_vertices)
 
     @property
     def num_vertices(self) -> int:
@@ -122,7 +125,7 @@ class L1Ball:
         check_int("k", k, minimum=1)
         check_shape("v", v, (self.dim,))
         v = as_vector("v", v)
-        return _sample(key, v, self._radius(v.dtype), int(k))
+        return _sample(key, v, self._radius(v.dtype), int(k), many_devices())
 
     def project(self, v: ArrayLike) -> jax.Array:
         """The nearest point of the ball in the l2 norm, `[p]`."""
@@ -134,23 +137,27 @@ class L1Ball:
         return jnp.asarray(self.radius, dtype)
 
 
-@functools.partial(jax.jit, static_argnums=3)
-def _sample(key: jax.Array, v: jax.Array, radius: jax.Array, k: int) -> jax.Array:
+@functools.partial(jax.jit, static_argnums=(3, 4))
+def _sample(key: jax.Array, v: jax.Array, radius: jax.Array, k: int, spread: bool) -> jax.Array:
     dim = v.shape[0]
     size = min(dim, block_size(dim))
-    table = block_lse(v, size, lambda values, axis: _lse_of_both_signs(radius * values, axis))
+    table = block_lse(v, size, lambda values, axis: _lse_of_both_signs(values, axis, radius))
     tables = coarser(table, size)
     noise = gumbels(key, k, tables, size, more=2 * size)
-    block = draw_from_tables(noise, tables, size)
-    values, mine, first = jax.vmap(block_entries, (None, None, 0))(v, size, block)
+    block = draw_from_tables(noise, tables, size, spread)
+    values, mine, first = jax.vmap(block_entries, (None, None, 0, None))(v, size, block, spread)
     both = radius * jnp.stack([values, -values], axis=1)
     weights = jnp.where(mine[:, None], both, -jnp.inf).reshape(k, 2 * size)
     place = noisy_argmax(weights, noise[:, -2 * size :])
     return first + jnp.where(place < size, place, dim + place - size)
 
 
-def _lse_of_both_signs(values: jax.Array, axis: int) -> jax.Array:
-    size = jnp.abs(values)
-    top = jnp.max(size, axis=axis, keepdims=True)
-    total = jnp.sum(jnp.exp(size - top) + jnp.exp(-size - top), axis=axis)
-    return jnp.squeeze(top, axis) + jnp.log(total)
+def _lse_of_both_signs(values: jax.Array, axis: int, radius: jax.Array) -> jax.Array:
+    """Log-sum-exp of `radius * values` and `-radius * values` together."""
+    # two plain extrema and two plain sums: on CPU each is vectorised, moduli and pairs are not
+    largest = jnp.max(values, axis=axis, keepdims=True)
+    smallest = jnp.min(values, axis=axis, keepdims=True)
+    top = radius * jnp.maximum(largest, -smallest)
+    up = jnp.sum(jnp.exp(radius * values - top), axis=axis)
+    down = jnp.sum(jnp.exp(-radius * values - top), axis=axis)
+    return jnp.squeeze(top, axis) + jnp.log(up + down)

@@ -10,7 +10,7 @@ from jax.typing import ArrayLike
 
 from dpjax.core import check_int, check_shape, register_dataclass
 from dpjax.geometry._blocks import as_floating
-from dpjax.geometry._domain import check_last_axis
+from dpjax.geometry._domain import check_last_axis, check_num_vertices
 from dpjax.geometry._maurey import maurey
 from dpjax.geometry._vertices import sample_vertices
 
@@ -26,7 +26,7 @@ class Simplex:
       dim: Number of coordinates, and of vertices, `>= 1` (*public*, static).
 
     Raises:
-      ValueError: If `dim < 1`; in methods, if an argument has another shape.
+      ValueError: If `dim` is not in [1, 2^31); in methods, if an argument has another shape.
 
     Example:
       >>> import jax.numpy as jnp
@@ -41,6 +41,7 @@ class Simplex:
 
     def __post_init__(self) -> None:
         check_int("dim", self.dim, minimum=1)
+        check_num_vertices(self.num_vertices)
 
     @property
     def num_vertices(self) -> int:

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from dpjax.core import check_int, check_key
+from dpjax.core import check_int, check_key, many_devices
 from dpjax.geometry._blocks import (
     as_vector,
     block_size,
@@ -22,9 +22,10 @@ def sample_vertices(key: jax.Array, logits: ArrayLike, k: int) -> jax.Array:
 
     $$ P[J = j] = \frac{e^{u_j}}{\sum_i e^{u_i}} $$
 
-    In three stages, each by Gumbel-max: a block of blocks, a block, an entry, where the logit of a
-    block is its log-sum-exp. One pass over the logits serves all draws: time $O(d + k d^{1/3})$,
-    and no array of $kd$ numbers.
+    In stages, each by Gumbel-max: among a few blocks of blocks, and so on down to a block and an
+    entry, where the logit of a block is its log-sum-exp. Blocks have 32 to 63 entries. One pass
+    over the logits serves all draws: time $O(d + k \log d)$, and no array of $kd$ numbers. On CPU
+    it is fastest where a number from 32 to 63 divides d: otherwise the logits are copied first.
 
     Guarantee: each draw is an exponential mechanism. If one record changes the logits by a vector
     $v$ with $\max_j v_j - \min_j v_j \le \eta$, a draw is $\eta$-DP, of bounded range $\eta$ and
@@ -62,14 +63,14 @@ def sample_vertices(key: jax.Array, logits: ArrayLike, k: int) -> jax.Array:
     """
     check_key("key", key)
     check_int("k", k, minimum=1)
-    return _sample(key, as_vector("logits", logits), int(k))
+    return _sample(key, as_vector("logits", logits), int(k), many_devices())
 
 
-@functools.partial(jax.jit, static_argnums=2)
-def _sample(key: jax.Array, logits: jax.Array, k: int) -> jax.Array:
+@functools.partial(jax.jit, static_argnums=(2, 3))
+def _sample(key: jax.Array, logits: jax.Array, k: int, spread: bool) -> jax.Array:
     size = block_size(logits.shape[0])
     tables = coarser(logits, size)
-    return draw_from_tables(gumbels(key, k, tables, size), tables, size)
+    return draw_from_tables(gumbels(key, k, tables, size), tables, size, spread)
 
 
 def log_normalize(logits: ArrayLike) -> jax.Array:

@@ -19,8 +19,7 @@ from dpjax.sampling._capacity import default_capacity, overflow_probability
 from dpjax.sampling._gaps import draw_members, draws_needed, gaps_shortfall, keep_uniform_subset
 from dpjax.sampling._host import draw_on_host
 from dpjax.sampling._keys import StepKeys
-
-_MAX_RECORDS = 2**31 - 1
+from dpjax.sampling._records import MOST_RECORDS
 
 
 @register_dataclass
@@ -96,8 +95,8 @@ class PoissonSampler:
         check_int("steps", self.steps, minimum=1)
         check_int("num_records", self.num_records, minimum=1)
         check_int("shards", self.shards, minimum=1)
-        if self._share > _MAX_RECORDS:
-            most = _MAX_RECORDS * self.shards
+        if self._share > MOST_RECORDS:
+            most = MOST_RECORDS * self.shards
             raise ValueError(f"num_records must be <= {most}, got {self.num_records}")
         check_choice("method", self.method, ("gaps", "host"))
         check_choice("overflow", self.overflow, ("declare", "truncate"))
@@ -145,7 +144,7 @@ class PoissonSampler:
             indices, mask = x
             return indices, mask
         if self.shards > 1:
-            if self.rows > _MAX_RECORDS:
+            if self.rows > MOST_RECORDS:
                 raise ValueError(
                     f"indices of {self.rows} rows do not fit int32: use batch_of_shards"
                 )

@@ -88,7 +88,7 @@ class DPSGD:
       decay: Decay of the exponential average, in [0, 1) (data).
       average: `"ema"`, `"uniform"` or `"last"`: which iterate is returned (static).
       optimizer: Any optax transformation of learning rate 1 (static); keep one object for a sweep.
-      microbatch_size: Records whose gradients coexist; None for all of a batch (static).
+      microbatch_size: Records whose gradients coexist; None for up to 65,536 (static).
       relation: Neighbouring relation of the guarantee (static).
 
     Raises:

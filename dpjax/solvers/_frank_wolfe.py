@@ -22,8 +22,8 @@ from dpjax.privacy import Budget, Guarantee, zcdp_budget
 from dpjax.sampling import FullBatch
 from dpjax.solvers._vertex_constants import constants_of
 from dpjax.solvers._vertex_solver import VertexInfo
-from dpjax.solvers._vertex_steps import add_compensated, clipped_sums, influence
-from dpjax.transforms._microbatch import number_of_parts
+from dpjax.solvers._vertex_steps import clipped_sums, influence
+from dpjax.transforms._microbatch import sum_in_parts
 
 _RELATIONS = ("add_or_remove_one", "replace_one", "replace_special")
 # by default so many numbers, but no fewer records, of features or gradients are floats at a time;
@@ -261,7 +261,8 @@ class FrankWolfe:
     ) -> jax.Array:
         """`[p]`; the draw is from the softmax of its scores over the vertices. **Not private**."""
 
-        def clipped_sum(part: PyTree, part_mask: jax.Array) -> jax.Array:
+        def clipped_sum(part: PyTree, part_mask: jax.Array, number: Any = None) -> jax.Array:
+            del number
             gradients = problem.per_example_gradients(state.params, part)
             (total,) = clipped_sums(
                 problem.domains, (gradients,), part_mask, (self.grad_range,), self.assume_bounded
@@ -269,7 +270,11 @@ class FrankWolfe:
             return total
 
         size = self.microbatch_size or max(_RECORDS, _NUMBERS // problem.domains[0].dim)
-        total = _sum_in_parts(clipped_sum, batch, mask, size).astype(state.params.dtype)
+        if mask.shape[0] <= size:
+            total = clipped_sum(batch, mask)
+        else:
+            total = sum_in_parts(clipped_sum, batch, mask, size, compensated=True)
+        total = total.astype(state.params.dtype)
         return -jnp.asarray(self.sharpness / self.num_records, total.dtype) * total
 
     def move(self, problem: Any, index: jax.Array, state: FrankWolfeState) -> FrankWolfeState:
@@ -300,42 +305,3 @@ def _default_steps(curvature: float, selection: float, certified: bool) -> int:
         return steps
     near = np.arange(1, 2 * steps + 2)
     return int(near[np.argmin(curvature / (near + 2) + selection * np.sqrt(near))])
-
-
-def _sum_in_parts(of: Any, batch: PyTree, mask: jax.Array, size: int) -> jax.Array:
-    """Sum of `of(part, part_mask)`, a vector, over parts of at most `size` records.
-
-    Nothing is copied: a part takes every so-manieth record or, where that does not come out even,
-    consecutive ones, the last part reaching back over records of the one before it, masked. The
-    sum over parts is compensated, so that its rounding stays small against what one of many
-    records adds.
-    """
-    num = mask.shape[0]
-    if num <= size:
-        return of(batch, mask)
-    parts = number_of_parts(num, size)
-
-    def strided(number: jax.Array) -> jax.Array:
-        def column(leaf: jax.Array) -> jax.Array:
-            return leaf.reshape(num // parts, parts, *leaf.shape[1:])[:, number]
-
-        return of(jax.tree.map(column, batch), column(mask))
-
-    def consecutive(number: jax.Array) -> jax.Array:
-        start = jnp.minimum(number * size, num - size)
-
-        def cut(leaf: jax.Array) -> jax.Array:
-            return jax.lax.dynamic_slice_in_dim(leaf, start, size)
-
-        new = start + jnp.arange(size) >= number * size
-        return of(jax.tree.map(cut, batch), cut(mask) & new)
-
-    part = consecutive if num % parts else strided
-
-    def body(carry: tuple[jax.Array, jax.Array], number: jax.Array) -> tuple[Any, None]:
-        return add_compensated(*carry, part(number)), None
-
-    shape = jax.eval_shape(part, jnp.zeros((), jnp.int32))
-    zero = jnp.zeros(shape.shape, shape.dtype)
-    (total, lost), _ = jax.lax.scan(body, (zero, zero), jnp.arange(parts))
-    return total - lost

@@ -45,6 +45,8 @@ from dpjax.solvers._sampled_event import (
 )
 from dpjax.transforms import AddNoiseState, add_gaussian, add_laplace
 
+_MOST_COUNTED = 2**24  # from here on float32 skips whole numbers
+
 
 class SGDAState(NamedTuple):
     """State of `RateConstrainedSGDA`: the descent's own, multipliers `[J]`, sizes `[S]`."""
@@ -274,7 +276,12 @@ class RateConstrainedSGDA:
         constraints = problem.constraints
         part = constraints.part(data)
         if self.part_counts is None:
-            counts = jnp.sum(constraints.one_hot_parts(part, jnp.float32), axis=0)
+            if jnp.zeros(0).dtype == jnp.float32 and part.shape[0] >= _MOST_COUNTED:
+                raise ValueError(
+                    f"records must be < {_MOST_COUNTED} to be counted in float32, got "
+                    f"{part.shape[0]}: enable jax_enable_x64, or give part_counts"
+                )
+            counts = jnp.sum(constraints.one_hot_parts(part, float), axis=0)
             release = add_gaussian(self.count_noise)
             # position 0 of this key; the tables of the steps are drawn at position 1
             counts, _ = release.update(
@@ -283,7 +290,8 @@ class RateConstrainedSGDA:
         else:
             counts = jnp.asarray(self.part_counts, float)
         rate = participation_rate(self.sampler, part.shape[0])
-        return state._replace(sizes=rate * (constraints.membership @ counts))
+        sizes = jnp.matmul(constraints.membership, counts, precision=jax.lax.Precision.HIGHEST)
+        return state._replace(sizes=rate * sizes)
 
     def step(
         self, problem: Any, batch: PyTree, mask: jax.Array, state: SGDAState

@@ -20,6 +20,7 @@ from dpjax.sampling import (
 from dpjax.sampling._capacity import DELTA_SHARE
 from dpjax.solvers._sampled_event import check_relation
 from dpjax.transforms import OuterProduct, clip_by_range, weighted_sum
+from dpjax.transforms._microbatch import add_compensated
 
 _SINGLE_PASS = (DisjointPartition, TaperedPartition, IndependentPartition)
 _RELATIONS = ("replace_one", "add_or_remove_one", "replace_special")
@@ -50,15 +51,6 @@ def _masked_sum(leaf: Any, mask: jax.Array) -> jax.Array:
     if isinstance(leaf, OuterProduct):
         return weighted_sum(leaf.left, jnp.where(mask, leaf.right[:, 0], 0))
     return weighted_sum(leaf, mask)
-
-
-def add_compensated(
-    total: jax.Array, lost: jax.Array, term: jax.Array
-) -> tuple[jax.Array, jax.Array]:
-    """`total + term` and what rounding lost of it (Kahan 1965)."""
-    corrected = term.astype(total.dtype) - lost
-    after = total + corrected
-    return after, (after - total) - corrected
 
 
 def add_scores(

@@ -8,7 +8,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from dpjax.core import PyTree, wide
+from dpjax.core import PyTree, many_devices, wide
+from dpjax.sampling._threefry import threefry_2x32
 
 KINDS = ("shared", "record")
 
@@ -16,6 +17,7 @@ KINDS = ("shared", "record")
 _EXACT = jax.lax.Precision.HIGHEST
 # sin(pi t) = q P(|q|) with q = t (1 - |t|), to 6e-8 on [-1, 1]
 _SINE = (3.141586, 3.1418488, 1.1123958, 0.21931567)
+_QUARTER = np.uint32(1 << 30)  # of a turn
 # a point of the ball of R^d: all but two coordinates of a point of the sphere of R^(d + 2)
 _LEFT_OUT = 2
 
@@ -69,10 +71,17 @@ def draw_directions(keys: jax.Array, params: PyTree, *, ball: bool = False) -> D
       params: Tree with d entries.
       ball: Whether uniform in the unit ball.
     """
-    dim = num_entries(params)
-    rows = normal_rows(keys, dim + _LEFT_OUT if ball else dim)
-    squares = jnp.sum(jnp.square(rows.astype(wide_type(params))), axis=1)
-    return Directions(rows[:, :dim], 1 / jnp.sqrt(squares))
+    dim, more = num_entries(params), _LEFT_OUT if ball else 0
+
+    def squares(rows: jax.Array) -> jax.Array:
+        return jnp.sum(jnp.square(rows.astype(wide_type(params))), axis=1)
+
+    if many_devices() and _counter_based(keys):
+        rows = _entries(keys, np.uint32(0), dim, dim + more)
+        total = squares(rows) + squares(_entries(keys, np.uint32(dim), more, dim + more))
+        return Directions(rows, 1 / jnp.sqrt(total))
+    rows = normal_rows(keys, dim + more)
+    return Directions(rows[:, :dim], 1 / jnp.sqrt(squares(rows)))
 
 
 def direction_keys(key: jax.Array, *numbers: jax.Array) -> jax.Array:
@@ -87,12 +96,45 @@ def normal_rows(keys: jax.Array, dim: int) -> jax.Array:
     deviations, with signs exactly symmetric. For directions, which are public and so many that
     `jax.random.normal` would take as long as losses do; not for noise that is to hide anything.
     """
-    words = public_words(keys, 2 * -(-dim // 4))
-    radius = jnp.sqrt(-2 * jnp.log((_signed(words >> 16) + 0.5) * 2.0**-16))
-    angle = (words << 16) | np.uint32(1 << 15)  # never a multiple of a right angle
-    quarter = np.uint32(1 << 30)
-    rows = jnp.concatenate([radius * _sine(angle + quarter), radius * _sine(angle)], axis=1)
+    radius, angle = _polar(public_words(keys, _words(dim)))
+    rows = jnp.concatenate([radius * _sine(angle + _QUARTER), radius * _sine(angle)], axis=1)
     return rows[:, :dim]
+
+
+def _entries(keys: jax.Array, first: np.uint32, count: int, dim: int) -> jax.Array:
+    """Entries `first`, `first + 1`, ... of `normal_rows(keys, dim)`, each made by itself.
+
+    Twice the work, of which each device does that for its own entries and needs no other's.
+    """
+    half = np.uint32(_words(dim))
+    place = first + jax.lax.iota(jnp.uint32, count)
+    word = jnp.where(place < half, place, place - half)
+
+    def words(key: jax.Array) -> jax.Array:
+        # as jax.random.bits makes them
+        high, low = threefry_2x32(key[0], key[1], jnp.uint32(0), word)
+        return high ^ low
+
+    radius, angle = _polar(jax.vmap(words)(jax.random.key_data(keys)))
+    turned = jnp.where(place < half, _QUARTER, np.uint32(0))
+    return radius * _sine(angle + turned[None])
+
+
+def _counter_based(keys: jax.Array) -> bool:
+    """Whether a word depends on its key and its place alone."""
+    partitionable = getattr(jax.config, "jax_threefry_partitionable", True)
+    return partitionable and str(jax.random.key_impl(keys)) == "threefry2x32"
+
+
+def _words(dim: int) -> int:
+    """How many words rows of `dim` are made of, an even number."""
+    return 2 * -(-dim // 4)
+
+
+def _polar(words: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Radius and angle, in units of a turn over 2^32, never a multiple of a right angle."""
+    radius = jnp.sqrt(-2 * jnp.log((_signed(words >> 16) + 0.5) * 2.0**-16))
+    return radius, (words << 16) | np.uint32(1 << 15)
 
 
 @functools.partial(jax.jit, static_argnums=1)
@@ -104,7 +146,12 @@ def public_words(keys: jax.Array, count: int) -> jax.Array:
 
     if str(jax.random.key_impl(keys)) == "threefry2x32":
         return jax.vmap(words)(keys)
-    return jax.lax.map(words, keys)  # what hardware generators draw depends on the whole batch
+    impl = jax.random.key_impl(keys)
+    # what hardware generators draw depends on the whole batch; and a loop over typed keys would,
+    # under vmap, count as a use of them
+    return jax.lax.map(
+        lambda data: words(jax.random.wrap_key_data(data, impl=impl)), jax.random.key_data(keys)
+    )
 
 
 def displaced(params: PyTree, directions: Directions, *lengths: jax.Array) -> PyTree:

@@ -1,11 +1,16 @@
 """Aggregation in microbatches, so that per-example values of a whole batch never coexist."""
 
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 
 from dpjax.core import Aggregator, PyTree, check_int
+
+# the rounding of a float32 sum of so many is moved by one of them by less than a hundredth of it
+MOST_AT_ONCE = 2**16
+_MOST_IN_FLOAT32 = 2**24
 
 
 def microbatched_sum(
@@ -19,9 +24,9 @@ def microbatched_sum(
 ) -> PyTree:
     """Sum of `aggregator` over a batch, `size` examples in memory at a time.
 
-    Equal to one `aggregator.update` on the whole batch up to the order of summation. Microbatch j
-    of k holds examples j, j + k, j + 2k, ...; the last ones are padded and masked where k does not
-    divide their number. For aggregators without state.
+    Equal to one `aggregator.update` on the whole batch up to the order of summation; of more than
+    65,536 examples the sum over microbatches is compensated, since in float32 one example would
+    otherwise move the rounding of all the others. For aggregators without state.
 
     Guarantee: the sensitivity of `aggregator`; every example meets it once.
 
@@ -31,14 +36,14 @@ def microbatched_sum(
       aggregator: Reduces them to leaves `[*p]`.
       batch: Tree with leaves `[B, ...]` (*secret*).
       mask: bool `[B]` (*secret*).
-      size: Examples a microbatch, `>= 1`; None for all at once.
+      size: Examples a microbatch, `>= 1`; None for as many as there are, up to 65,536.
       key: Passed on to the aggregator, folded with the position of the microbatch.
 
     Returns:
       The sum, leaves `[*p]`.
 
     Raises:
-      ValueError: If `size < 1`.
+      ValueError: If `size < 1`, or there are 2^24 examples or more and their sum is float32.
 
     Example:
       >>> import dpjax, jax, jax.numpy as jnp
@@ -56,37 +61,92 @@ def microbatched_sum(
     num = mask.shape[0]
     if size is not None:
         check_int("size", size, minimum=1)
-    if size is None or size >= num > 0:
-        return reduce(batch, mask, key)
-    parts = number_of_parts(num, size)
-    length = -(-num // parts)
 
-    def split(a: jax.Array) -> jax.Array:
-        if missing := parts * length - num:
-            a = jnp.concatenate([a, jnp.zeros((missing, *a.shape[1:]), a.dtype)])
-        return a.reshape(length, parts, *a.shape[1:])
-
-    columns, masks = jax.tree.map(split, batch), split(mask)
-
-    def reduce_part(position: jax.Array) -> PyTree:
-        part, part_mask = jax.tree.map(lambda a: a[:, position], (columns, masks))
+    def of(part: PyTree, part_mask: jax.Array, position: jax.Array) -> PyTree:
         part_key = None if key is None else jax.random.fold_in(key, position)
         return reduce(part, part_mask, part_key)
 
-    def body(total: PyTree, position: jax.Array) -> tuple[PyTree, None]:
-        return jax.tree.map(jnp.add, total, reduce_part(position)), None
-
-    shapes = jax.eval_shape(reduce_part, jnp.zeros((), jnp.int32))
-    zero = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), shapes)
-    total, _ = jax.lax.scan(body, zero, jnp.arange(parts, dtype=jnp.int32))
-    return total
+    size = MOST_AT_ONCE if size is None else size
+    if num <= size:
+        return reduce(batch, mask, key)
+    _check_number(num, jax.eval_shape(reduce, batch, mask, key))
+    return sum_in_parts(of, batch, mask, size, compensated=num > MOST_AT_ONCE)
 
 
-def number_of_parts(num: int, size: int) -> int:
-    """The least number of parts of at most `size`, or up to twice that where it divides `num`.
+def _check_number(num: int, total: PyTree) -> None:
+    """Raises if the sum itself is rounded by more than what one example adds."""
+    for leaf in jax.tree.leaves(total):
+        if num >= _MOST_IN_FLOAT32 and leaf.dtype == jnp.float32:
+            raise ValueError(
+                f"a batch must have < {_MOST_IN_FLOAT32} examples to be summed in float32, which "
+                f"rounds larger sums by as much as one example adds, got {num}: enable "
+                "jax_enable_x64 and hold parameters and data in float64"
+            )
 
-    A part takes every so-manieth example, so that each device that holds a share of them has its
-    share of each part; padding would move examples between devices.
+
+def sum_in_parts(
+    of: Callable[[PyTree, jax.Array, jax.Array], PyTree],
+    batch: PyTree,
+    mask: jax.Array,
+    size: int,
+    *,
+    compensated: bool,
+) -> PyTree:
+    """Sum of `of(part, part_mask, number)` over parts of at most `size` examples.
+
+    Nothing is copied: a part takes every so-manieth example, so that each device that holds a share
+    of them has its share of each part; or, where that does not come out even, consecutive ones, the
+    last part reaching back over examples of the one before it, masked.
+
+    Args:
+      of: Gives a tree of arrays.
+      batch: Tree with leaves `[B, ...]`.
+      mask: bool `[B]`.
+      size: Examples a part, `< B`.
+      compensated: Whether the sum over parts is, so that its rounding stays small against what one
+        of many examples adds.
     """
+    num = mask.shape[0]
     least = max(1, -(-num // size))
-    return next((parts for parts in range(least, 2 * least) if num % parts == 0), least)
+    parts = next((parts for parts in range(least, 2 * least) if num % parts == 0), least)
+
+    def strided(number: jax.Array) -> PyTree:
+        def column(leaf: jax.Array) -> jax.Array:
+            return leaf.reshape(num // parts, parts, *leaf.shape[1:])[:, number]
+
+        return of(jax.tree.map(column, batch), column(mask), number)
+
+    def consecutive(number: jax.Array) -> PyTree:
+        start = jnp.minimum(number * size, num - size)
+
+        def cut(leaf: jax.Array) -> jax.Array:
+            return jax.lax.dynamic_slice_in_dim(leaf, start, size)
+
+        new = start + jnp.arange(size, dtype=jnp.int32) >= number * size
+        return of(jax.tree.map(cut, batch), cut(mask) & new, number)
+
+    part = consecutive if num % parts else strided
+    shapes = jax.eval_shape(part, jnp.zeros((), jnp.int32))
+    zero = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), shapes)
+
+    def plain(total: PyTree, number: jax.Array) -> tuple[PyTree, None]:
+        return jax.tree.map(jnp.add, total, part(number)), None
+
+    def careful(carry: tuple[PyTree, PyTree], number: jax.Array) -> tuple[Any, None]:
+        pairs = jax.tree.map(add_compensated, *carry, part(number))
+        return jax.tree.transpose(jax.tree.structure(zero), jax.tree.structure((0, 0)), pairs), None
+
+    numbers = jnp.arange(parts, dtype=jnp.int32)
+    if not compensated:
+        return jax.lax.scan(plain, zero, numbers)[0]
+    total, lost = jax.lax.scan(careful, (zero, zero), numbers)[0]
+    return jax.tree.map(jnp.subtract, total, lost)
+
+
+def add_compensated(
+    total: jax.Array, lost: jax.Array, term: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+    """`total + term` and what rounding lost of it (Kahan 1965)."""
+    corrected = term.astype(total.dtype) - lost
+    after = total + corrected
+    return after, (after - total) - corrected

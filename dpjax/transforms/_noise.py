@@ -9,6 +9,7 @@ from jax.typing import ArrayLike
 
 from dpjax.core import PyTree, Transform, check_nonnegative, check_scalar
 from dpjax.transforms._draws import map_with_keys
+from dpjax.transforms._normal import normal
 
 
 class AddNoiseState(NamedTuple):
@@ -46,7 +47,7 @@ def add_gaussian(stddev: ArrayLike) -> Transform:
     """
     check_scalar("stddev", stddev)
     check_nonnegative("stddev", stddev)
-    return _add_noise(stddev, jax.random.normal)
+    return _add_noise(stddev, normal)
 
 
 def add_laplace(scale: ArrayLike) -> Transform:

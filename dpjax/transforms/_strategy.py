@@ -11,6 +11,7 @@ from jax.typing import ArrayLike
 
 from dpjax.core import PyTree, check_int, check_nonnegative, check_shape, wide
 from dpjax.privacy import RelationLike
+from dpjax.transforms._normal import normal
 
 Draw: TypeAlias = Callable[[int | jax.Array], PyTree]
 
@@ -57,7 +58,7 @@ def standard_normal(key: jax.Array, like: PyTree) -> PyTree:
     """Normal draws in the shapes of a tree, in at least float32; a key for each leaf."""
     leaves, treedef = jax.tree.flatten(like)
     drawn = [
-        jax.random.normal(jax.random.fold_in(key, i), jnp.shape(leaf), wide_dtype(leaf))
+        normal(jax.random.fold_in(key, i), jnp.shape(leaf), wide_dtype(leaf))
         for i, leaf in enumerate(leaves)
     ]
     return jax.tree.unflatten(treedef, drawn)

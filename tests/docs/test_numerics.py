@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from dpjax.geometry._blocks import block_size, coarser
 from dpjax.transforms import discrete_gaussian_shortfall
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -53,6 +54,54 @@ def test_ends_of_normal_noise_in_double_precision(x64):
 
 def test_distance_of_the_discrete_gaussian():
     assert 1000 * discrete_gaussian_shortfall(100.0) < 2e-13
+
+
+def words(key):
+    return np.asarray(jax.random.key_data(key))
+
+
+def test_words_of_rbg_keys():
+    for key in (
+        jax.random.key(5, impl="rbg"),
+        jax.random.fold_in(jax.random.key(5, impl="rbg"), 3),
+    ):
+        assert key.dtype == jax.random.key(0, impl="rbg").dtype
+        np.testing.assert_array_equal(words(key)[:2], words(key)[2:])
+
+
+def test_first_key_of_a_batch_draws_for_all():
+    """By rbg alone; what noise makes of it is in tests/transforms/test_rbg.py."""
+    keys = [jax.random.key(seed, impl="rbg") for seed in (1, 2, 3)]
+    one, two = (
+        jax.vmap(lambda w: jax.random.bits(jax.random.wrap_key_data(w, impl="rbg"), (4,)))(
+            jnp.stack([jax.random.key_data(keys[0]), jax.random.key_data(keys[other])])
+        )
+        for other in (1, 2)
+    )
+    np.testing.assert_array_equal(one, two)
+    assert not np.array_equal(one[0], one[1])
+    np.testing.assert_array_equal(one[0], jax.random.bits(keys[0], (4,)))
+    assert not np.array_equal(one[1], jax.random.bits(keys[1], (4,)))
+
+
+def test_unsafe_rbg_gives_two_numbers_one_key():
+    def folded(impl, first, second):
+        return words(
+            jax.random.fold_in(jax.random.fold_in(jax.random.key(7, impl=impl), first), second)
+        )
+
+    np.testing.assert_array_equal(folded("unsafe_rbg", 0, 1), folded("unsafe_rbg", 1, 0))
+    for impl in ("rbg", "threefry2x32"):
+        assert not np.array_equal(folded(impl, 0, 1), folded(impl, 1, 0))
+
+
+def test_stages_of_a_draw_are_short():
+    for dim in (7, 127, 128, 1000, 4919, 10**6 + 3, 10**7):
+        size = block_size(dim)
+        logits = jax.ShapeDtypeStruct((dim,), jnp.float32)
+        first = jax.eval_shape(lambda u, size=size: coarser(u, size), logits)[0]
+        assert max(size, first.shape[0]) < 128
+    assert "fewer than 128 numbers each" in PAGE
 
 
 def test_code_runs():

@@ -1,6 +1,7 @@
 """`sample_vertices` draws from the softmax, whatever the logits, in one pass over them."""
 
 import functools
+import itertools
 import math
 
 import jax
@@ -10,14 +11,14 @@ import pytest
 from scipy import stats
 
 from dpjax.geometry import L1Ball, Polytope, sample_vertices
-from dpjax.geometry._blocks import gumbels
+from dpjax.geometry._blocks import block_size, coarser, gumbels
 from dpjax.testing import check_distribution, count_false_alarm
 
 from ._laws import POWER, assert_follows, assert_law, law_pvalue, softmax
 
 DRAWS = 100_000
-# one, two and three stages, exact and ragged last blocks
-SIZES = [2, 50, 1000, 4914]
+# one, two and three stages, exact and ragged last blocks; 4919 is a prime
+SIZES = [2, 50, 1000, 4914, 4919]
 
 
 def normal_logits(rng, dim, scale=1.0):
@@ -197,6 +198,19 @@ def test_polytope_draws_from_its_scores(key, rng):
     v = normal_logits(rng, 4)
     draws = polytope.sample(jax.random.clone(key), v, 500)
     np.testing.assert_array_equal(draws, sample_vertices(key, polytope.scores(v), 500))
+
+
+@pytest.mark.parametrize("dim", [1, 40, 64, 65, 97, 1000, 4919, 10**5, 10**6, 10**6 + 3, 10**7])
+def test_blocks_are_short_and_whole_where_they_can_be(dim):
+    size = block_size(dim)
+    assert 32 <= size < 64
+    assert dim % size == 0 or all(dim % other for other in range(32, 64))
+    shapes = jax.eval_shape(lambda u: coarser(u, size), jax.ShapeDtypeStruct((dim,), jnp.float32))
+    lengths = [table.shape[0] for table in shapes]
+    assert lengths[0] <= 2 * size
+    assert lengths[-1] == dim
+    for coarse, fine in itertools.pairwise(lengths):
+        assert coarse == -(-fine // size)
 
 
 def largest_array(jaxpr):

@@ -1,0 +1,60 @@
+"""Sums of very many examples, whose rounding one example must not move by what it adds."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from dpjax.transforms import clip_by_norm, microbatched_sum
+
+N = 2**20
+
+
+def moved(size):
+    """How far one of many records, that all point one way, moves their sum."""
+    values = 1 + jax.random.uniform(jax.random.key(0), (N, 4))
+
+    @jax.jit
+    def total(values, out):
+        mask = jnp.arange(N, dtype=jnp.int32) != out
+        return microbatched_sum(lambda v: v, clip_by_norm(1.0), values, mask, size=size)
+
+    whole = np.asarray(total(values, jnp.int32(-1)), float)
+    places = (0, 1, N // 2, N - 1)
+    without = [np.asarray(total(values, jnp.int32(out)), float) for out in places]
+    return max(float(np.linalg.norm(whole - some)) for some in without)
+
+
+def test_parts_are_summed_with_what_rounding_lost():
+    assert moved(None) < 1 + 6e-8 * N
+    assert 0.9 < moved(None)
+
+
+@pytest.mark.parametrize("number", [2**16, 2**16 + 1, 3 * 2**15, 100_003])
+def test_every_example_is_met_once(number):
+    values = jnp.asarray(np.random.default_rng(0).integers(0, 9, (number, 2)), jnp.int32)
+    mask = jnp.asarray(np.random.default_rng(1).random(number) < 0.5)
+    clip = clip_by_norm(1e6)
+    total = microbatched_sum(lambda v: v.astype(jnp.float32), clip, values, mask, size=None)
+    np.testing.assert_array_equal(total, np.asarray(values)[np.asarray(mask)].sum(axis=0))
+
+
+def test_too_many_for_float32():
+    def total(number, dtype):
+        return jax.eval_shape(
+            lambda v, m: microbatched_sum(lambda v: v, clip_by_norm(1.0), v, m, size=None),
+            jax.ShapeDtypeStruct((number, 2), dtype),
+            jax.ShapeDtypeStruct((number,), bool),
+        )
+
+    assert total(2**24 - 1, jnp.float32).shape == (2,)
+    with pytest.raises(ValueError, match="must have < 16777216 examples to be summed in float32"):
+        total(2**24, jnp.float32)
+
+
+def test_as_many_in_float64(x64):
+    shapes = (jax.ShapeDtypeStruct((2**24, 2), jnp.float64), jax.ShapeDtypeStruct((2**24,), bool))
+    total = jax.eval_shape(
+        lambda v, m: microbatched_sum(lambda v: v, clip_by_norm(1.0), v, m, size=None), *shapes
+    )
+    assert total.dtype == jnp.float64
