@@ -36,9 +36,9 @@ def main(argv: list[str] | None = None) -> int:
         for name in args.study or have:
             _plot(name)
     elif args.command == "readme":
-        from benchmarks import _page, _readme
+        from benchmarks import _page, _readme, _scaling_page
 
-        print(_readme.write(), _page.write(), sep="\n")
+        print(_readme.write(), _page.write(), _scaling_page.write(), sep="\n")
     else:
         return _compared(args)
     return 0
@@ -73,7 +73,7 @@ def _parser() -> argparse.ArgumentParser:
         default=_compare.TOLERANCE,
         help="change, as a fraction, that is no change (default %(default)s)",
     )
-    commands.add_parser("readme", help="write both pages of results from the committed JSON")
+    commands.add_parser("readme", help="write all pages of results from the committed JSON")
     return parser
 
 

@@ -20,7 +20,7 @@ from benchmarks._runner import Task
 from benchmarks._scaling_curves import CURVES, Curve
 
 UPPER = 3  # sizes that a slope is fitted over
-ROUNDED = tuple(2**power for power in (10, 16, 20, 22, 24, 25))
+ROUNDED = tuple(2**power for power in (10, 16, 18, 20, 22, 23))
 FAST = ("DPSGD, runs at once", "FrankWolfeRelease, steps T")
 
 

@@ -61,7 +61,9 @@ def fit_log_linear(
         value = misfit + _KNEE**2 * jnp.sum(root - 1)
         return value, scale * (grad + u / (prior**2 * root)), log_probs
 
-    x, log_probs = minimise(objective, start / scale, steps)
+    # a line search by products of 10 bits, an accelerator's default, would stop early
+    with jax.default_matmul_precision("highest"):
+        x, log_probs = minimise(objective, start / scale, steps)
     return Fit(log_probs, scale * x)
 
 

@@ -17,8 +17,6 @@ from dpjax.testing._entries import __file__ as _ENTRIES
 ENTRIES = {entry.name: entry for entry in dpt.entries("solver")}
 EXACT = (jax.lax.Precision.HIGHEST,) * 2
 PRODUCTS = {"dot_general", "ragged_dot_general", "conv_general_dilated"}
-# sizes of subsets, from counts that were released
-RELEASED = {("_rate_constrained_sgda.py", "prologue")}
 # registered cases bring their losses along: they stand for a user's
 USERS = (Path(_ENTRIES).parent, Path(__file__))
 
@@ -34,14 +32,12 @@ def equations(jaxpr):
 
 
 def is_free(equation):
-    """Whether the innermost line of Python outside JAX is a user's, or comes after a release."""
+    """Whether the innermost line of Python outside JAX is a user's."""
     frames = equation.source_info.traceback.frames if equation.source_info.traceback else []
     outside = [f for f in frames if "/jax/" not in f.file_name]
     if not outside:
         return False
     path = Path(outside[0].file_name)
-    if (path.name, outside[0].function_name.rsplit(".")[-1]) in RELEASED:
-        return True
     return any(user in (path, path.parent) for user in USERS)
 
 
