@@ -11,9 +11,8 @@ from typing import Any
 import jax
 import jaxlib
 import numpy as np
-from jax.sharding import Mesh
 
-from dpjax.core._addressable import own_parts, spans_processes
+from dpjax.core._addressable import device_count, own_parts, spans_processes
 from dpjax.core._host_functions import callbacks, function_chunks
 from dpjax.core._loop import Job, words
 from dpjax.core._processes import Processes
@@ -22,7 +21,6 @@ from dpjax.core._types import PyTree
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 _POINTER = re.compile(r'(custom_call @\S*callback\S*\(.*?backend_config = )"\d+"')
 _CLEAR = ("jax", "jaxlib", "backend", "x64", "sensitive", "devices")
-_SHARED = ("data", "problem", "solver", "batches")
 
 Fingerprint = dict[str, Any]
 """Digests and versions by name, as JSON holds them."""
@@ -60,12 +58,10 @@ def fingerprint(
             digest.update(chunk)
         return digest.hexdigest()
 
+    trees = {"data": job.data, "problem": job.problem, "solver": job.solver, "batches": job.xs}
     own: Fingerprint = {
         "key": keyed("key"),
-        "data": keyed("data", _tree_chunks(job.data)),
-        "problem": keyed("problem", _tree_chunks(job.problem)),
-        "solver": keyed("solver", _tree_chunks(job.solver)),
-        "batches": keyed("batches", _tree_chunks(job.xs)),
+        **{name: keyed(name, _tree_chunks(tree)) for name, tree in trees.items()},
         "program": keyed("program", itertools.chain(*map(_program_chunks, programs))),
         "jax": jax.__version__,
         "jaxlib": jaxlib.__version__,
@@ -73,9 +69,19 @@ def fingerprint(
         "x64": bool(jax.config.read("jax_enable_x64")),
         "sensitive": job.sensitive,
     }
-    if job.placement is not None:
-        own["devices"] = _devices(job.placement.mesh)
-    return _of_all(own, processes)
+    if device_count(job) > 1:
+        own["devices"] = _devices(job)
+    if not processes.devices:
+        return own
+    shared = [
+        name for name, tree in trees.items() if any(map(spans_processes, jax.tree.leaves(tree)))
+    ]
+    processes.check_alike({k: str(v).encode() for k, v in own.items() if k not in shared})
+    held = processes.gather(b"".join(bytes.fromhex(own[name]) for name in shared))
+    for i, name in enumerate(shared):
+        digests = b"".join(digest[32 * i : 32 * i + 32] for digest in held)
+        own[name] = hashlib.sha256(digests).hexdigest()
+    return own
 
 
 def check_alike(processes: Processes, **parts: PyTree) -> None:
@@ -131,23 +137,16 @@ def _unshared(leaf: Any) -> Any:
     return leaf.dtype.name if spans_processes(leaf) else leaf
 
 
-def _devices(mesh: Mesh) -> str:
-    """How many in all, along each axis, and which of which process."""
+def _devices(job: Job) -> str:
+    """How many of how many processes, along which axes, and in which order."""
+    if job.placement is None:
+        return f"{device_count(job)}"
+    mesh = job.placement.mesh
     axes = " x ".join(f"{name}={size}" for name, size in mesh.shape.items())
     order = [f"{device.process_index}:{device.id}" for device in mesh.devices.flat]
-    return f"{len(order)} of {axes}; {hashlib.sha256(' '.join(order).encode()).hexdigest()[:8]}"
-
-
-def _of_all(own: Fingerprint, processes: Processes) -> Fingerprint:
-    if not processes.devices:
-        return own
-    alike = {name: str(value).encode() for name, value in own.items() if name not in _SHARED}
-    processes.check_alike(alike)
-    held = processes.gather(b"".join(bytes.fromhex(own[name]) for name in _SHARED))
-    for i, name in enumerate(_SHARED):
-        digests = b"".join(digest[32 * i : 32 * i + 32] for digest in held)
-        own[name] = hashlib.sha256(digests).hexdigest()
-    return own
+    number = len({device.process_index for device in mesh.devices.flat})
+    digest = hashlib.sha256(" ".join(order).encode()).hexdigest()[:8]
+    return f"{len(order)} of {number} processes as {axes} in order {digest}"
 
 
 def _program_chunks(program: Program) -> Iterator[bytes]:

@@ -87,8 +87,9 @@ def _one_step(
     placement: Placement | None,
 ) -> tuple[Any, tuple[Any, Any]]:
     """The state after a step, and its outputs: released values and raw ones."""
-    batch, mask = take(solver.sampler, x, data, placement)
-    if placement is not None:
+    ordered = getattr(solver, "ordered_batches", False)
+    batch, mask = take(solver.sampler, x, data, placement, padded=not ordered)
+    if placement is not None and not (ordered and mask.shape[0] % placement.shares):
         batch, mask = placement.spread_batch(batch, mask)
     diagnose = getattr(solver, "diagnose", None) if sensitive else None
     with running(placement):

@@ -9,6 +9,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from dpjax.core._checks import is_traced
@@ -30,7 +31,8 @@ class Placement:
     Attributes:
       mesh: The devices.
       records: Axis of the mesh that the rows of the data are spread over.
-      params: Shapes of parameters and how each is spread.
+      params: Shapes of parameters, and of vectors along a spread axis of a record, and how each is
+        spread.
     """
 
     mesh: Mesh
@@ -119,7 +121,11 @@ def many_devices() -> bool:
 
 
 def placement_of(data: PyTree, params: PyTree) -> Placement | None:
-    """Where concrete data and parameters lie, or None if all lie on one device."""
+    """Where concrete data and parameters lie, or None if all lie on one device.
+
+    Where an axis of the records is spread too, so are vectors of that length, such as the scores
+    of a method that has no parameters to start from.
+    """
     of_data = [sharding for leaf in jax.tree.leaves(data) if (sharding := _spread(leaf))]
     rows = [sharding.spec[0] for sharding in of_data if len(sharding.spec)]
     of_params = [
@@ -134,6 +140,11 @@ def placement_of(data: PyTree, params: PyTree) -> Placement | None:
         for shape, sharding in of_params
         if any(entry is not None for entry in sharding.spec)
     }
+    named = {shape for shape, _ in own}
+    for leaf in jax.tree.leaves(data):
+        axes = zip(np.shape(leaf)[1:], getattr(_spread(leaf), "spec", ())[1:], strict=False)
+        vectors = {((size,), PartitionSpec(axis)) for size, axis in axes if axis is not None}
+        own |= {entry for entry in vectors if entry[0] not in named}
     records = next((axis for axis in rows if axis is not None), None)
     return Placement(meshes[0], records, tuple(sorted(own, key=str)))
 

@@ -12,6 +12,7 @@ import numpy as np
 from tqdm.auto import tqdm
 
 from dpjax.core._checks import check_int, check_key, is_traced
+from dpjax.core._fingerprint import check_alike
 from dpjax.core._loop import (
     Hook,
     Job,
@@ -25,6 +26,7 @@ from dpjax.core._loop import (
     typed,
 )
 from dpjax.core._placement import automatic, placement_of
+from dpjax.core._processes import Processes, processes_of
 from dpjax.core._records import Records, num_rows
 from dpjax.core._resume import resume
 from dpjax.core._types import PyTree, Solution, Solver
@@ -49,16 +51,17 @@ def solve(
 
     With `checkpoint`, a run that was killed at any moment goes on when the same call is made again,
     and its result is the uninterrupted one to the bit, on one kind of device. A folder belongs to
-    one run: with another key, data, problem, solver, program or version of JAX the call is refused,
-    since one noise on two data sets gives both away. A Python callback is known by its bytecode and
-    by what it closes over, not by the globals it reads. A damaged checkpoint is passed over, with a
-    warning, for the last whole one.
+    one run: with another key, data, problem, solver, program, devices or version of JAX the call is
+    refused, since one noise on two data sets gives both away. A Python callback is known by its
+    bytecode and by what it closes over, not by the globals it reads. A damaged checkpoint is passed
+    over, with a warning, for the last whole one.
 
     Data and `problem.init` may lie on several devices (`jax.sharding.NamedSharding`, see
     `shard_records`); the run then stays where they lie. A batch is spread like the rows of the
     data, state and noise like the parameters they belong to, and results are those of one device up
-    to the order of sums. Under a transformation the placement of traced arrays cannot be seen, and
-    is left to XLA.
+    to the order of sums. Where several processes hold the arrays, all make the same call; what
+    they call with is compared, and what one of them raises, all raise. Under a transformation the
+    placement of traced arrays cannot be seen, and is left to XLA.
 
     Guarantee: `solver.guarantee()`, for the release of everything returned except
     `state`'s key and `sensitive`. Records outside the problem's *public* domain (`problem.check`)
@@ -89,7 +92,7 @@ def solve(
       TypeError: If the key is missing or not typed, data hold other things than real numbers, or
         `checkpoint` is used under `jit` or `vmap`.
       ValueError: If leading axes differ, data lie outside the problem's or sampler's domain, or
-        `checkpoint` belongs to another run.
+        `checkpoint` belongs to another run, or processes make different calls.
       RuntimeError: If another process has `checkpoint` open.
       ImportError: If `checkpoint` is used without orbax.
 
@@ -114,10 +117,20 @@ def solve(
         check_int("every", every, minimum=1)
         if checkpoint is None:
             raise ValueError(f"every = {every} needs checkpoint, a folder to write to")
+    processes = processes_of((data, solver, problem))
+    if processes.devices and is_traced(key, solver, problem, data, jnp.zeros(())):
+        processes = Processes()  # a transformation is no place to talk
+    check_alike(
+        processes,
+        key=key,
+        solver=solver,
+        problem=problem,
+        arguments=(data.num_records, every, checkpoint is None, sensitive),
+    )
+    solver, problem, data = automatic((solver, problem, data))
     if hasattr(problem, "check") and not is_traced(data):
-        problem.check(data.arrays)
-    data = automatic(jax.tree.map(_array, data))
-    solver, problem = automatic((solver, problem))
+        processes.agree(lambda: problem.check(data.arrays))
+    data = jax.tree.map(_array, data)
 
     init_key, plan_key = jax.random.split(key)
     # also under a transformation that all arguments are constants of
@@ -130,6 +143,8 @@ def solve(
     xs = solver.sampler.plan(plan_key, data.num_records)
     if progress is None:
         progress = not traced and sys.stderr.isatty()
+    # all stop at the same steps, though one shows it
+    progress = processes.send(np.array(progress)).item()
     if traced:
         state = start(solver, problem, data, init_key, None)
         state, (info, raw) = scan(solver, problem, data, state, xs, sensitive)
@@ -170,7 +185,10 @@ def _run(
             state = job.start()
         if progress:
             name = type(job.solver).__name__
-            bar = tqdm(total=job.steps, initial=done, unit="step", desc=name, leave=False)
+            hidden = not processes_of(job).is_first
+            bar = tqdm(
+                total=job.steps, initial=done, unit="step", desc=name, leave=False, disable=hidden
+            )
             stack.enter_context(bar)
             hooks.append((chunk, functools.partial(_move, bar)))
         state, outputs = in_chunks(job, program, done, state, outputs, hooks)

@@ -11,7 +11,7 @@ from dpjax.core._types import PyTree, Sampler
 
 
 def take(
-    sampler: Sampler, x: PyTree, data: Records, placement: Placement | None
+    sampler: Sampler, x: PyTree, data: Records, placement: Placement | None, padded: bool = True
 ) -> tuple[PyTree, jax.Array]:
     """The batch of one step, leaves `[B, ...]`, and its mask `[B]`.
 
@@ -23,6 +23,7 @@ def take(
       x: One slice of the sampler's plan.
       data: Rows `[rows, ...]` (*secret*).
       placement: How they lie on several devices.
+      padded: Whether a batch of all records may have the rows that pad them, masked.
     """
     rows = num_rows(data.arrays)
     shards = getattr(sampler, "shards", 1)
@@ -36,6 +37,8 @@ def take(
         indices, mask = batch(x)
     else:
         indices, mask = placement.everywhere(batch, x)
+    if indices is None and not padded:
+        return jax.tree.map(lambda a: a[: data.num_records], data.arrays), mask
     if indices is None:
         padding = jnp.zeros(rows - data.num_records, bool)
         return data.arrays, jnp.concatenate([mask, padding]) if padding.size else mask

@@ -65,7 +65,8 @@ class Solver(Protocol):
     `prologue(problem, data, state) -> state` runs once on the whole data set before the loop and
     must be covered by the guarantee; `diagnose(problem, batch, mask, state) -> tree` computes raw,
     non-private values and runs only under `solve(..., sensitive=True)`; `redact(state) -> state`
-    takes out of the last state what the guarantee does not cover.
+    takes out of the last state what the guarantee does not cover. A solver whose `ordered_batches`
+    is True tells records apart by their place in a batch; others may get masked rows after them.
     """
 
     @property

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from dpjax.core import is_traced
+from dpjax.core._addressable import held, spans_processes
 
 _LARGEST = 2**31
 
@@ -39,8 +40,8 @@ def record_codes(attributes: Sequence[str], shape: Sequence[int], codes: Any) ->
         )
     codes = _integers("codes", codes)
     if not is_traced(codes):
-        for name, size, column in zip(attributes, shape, np.moveaxis(codes, -1, 0), strict=True):
-            _check_range(f"codes of {name!r}", column, size)
+        for i, (name, size) in enumerate(zip(attributes, shape, strict=True)):
+            _check_range(f"codes of {name!r}", codes[..., i], size)
     last = np.reshape(shape, (1,) * (len(got) - 1) + (-1,)) - 1
     return jnp.clip(codes, 0, last.astype(codes.dtype)).astype(jnp.int32)
 
@@ -62,8 +63,8 @@ def codes_of_cells(shape: Sequence[int], cells: Any) -> jax.Array:
 
 
 def _integers(name: str, values: Any) -> Any:
-    """Integers of at least 32 bits, on the host unless they are traced."""
-    if not is_traced(values):
+    """Integers of at least 32 bits, on the host unless they are traced or lie on several hosts."""
+    if not is_traced(values) and not spans_processes(values):
         values = np.asarray(values)
         if values.size == 0 and values.dtype == np.float64:  # an empty list
             values = values.astype(np.int32)
@@ -72,7 +73,8 @@ def _integers(name: str, values: Any) -> Any:
     return values.astype(jnp.promote_types(values.dtype, jnp.int32))
 
 
-def _check_range(name: str, values: np.ndarray, size: int) -> None:
+def _check_range(name: str, values: Any, size: int) -> None:
+    values = held(values)
     bad = values[(values < 0) | (values >= size)]
     if bad.size:
         raise ValueError(

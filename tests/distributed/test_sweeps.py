@@ -22,7 +22,9 @@ def records():
     return {"x": x, "y": (x[:, 0] > 0).astype(np.int32)}
 
 
-@pytest.mark.parametrize("sampler", [FullBatch(3), PoissonSampler(0.25, 3, N)], ids=["full", "gaps"])
+@pytest.mark.parametrize(
+    "sampler", [FullBatch(3), PoissonSampler(0.25, 3, N)], ids=["full", "gaps"]
+)
 def test_seeds_over_devices(sampler):
     problem = dpjax.problems.RateConstrained.linear(D, 2)
     solver = dpjax.solvers.DPSGD(
