@@ -62,8 +62,8 @@ def shard_records(
       >>> import dpjax, jax, numpy as np
       >>> mesh = jax.sharding.Mesh(np.array(jax.devices()[:1]), ("records",))
       >>> records = dpjax.shard_records({"x": np.ones((10, 3))}, mesh)
-      >>> records.num_records, records.arrays["x"].sharding.spec
-      (10, PartitionSpec('records',))
+      >>> records.num_records, records.arrays["x"].sharding.spec[0]
+      (10, 'records')
     """
     names = (axis,) if isinstance(axis, str) else tuple(axis)
     for name in names:

@@ -2,17 +2,25 @@
 
 import dataclasses
 import functools
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import NamedSharding, PartitionSpec
 from jax.typing import ArrayLike
 
-from dpjax.core import check_shape, register_dataclass, static_field, wide
+from dpjax.core import check_shape, is_traced, register_dataclass, static_field, wide
 from dpjax.privacy._relations import RelationLike
 from dpjax.queries._columns import dense_constants, held_entries, known_array
 from dpjax.queries._sensitivity import QuerySensitivity, query_sensitivity
-from dpjax.queries._workload import CellRecords, checked_vector, query_index
+from dpjax.queries._workload import (
+    CellRecords,
+    checked_sharding,
+    checked_vector,
+    query_index,
+    spread_cells,
+)
 
 _HIGHEST = jax.lax.Precision.HIGHEST  # scores must not be rounded to half precision
 
@@ -32,7 +40,9 @@ class Dense(CellRecords):
     an upper bound: at most twice the largest distance of a column from a centre.
 
     Args:
-      matrix: One row a query, `[m, k]`, integers or floats (*public*, data).
+      matrix: One row a query, `[m, k]`, integers or floats (*public*, data). One whose columns are
+        spread over devices (`jax.sharding.NamedSharding`) spreads all vectors over the universe.
+      sharding: That of such vectors (static); default: that of the columns.
 
     Raises:
       TypeError: If the entries are no real numbers.
@@ -48,6 +58,7 @@ class Dense(CellRecords):
     """
 
     matrix: ArrayLike
+    sharding: Any = static_field(default=None, kw_only=True)
     _checked: bool = static_field(default=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -58,7 +69,17 @@ class Dense(CellRecords):
             shape = list(np.shape(self.matrix))
             raise ValueError(f"matrix must have >= 1 row and column, got shape {shape}")
         object.__setattr__(self, "matrix", held_entries("matrix", self.matrix))
+        object.__setattr__(self, "sharding", self._sharding())
         object.__setattr__(self, "_checked", True)
+
+    def _sharding(self) -> NamedSharding | None:
+        sharding = self.sharding
+        matrix: Any = self.matrix
+        if sharding is None and isinstance(matrix, jax.Array) and not is_traced(matrix):
+            own = matrix.sharding
+            if isinstance(own, NamedSharding) and len(own.spec) == 2 and own.spec[1] is not None:
+                sharding = NamedSharding(own.mesh, PartitionSpec(own.spec[1]))
+        return checked_sharding(sharding, self.universe_size)
 
     @property
     def num_queries(self) -> int:
@@ -78,17 +99,18 @@ class Dense(CellRecords):
 
     def answers(self, p: ArrayLike) -> jax.Array:
         """$Mp$, `[m]`, for `p` `[k]`."""
-        vector = checked_vector("p", p, self.universe_size)
+        vector = spread_cells(self, checked_vector("p", p, self.universe_size))
         return jnp.matmul(self.matrix, vector, precision=_HIGHEST)
 
     def adjoint(self, v: ArrayLike) -> jax.Array:
         """$M^T v$, `[k]`, for `v` `[m]`."""
         vector = checked_vector("v", v, self.num_queries)
-        return jnp.matmul(vector, self.matrix, precision=_HIGHEST)
+        return spread_cells(self, jnp.matmul(vector, self.matrix, precision=_HIGHEST))
 
     def row(self, j: ArrayLike) -> jax.Array:
         """Row `j`, `[k]`; `j` may be traced."""
-        return wide(jnp.asarray(self.matrix)[query_index(j, self.num_queries)])
+        row = jnp.asarray(self.matrix)[query_index(j, self.num_queries)]
+        return spread_cells(self, wide(row))
 
     def answer_of_record(self, record: ArrayLike) -> jax.Array:
         """A column, `[m]` (*secret*)."""

@@ -37,7 +37,7 @@ class Hierarchy:
         subsets = {part for clique in self.measured.cliques for part in _parts(clique)}
         place = {name: i for i, name in enumerate(domain.attributes)}
         ordered = sorted(subsets, key=lambda s: (len(s), [place[name] for name in s]))
-        return Marginals(domain, tuple(ordered))
+        return Marginals(domain, tuple(ordered), sharding=self.measured.sharding)
 
     @functools.cached_property
     def order(self) -> np.ndarray:

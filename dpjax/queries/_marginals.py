@@ -12,14 +12,20 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 
-from dpjax.core import check_int, check_shape, register_dataclass
+from dpjax.core import check_int, check_shape, register_dataclass, static_field
 from dpjax.privacy._relations import RelationLike
 from dpjax.queries._cells import strides
 from dpjax.queries._domain import Domain
 from dpjax.queries._marginal_passes import all_answers, all_cells, cells_of
 from dpjax.queries._marginal_plan import Plan, plan_for
 from dpjax.queries._sensitivity import QuerySensitivity, query_sensitivity
-from dpjax.queries._workload import CellRecords, checked_vector, query_index
+from dpjax.queries._workload import (
+    CellRecords,
+    checked_sharding,
+    checked_vector,
+    query_index,
+    spread_cells,
+)
 
 _SHOWN = 5
 _MOST_QUERIES = 2**31
@@ -50,6 +56,8 @@ class Marginals(CellRecords):
       domain: The attributes (*public*, static).
       cliques: For each table the names of its attributes, in any order; they are kept in the
         domain's (*public*, static).
+      sharding: How vectors over the universe are spread over devices, a `NamedSharding` of one axis
+        (static); first the values of the first attributes. None: as XLA sees fit.
 
     Raises:
       TypeError: If a clique is a text and not several names.
@@ -69,6 +77,7 @@ class Marginals(CellRecords):
 
     domain: Domain = dataclasses.field(metadata={"static": True})
     cliques: Any = dataclasses.field(metadata={"static": True})
+    sharding: Any = static_field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
         if not isinstance(self.domain, Domain):
@@ -86,6 +95,8 @@ class Marginals(CellRecords):
             twice = next(clique for clique in names if names.count(clique) > 1)
             raise ValueError(f"cliques must be distinct sets, got {twice} twice")
         object.__setattr__(self, "cliques", names)
+        sharding = checked_sharding(self.sharding, self.universe_size)
+        object.__setattr__(self, "sharding", sharding)
         if self.num_queries >= _MOST_QUERIES:
             raise ValueError(
                 f"there must be < 2**31 queries, got {self.num_queries}: ask for fewer or smaller "
@@ -93,12 +104,13 @@ class Marginals(CellRecords):
             )
 
     @classmethod
-    def all_kway(cls, domain: Domain, k: int) -> "Marginals":
+    def all_kway(cls, domain: Domain, k: int, *, sharding: Any = None) -> "Marginals":
         """All tables of k attributes, in lexicographic order of their positions.
 
         Args:
           domain: The attributes (*public*).
           k: Attributes a table, from 1 to all of them (*public*).
+          sharding: As of the class.
 
         Raises:
           ValueError: If `k` is out of range.
@@ -110,7 +122,8 @@ class Marginals(CellRecords):
         check_int("k", k, minimum=1)
         if k > len(domain.attributes):
             raise ValueError(f"k must be <= {len(domain.attributes)} attributes, got {k}")
-        return cls(domain, tuple(itertools.combinations(domain.attributes, k)))
+        cliques = tuple(itertools.combinations(domain.attributes, k))
+        return cls(domain, cliques, sharding=sharding)
 
     @functools.cached_property
     def sizes(self) -> tuple[int, ...]:
@@ -146,11 +159,13 @@ class Marginals(CellRecords):
 
     def answers(self, p: ArrayLike) -> jax.Array:
         """The tables of `p` `[k]`, `[m]`; counts give counts, exactly, in their integer type."""
-        return all_answers(self._plan, checked_vector("p", p, self.universe_size))
+        vector = checked_vector("p", p, self.universe_size)
+        return all_answers(self._plan, spread_cells(self, vector))
 
     def adjoint(self, v: ArrayLike) -> jax.Array:
         """For each cell `[k]` the sum of `v` `[m]` over the answers that count it."""
-        return all_cells(self._plan, checked_vector("v", v, self.num_queries))
+        vector = checked_vector("v", v, self.num_queries)
+        return spread_cells(self, all_cells(self._plan, vector))
 
     def row(self, j: ArrayLike) -> jax.Array:
         """The cells that answer `j` counts, `[k]` of 0 and 1; `j` in [0, m) may be traced."""
@@ -159,7 +174,8 @@ class Marginals(CellRecords):
         clique = jnp.sum(starts <= j, dtype=jnp.int32) - 1
         steps = jnp.asarray(self._steps)[clique]
         codes = (j - starts[clique]) // jnp.maximum(steps, 1)
-        return cells_of(self._plan, steps > 0, codes % jnp.asarray(self.domain.shape, jnp.int32))
+        codes = codes % jnp.asarray(self.domain.shape, jnp.int32)
+        return spread_cells(self, cells_of(self._plan, steps > 0, codes))
 
     def record_cells(self, records: ArrayLike) -> jax.Array:
         """The cells `[n]` int32 of records `[n, A]`, as by `Domain.cells`."""

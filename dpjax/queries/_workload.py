@@ -1,14 +1,17 @@
 """What a family of linear queries is, and what all families have in common."""
 
+import math
 from collections.abc import Callable
 from typing import Any, Protocol
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jax.typing import ArrayLike
 
 from dpjax.core import check_shape, is_traced, wide
+from dpjax.core._addressable import held, spans_processes
 from dpjax.privacy._relations import RelationLike
 from dpjax.queries._sensitivity import QuerySensitivity
 
@@ -79,7 +82,8 @@ class CellRecords:
     def histogram(self, records: ArrayLike) -> jax.Array:
         """How many records lie in each cell, `[k]` int32 (*secret*); zeros for no records."""
         cells = self.record_cells(records)
-        return jnp.zeros(self.universe_size, jnp.int32).at[cells].add(1)
+        zeros = spread_cells(self, jnp.zeros(self.universe_size, jnp.int32))
+        return spread_cells(self, zeros.at[cells].add(1))
 
     def answers_of_records(self, records: ArrayLike) -> jax.Array:
         """All queries averaged over the records, `[m]` (*secret*), by the counts of the cells.
@@ -98,6 +102,38 @@ class CellRecords:
     def row(self, j: ArrayLike) -> jax.Array:
         """The query $q_j$, `[k]`; `j` in [0, m) may be traced."""
         return self.adjoint(one_hot(query_index(j, self.num_queries), self.num_queries))
+
+
+def spread_cells(workload: Any, vector: jax.Array) -> jax.Array:
+    """A vector of cells `[k]`, spread over devices where the workload's `sharding` says so."""
+    sharding = getattr(workload, "sharding", None)
+    return vector if sharding is None else jax.lax.with_sharding_constraint(vector, sharding)
+
+
+def checked_sharding(sharding: Any, universe_size: int) -> NamedSharding | None:
+    """The sharding of a vector of cells, on a mesh whose axes XLA partitions by itself.
+
+    Raises:
+      TypeError: If it is no `NamedSharding`.
+      ValueError: If it is not of one axis, or the cells do not divide among the devices.
+    """
+    if sharding is None:
+        return None
+    if not isinstance(sharding, NamedSharding):
+        raise TypeError(f"sharding must be a jax.sharding.NamedSharding, got {sharding!r}")
+    mesh, spec = sharding.mesh, sharding.spec
+    if len(spec) != 1:
+        raise ValueError(f"sharding must be of the one axis of cells, got {spec}")
+    names = (spec[0],) if isinstance(spec[0], str) else spec[0] or ()
+    shares = math.prod(mesh.shape[name] for name in names)
+    if universe_size % shares:
+        raise ValueError(
+            f"sharding must divide the {universe_size} cells evenly, got {shares} shares"
+        )
+    if hasattr(jax.sharding, "AxisType"):
+        auto = (jax.sharding.AxisType.Auto,) * len(mesh.axis_names)
+        mesh = Mesh(mesh.devices, mesh.axis_names, axis_types=auto)
+    return NamedSharding(mesh, PartitionSpec(spec[0]))
 
 
 def one_hot(index: jax.Array, size: int) -> jax.Array:
@@ -131,14 +167,15 @@ def checked_codes(name: str, codes: Any, shape: tuple[int | None, ...], size: in
       ValueError: If the shape is another, or a known code is out of range.
     """
     check_shape(name, codes, shape)
-    if not is_traced(codes):
+    if not is_traced(codes) and not spans_processes(codes):
         codes = np.asarray(codes)
         if codes.size == 0 and codes.dtype == np.float64:  # an empty list
             codes = codes.astype(np.int32)
     if not jnp.issubdtype(codes.dtype, jnp.integer):
         raise TypeError(f"{name} must be of an integer type, got {codes.dtype}")
     if not is_traced(codes):
-        bad = codes[(codes < 0) | (codes >= size)]
+        here = held(codes)
+        bad = here[(here < 0) | (here >= size)]
         if bad.size:
             raise ValueError(f"{name} must lie in [0, {size}), got {bad.flat[0]}")
     codes = codes.astype(jnp.promote_types(codes.dtype, jnp.int32))

@@ -18,6 +18,7 @@ from dpjax.core import (
     static_field,
 )
 from dpjax.privacy import Budget, Guarantee
+from dpjax.queries._workload import spread_cells
 from dpjax.sampling import FullBatch
 from dpjax.solvers._query_budget import gaussian_event, gaussian_stddev, histogram_change
 from dpjax.solvers._query_state import ReleasedDistribution, counts, log_of
@@ -119,7 +120,8 @@ class HistogramRelease:
     def init(self, problem: Any, *, key: jax.Array) -> HistogramState:
         """The state before the step; the key (*secret*) is for the noise."""
         check_key("key", key)
-        return HistogramState(jnp.zeros(problem.workload.universe_size), key)
+        zeros = jnp.zeros(problem.workload.universe_size)
+        return HistogramState(spread_cells(problem.workload, zeros), key)
 
     def step(
         self, problem: Any, batch: PyTree, mask: jax.Array, state: HistogramState

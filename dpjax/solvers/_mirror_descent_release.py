@@ -17,6 +17,7 @@ from dpjax.core import (
     static_field,
 )
 from dpjax.privacy import Budget, Guarantee
+from dpjax.queries._workload import spread_cells
 from dpjax.sampling import FullBatch
 from dpjax.solvers._query_budget import (
     drawn_event,
@@ -179,7 +180,8 @@ class MirrorDescentRelease(SelectionRelease):
         state = super().init(problem, key=key)
         if self.noise != "per-step":
             return state
-        return state._replace(targets=jnp.zeros(problem.workload.universe_size))
+        zeros = jnp.zeros(problem.workload.universe_size)
+        return state._replace(targets=spread_cells(problem.workload, zeros))
 
     def prologue(self, problem: Any, data: PyTree, state: SelectionState) -> SelectionState:
         """Computes the targets, or draws the one noisy histogram that they are the answers of."""

@@ -17,6 +17,7 @@ from dpjax.core import (
     static_field,
 )
 from dpjax.privacy import Budget, Guarantee, bounded_range_eta
+from dpjax.queries._workload import spread_cells
 from dpjax.sampling import FullBatch
 from dpjax.solvers._query_budget import (
     drawn_event,
@@ -182,7 +183,7 @@ class MWEM:
         zeros = jnp.zeros(problem.workload.num_queries)
         return MWEMState(
             weights=zeros,
-            average=jnp.zeros(problem.workload.universe_size),
+            average=spread_cells(problem.workload, jnp.zeros(problem.workload.universe_size)),
             chosen=jnp.full(steps, -1, jnp.int32),
             measured=jnp.zeros(steps),
             answers=zeros,

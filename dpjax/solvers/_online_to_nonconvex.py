@@ -146,7 +146,7 @@ class OnlineToNonconvex:
       selection: Which block is returned: the `"last"`, a `"uniform"` one, for which the bounds
         are proved, or that of `"min_norm"`, of the smallest private mean gradient, which on a
         plateau may well be the first (static).
-      microbatch_size: Records whose values coexist; None for all of a batch (static).
+      microbatch_size: Records whose values coexist; None for up to 65,536 (static).
       relation: Neighbouring relation of the guarantee (static).
       as_published: Noise of a period as first published: the same on all nodes of one tree
         (static).
@@ -251,6 +251,11 @@ class OnlineToNonconvex:
         return cls(
             **plan_fields(cls, problem, num_records, budget, radius, oracle, passes, overrides)
         )
+
+    @property
+    def ordered_batches(self) -> bool:
+        """Whether the places of records in a batch matter, so that none may be added."""
+        return self.directions == "record" or self.increment_records is not None
 
     @property
     def num_moves(self) -> int:

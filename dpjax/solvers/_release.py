@@ -153,7 +153,8 @@ def _choose(
         below = tuple(c for c in Hierarchy(workload).closure.cliques if len(c) <= 2)
         if set(below) != set(workload.cliques):
             why += f"; above {_COARSE}, so tables of one and two attributes are measured instead"
-            return "gaussian_fit", {"measured": Marginals(workload.domain, below)}, why
+            measured = Marginals(workload.domain, below, sharding=workload.sharding)
+            return "gaussian_fit", {"measured": measured}, why
     return "gaussian_fit", {}, why
 
 

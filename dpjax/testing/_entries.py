@@ -210,6 +210,7 @@ def _register_samplers() -> None:
         )
 
     poisson("gaps")
+    poisson("shards", shards=4)
     poisson("host", method="host")
     poisson("gaps, truncate", capacity=5, overflow="truncate")
     poisson("host, truncate", capacity=5, overflow="truncate", method="host")

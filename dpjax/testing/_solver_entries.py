@@ -172,6 +172,11 @@ register(
         relation="replace_one",
     ),
 )
+register(
+    "DPSGD(shards)",
+    "solver",
+    lambda: _dpsgd(_linear, attack=True, sampler=PoissonSampler(0.3, 4, _N, shards=4)),
+)
 register("RateConstrainedSGDA(gaussian, hard, batch)", "solver", lambda: _sgda(attack=True))
 register(
     "RateConstrainedSGDA(laplace, soft, l1)",

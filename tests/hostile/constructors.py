@@ -10,6 +10,7 @@ import numpy as np
 from dp_accounting import dp_event as dpe
 
 from dpjax import audit as A
+from dpjax import core as C
 from dpjax import geometry as G
 from dpjax import privacy as R
 from dpjax import problems as P
@@ -225,6 +226,7 @@ SAMPLING = {
         capacity=(20, Count(optional=True)),
         method=("gaps", Choice()),
         overflow=("declare", Choice()),
+        shards=(1, Count()),
     ),
     "TaperedPartition": row(
         S.TaperedPartition,
@@ -482,4 +484,12 @@ HOST = {
     "resolve_relation": row(R.resolve_relation, relation=("replace_one", Choice())),
     "goldstein_norm": row(_goldstein, num_samples=(2, Count()), num_enriched=(2, Count(0))),
 }
-ROWS = TRANSFORMS | SAMPLING | GEOMETRY | PROBLEMS | SOLVERS | QUERIES | RELEASES | HOST
+CORE = {
+    "Records": row(C.Records, {"arrays": np.zeros(N)}, num_records=(N, Count())),
+    "shard_records": row(
+        C.shard_records,
+        {"data": np.zeros(N), "mesh": jax.sharding.Mesh(np.array(jax.devices()[:1]), ("records",))},
+        rows=(N, Count(N, optional=True)),
+    ),
+}
+ROWS = CORE | TRANSFORMS | SAMPLING | GEOMETRY | PROBLEMS | SOLVERS | QUERIES | RELEASES | HOST

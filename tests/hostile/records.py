@@ -52,6 +52,11 @@ def without(solver: Any) -> Any:
             at = jnp.arange(num_records) if indices is None else indices
             return indices, mask & (at != 0)
 
+        def batch_of_shards(self, x: Any, num_records: int) -> Any:
+            indices, mask = super().batch_of_shards(x, num_records)
+            first = jnp.arange(mask.shape[0])[:, None] == 0
+            return indices, mask & ((indices != 0) | ~first)
+
     made = object.__new__(Without)
     for field in dataclasses.fields(inner):
         object.__setattr__(made, field.name, getattr(inner, field.name))

@@ -26,6 +26,7 @@ _NO_ROW = {
     "solve": "takes data: test_hostile_input, test_data",
     "check_between, check_choice, check_finite, check_int, check_key, check_nonnegative": "checks",
     "check_positive, check_probability, check_rate, check_scalar, check_shape": "checks",
+    "many_devices": "takes nothing",
     "is_traced, static_field, register_dataclass, wide, UnknownGuarantee": "take no number",
     "PyTree, RelationLike, Transform, Aggregator": "types",
     "anytime_average, from_jax_privacy, is_every_step, mirrored, projected": "take no number",

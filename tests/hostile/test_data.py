@@ -131,4 +131,6 @@ def test_few_records(entry):
     plan = sampler.plan(jax.random.key(0), 1)
     indices, mask = sampler.batch(jax.tree.map(lambda a: a[0], plan), 1)
     assert mask.sum() <= 1
+    if getattr(sampler, "shards", 1) > 1:  # slots without a member have their shard's first row
+        indices = np.where(mask, indices, 0)
     assert indices is None or np.all(np.asarray(indices) == 0)
