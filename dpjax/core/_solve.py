@@ -58,10 +58,11 @@ def solve(
 
     Data and `problem.init` may lie on several devices (`jax.sharding.NamedSharding`, see
     `shard_records`); the run then stays where they lie. A batch is spread like the rows of the
-    data, state and noise like the parameters they belong to, and results are those of one device up
-    to the order of sums. Where several processes hold the arrays, all make the same call; what
-    they call with is compared, and what one of them raises, all raise. Under a transformation the
-    placement of traced arrays cannot be seen, and is left to XLA.
+    data, state and noise like the parameters they belong to (or, where another axis of the records
+    is spread, like that), and results are those of one device up to the order of sums. Where
+    several processes hold the arrays, all make the same call; what they call with is compared, and
+    what one of them raises, all raise. Under a transformation the placement of traced arrays cannot
+    be seen, and is left to XLA.
 
     Guarantee: `solver.guarantee()`, for the release of everything returned except
     `state`'s key and `sensitive`. Records outside the problem's *public* domain (`problem.check`)

@@ -35,11 +35,14 @@ def lse(values: jax.Array, axis: int) -> jax.Array:
 
 
 def block_size(dim: int) -> int:
-    """Entries in a block: 32, or a little more where that divides `dim`.
+    """Entries in a block: 32, or up to twice that where it divides `dim`.
 
-    Then XLA reads the blocks where they are; a vector that ends within a block is copied first.
+    Then XLA reads the blocks where they are; a vector that ends within a block is copied first. Of
+    several such, the one of which there are a multiple of the highest power of two, so that devices
+    can share the blocks.
     """
-    return next((size for size in range(_SHORT, 2 * _SHORT) if dim % size == 0), _SHORT)
+    even = [size for size in range(_SHORT, 2 * _SHORT) if dim % size == 0]
+    return max(even, key=lambda size: dim // size & -(dim // size), default=_SHORT)
 
 
 def block_lse(

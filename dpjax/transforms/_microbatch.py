@@ -6,7 +6,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from dpjax.core import Aggregator, PyTree, check_int
+from dpjax.core import Aggregator, PyTree, check_int, many_devices
 
 # the rounding of a float32 sum of so many is moved by one of them by less than a hundredth of it
 MOST_AT_ONCE = 2**16
@@ -94,9 +94,9 @@ def sum_in_parts(
 ) -> PyTree:
     """Sum of `of(part, part_mask, number)` over parts of at most `size` examples.
 
-    Nothing is copied: a part takes every so-manieth example, so that each device that holds a share
-    of them has its share of each part; or, where that does not come out even, consecutive ones, the
-    last part reaching back over examples of the one before it, masked.
+    Nothing is copied: parts are consecutive, the last one reaching back over examples of the one
+    before it, masked. On many devices, where it comes out even, a part takes every so-manieth
+    example instead, so that each device that holds a share of them has its share of each part.
 
     Args:
       of: Gives a tree of arrays.
@@ -108,7 +108,8 @@ def sum_in_parts(
     """
     num = mask.shape[0]
     least = max(1, -(-num // size))
-    parts = next((parts for parts in range(least, 2 * least) if num % parts == 0), least)
+    even = (parts for parts in range(least, 2 * least) if num % parts == 0)
+    parts = next(even, least) if many_devices() else least
 
     def strided(number: jax.Array) -> PyTree:
         def column(leaf: jax.Array) -> jax.Array:
@@ -125,7 +126,7 @@ def sum_in_parts(
         new = start + jnp.arange(size, dtype=jnp.int32) >= number * size
         return of(jax.tree.map(cut, batch), cut(mask) & new, number)
 
-    part = consecutive if num % parts else strided
+    part = strided if many_devices() and num % parts == 0 else consecutive
     shapes = jax.eval_shape(part, jnp.zeros((), jnp.int32))
     zero = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), shapes)
 
