@@ -5,8 +5,8 @@ in turn; the figures are medians of whole scans divided by the number of steps. 
 indices uniformly and takes an unclipped, noiseless step of the same model by `jax.grad`; "SGD, our
 product" does the same with the sum of gradients written as in our clipping, which is faster on CPU.
 The private methods draw Poisson batches of expected size 512. Peers take their own per-example path
-on such batches (opacus: drawn by NumPy; its loop is not compiled, and it is timed after all others, since idle
-threads of torch spin and would take the cores from them). Compiling is timed apart.
+on such batches (opacus: drawn by NumPy; its loop is not compiled, and it is timed after all others,
+since idle threads of torch spin and would take the cores from them). Compiling is timed apart.
 
 Beside steps, whole fits at epsilon 1 by default settings, with accuracy on test records: what
 diffprivlib has is no step, but the minimiser of a perturbed objective under pure epsilon, on rows
