@@ -68,20 +68,10 @@ def microbatched_sum(
 
     size = MOST_AT_ONCE if size is None else size
     if num <= size:
-        return reduce(batch, mask, key)
-    _check_number(num, jax.eval_shape(reduce, batch, mask, key))
+        total = reduce(batch, mask, key)
+        _check_number(num, total)
+        return total
     return sum_in_parts(of, batch, mask, size, compensated=num > MOST_AT_ONCE)
-
-
-def _check_number(num: int, total: PyTree) -> None:
-    """Raises if the sum itself is rounded by more than what one example adds."""
-    for leaf in jax.tree.leaves(total):
-        if num >= _MOST_IN_FLOAT32 and leaf.dtype == jnp.float32:
-            raise ValueError(
-                f"a batch must have < {_MOST_IN_FLOAT32} examples to be summed in float32, which "
-                f"rounds larger sums by as much as one example adds, got {num}: enable "
-                "jax_enable_x64 and hold parameters and data in float64"
-            )
 
 
 def sum_in_parts(
@@ -105,6 +95,9 @@ def sum_in_parts(
       size: Examples a part, `< B`.
       compensated: Whether the sum over parts is, so that its rounding stays small against what one
         of many examples adds.
+
+    Raises:
+      ValueError: If there are 2^24 examples or more and their sum is float32.
     """
     num = mask.shape[0]
     least = max(1, -(-num // size))
@@ -128,6 +121,7 @@ def sum_in_parts(
 
     part = strided if many_devices() and num % parts == 0 else consecutive
     shapes = jax.eval_shape(part, jnp.zeros((), jnp.int32))
+    _check_number(num, shapes)
     zero = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), shapes)
 
     def plain(total: PyTree, number: jax.Array) -> tuple[PyTree, None]:
@@ -142,6 +136,17 @@ def sum_in_parts(
         return jax.lax.scan(plain, zero, numbers)[0]
     total, lost = jax.lax.scan(careful, (zero, zero), numbers)[0]
     return jax.tree.map(jnp.subtract, total, lost)
+
+
+def _check_number(num: int, total: PyTree) -> None:
+    """Raises if the sum itself is rounded by more than what one example adds."""
+    for leaf in jax.tree.leaves(total):
+        if num >= _MOST_IN_FLOAT32 and leaf.dtype == jnp.float32:
+            raise ValueError(
+                f"a batch must have < {_MOST_IN_FLOAT32} examples to be summed in float32, which "
+                f"rounds larger sums by as much as one example adds, got {num}: enable "
+                "jax_enable_x64 and hold parameters and data in float64"
+            )
 
 
 def add_compensated(

@@ -41,6 +41,7 @@ def lower(solver, problem, data):
     return jax.jit(run).lower(data, jax.random.key(0))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in ENTRIES if name not in RUN])
 def test_no_program_talks_to_the_host(name):
     case = ENTRIES[name].make()

@@ -22,7 +22,7 @@ from dpjax.solvers import DPSGD, OnlineToNonconvex
 from dpjax.testing import entries
 
 ROWS = 32  # of 24 records: two of the devices hold padding alone
-QUICK = ("DPSGD(linear)", "OnlineToNonconvex(as published)", "FrankWolfe(linear)")
+QUICK = ("DPSGD(linear)", "FrankWolfe(linear)")
 SOLVERS = {entry.name: entry for entry in entries("solver")}
 
 

@@ -5,9 +5,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import dpjax
 from dpjax.transforms import clip_by_norm, microbatched_sum
 
 N = 2**20
+KEY = jax.random.key(0)
 
 
 def moved(size):
@@ -38,10 +40,11 @@ def test_every_example_is_met_once(number):
     np.testing.assert_array_equal(total, np.asarray(values)[np.asarray(mask)].sum(axis=0))
 
 
-def test_too_many_for_float32():
+@pytest.mark.parametrize("size", [None, 100, 2**30])
+def test_too_many_for_float32(size):
     def total(number, dtype):
         return jax.eval_shape(
-            lambda v, m: microbatched_sum(lambda v: v, clip_by_norm(1.0), v, m, size=None),
+            lambda v, m: microbatched_sum(lambda v: v, clip_by_norm(1.0), v, m, size=size),
             jax.ShapeDtypeStruct((number, 2), dtype),
             jax.ShapeDtypeStruct((number,), bool),
         )
@@ -49,6 +52,22 @@ def test_too_many_for_float32():
     assert total(2**24 - 1, jnp.float32).shape == (2,)
     with pytest.raises(ValueError, match="must have < 16777216 examples to be summed in float32"):
         total(2**24, jnp.float32)
+
+
+def test_too_many_for_scores_in_float32():
+    problem = dpjax.problems.SimplexRisk.linear(
+        lambda margin, y: 0.5 * (margin - y) ** 2, dpjax.geometry.Simplex(2), grad_range=1.0
+    )
+    number = 2**24
+    solver = dpjax.solvers.FrankWolfe(
+        dpjax.sampling.FullBatch(2), sharpness=1.0, grad_range=1.0, num_records=number
+    )
+    data = {
+        "x": jax.ShapeDtypeStruct((number, 2), jnp.float32),
+        "y": jax.ShapeDtypeStruct((number,), jnp.float32),
+    }
+    with pytest.raises(ValueError, match="must have < 16777216 examples to be summed in float32"):
+        jax.eval_shape(lambda d, k: dpjax.solve(solver, problem, d, key=k).params, data, KEY)
 
 
 def test_as_many_in_float64(x64):
