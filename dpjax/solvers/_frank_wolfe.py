@@ -15,6 +15,7 @@ from dpjax.core import (
     check_int,
     check_key,
     check_positive,
+    many_devices,
     register_dataclass,
     static_field,
 )
@@ -273,7 +274,8 @@ class FrankWolfe:
         if mask.shape[0] <= size:
             total = clipped_sum(batch, mask)
         else:
-            total = sum_in_parts(clipped_sum, batch, mask, size, compensated=True)
+            strided = many_devices()
+            total = sum_in_parts(clipped_sum, batch, mask, size, compensated=True, strided=strided)
         total = total.astype(state.params.dtype)
         return -jnp.asarray(self.sharpness / self.num_records, total.dtype) * total
 

@@ -38,6 +38,7 @@ class SmoothedOracle(NamedTuple):
       zeros: The sum over no records, `[*s]`.
       microbatch_size: Records whose values coexist; None for all.
       common: Whether a change is taken along the same directions at both points.
+      ordered: Whether directions depend on how a batch is cut into microbatches.
     """
 
     values: Callable[[PyTree, PyTree, jax.Array, jax.Array], PyTree]
@@ -45,6 +46,7 @@ class SmoothedOracle(NamedTuple):
     zeros: PyTree
     microbatch_size: int | None
     common: bool
+    ordered: bool
 
     def total(self, point: PyTree, part: Part, clip_norm: Any, key: jax.Array) -> PyTree:
         """Sum over records of their values at a point, clipped to a norm."""
@@ -71,6 +73,7 @@ class SmoothedOracle(NamedTuple):
             (part.batch, part.places),
             part.mask,
             size=self.microbatch_size,
+            consecutive=self.ordered,
         )
         # a sum of factored gradients may have an axis of one that the parameters have not
         return jax.tree.map(lambda t, z: t.reshape(z.shape).astype(z.dtype), total, self.zeros)
@@ -96,6 +99,7 @@ def make_oracle(solver: Any, problem: Any, point: PyTree) -> SmoothedOracle:
             jnp.zeros(count, jnp.result_type(float)),
             size,
             common,
+            False,
         )
     own: Callable[..., PyTree] = (
         smooth_first_order(gradients, radius, count, directions=kind)
@@ -107,7 +111,9 @@ def make_oracle(solver: Any, problem: Any, point: PyTree) -> SmoothedOracle:
         # records of other microbatches have other directions
         return own(at, batch, key=key if kind == "shared" else jax.random.fold_in(key, places[0]))
 
-    return SmoothedOracle(values, lambda total, at, key: total, still, size, common)
+    return SmoothedOracle(
+        values, lambda total, at, key: total, still, size, common, kind == "record"
+    )
 
 
 def _like(params: PyTree, like: PyTree) -> PyTree:

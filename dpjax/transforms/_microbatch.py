@@ -21,6 +21,7 @@ def microbatched_sum(
     *,
     size: int | None,
     key: jax.Array | None = None,
+    consecutive: bool = False,
 ) -> PyTree:
     """Sum of `aggregator` over a batch, `size` examples in memory at a time.
 
@@ -38,6 +39,8 @@ def microbatched_sum(
       mask: bool `[B]` (*secret*).
       size: Examples a microbatch, `>= 1`; None for as many as there are, up to 65,536.
       key: Passed on to the aggregator, folded with the position of the microbatch.
+      consecutive: Whether microbatches are of consecutive examples on many devices too, where it
+        moves examples between them; for values that depend on how a batch is cut.
 
     Returns:
       The sum, leaves `[*p]`.
@@ -71,7 +74,8 @@ def microbatched_sum(
         total = reduce(batch, mask, key)
         _check_number(num, total)
         return total
-    return sum_in_parts(of, batch, mask, size, compensated=num > MOST_AT_ONCE)
+    strided = many_devices() and not consecutive
+    return sum_in_parts(of, batch, mask, size, compensated=num > MOST_AT_ONCE, strided=strided)
 
 
 def sum_in_parts(
@@ -81,12 +85,13 @@ def sum_in_parts(
     size: int,
     *,
     compensated: bool,
+    strided: bool,
 ) -> PyTree:
     """Sum of `of(part, part_mask, number)` over parts of at most `size` examples.
 
     Nothing is copied: parts are consecutive, the last one reaching back over examples of the one
-    before it, masked. On many devices, where it comes out even, a part takes every so-manieth
-    example instead, so that each device that holds a share of them has its share of each part.
+    before it, masked; or, where it comes out even, a part takes every so-manieth example, so that
+    each device that holds a share of them has its share of each part.
 
     Args:
       of: Gives a tree of arrays.
@@ -95,6 +100,7 @@ def sum_in_parts(
       size: Examples a part, `< B`.
       compensated: Whether the sum over parts is, so that its rounding stays small against what one
         of many examples adds.
+      strided: Whether parts are of every so-manieth example, if so many divide their number.
 
     Raises:
       ValueError: If there are 2^24 examples or more and their sum is float32.
@@ -102,15 +108,15 @@ def sum_in_parts(
     num = mask.shape[0]
     least = max(1, -(-num // size))
     even = (parts for parts in range(least, 2 * least) if num % parts == 0)
-    parts = next(even, least) if many_devices() else least
+    parts = next(even, least) if strided else least
 
-    def strided(number: jax.Array) -> PyTree:
+    def column_of(number: jax.Array) -> PyTree:
         def column(leaf: jax.Array) -> jax.Array:
             return leaf.reshape(num // parts, parts, *leaf.shape[1:])[:, number]
 
         return of(jax.tree.map(column, batch), column(mask), number)
 
-    def consecutive(number: jax.Array) -> PyTree:
+    def slice_of(number: jax.Array) -> PyTree:
         start = jnp.minimum(number * size, num - size)
 
         def cut(leaf: jax.Array) -> jax.Array:
@@ -119,7 +125,7 @@ def sum_in_parts(
         new = start + jnp.arange(size, dtype=jnp.int32) >= number * size
         return of(jax.tree.map(cut, batch), cut(mask) & new, number)
 
-    part = strided if many_devices() and num % parts == 0 else consecutive
+    part = column_of if strided and num % parts == 0 else slice_of
     shapes = jax.eval_shape(part, jnp.zeros((), jnp.int32))
     _check_number(num, shapes)
     zero = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), shapes)
