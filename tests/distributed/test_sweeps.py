@@ -6,8 +6,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax.sharding import Mesh, NamedSharding
+from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
+from placements import mesh_of
 
 import dpjax
 from dpjax.sampling import FullBatch, PoissonSampler
@@ -37,7 +38,7 @@ def test_seeds_over_devices(sampler):
         swept = dataclasses.replace(solver, learning_rate=learning_rate)
         return dpjax.solve(swept, problem, data, key=key).params
 
-    mesh = Mesh(np.array(jax.devices()), ("runs",))
+    mesh = mesh_of(8, names=("runs",))
     over, whole = NamedSharding(mesh, P("runs")), NamedSharding(mesh, P())
     data = jax.tree.map(jnp.asarray, records())
     keys = jax.random.split(jax.random.key(0), SEEDS)
