@@ -198,6 +198,7 @@ def test_regression_is_no_worse_than_the_reference(kind, reference):
     risks = [((np.asarray(run(data, s).params) - theta) ** 2).sum() / 2 for s in range(5)]
     print(f"{kind.__name__}: {np.mean(risks):.3f} +- {np.std(risks):.3f}")
     assert np.mean(risks) <= reference
+    # that there is noise at all: means of 5 seeds spread from .015 to .037 around .024 (60 seeds)
     assert np.mean(risks) > reference / 30
 
 
