@@ -36,9 +36,10 @@ def main(argv: list[str] | None = None) -> int:
         for name in args.study or have:
             _plot(name)
     elif args.command == "readme":
-        from benchmarks import _page, _readme, _scaling_page
+        from benchmarks import _headlines, _page, _results, _scaling_page
 
-        print(_readme.write(), _page.write(), _scaling_page.write(), sep="\n")
+        for written in (_headlines, _page, _results, _scaling_page):
+            print(written.write())
     else:
         return _compared(args)
     return 0

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import (
-    _readme_convex,
-    _readme_nonsmooth,
-    _readme_queries,
+    _results_convex,
+    _results_nonsmooth,
+    _results_queries,
     _runner,
     adult_splits,
     fair_frontiers,
@@ -18,7 +18,7 @@ from benchmarks import (
     query_release,
     vertex_reference,
 )
-from benchmarks._readme_text import table
+from benchmarks._text import table
 
 PAGE = Path(__file__).parent / "README.md"
 HEAD = """# Benchmarks
@@ -34,7 +34,7 @@ python -m benchmarks run STUDY --fast          # the same code at small sizes, i
 python -m benchmarks run STUDY --data DIR      # where data files that are not embedded lie
 python -m benchmarks plot                      # plots again, from the JSON
 python -m benchmarks compare A.json B.json     # what is slower or worse in B; see its --help
-python -m benchmarks readme                    # this page and the results in the README
+python -m benchmarks readme                    # this page, the docs' results, the README's table
 ```
 
 A result records the processor, cores, memory and load of its machine, the versions of all libraries
@@ -85,37 +85,37 @@ def _nonsmooth(result: dict[str, Any]) -> list[str]:
     real = [r for r in result["tasks"] if r["task"] in nonsmooth.REAL]
     return [
         "Mean loss over the training records:",
-        _readme_nonsmooth.tasks(result["tasks"], "loss"),
+        _results_nonsmooth.tasks(result["tasks"], "loss"),
         "Goldstein norm:",
-        _readme_nonsmooth.tasks(result["tasks"], "goldstein"),
+        _results_nonsmooth.tasks(result["tasks"], "goldstein"),
         "Accuracy on test records, ramp loss:",
-        _readme_nonsmooth.tasks(real, "accuracy"),
+        _results_nonsmooth.tasks(real, "accuracy"),
         "Accuracy on test records, losses that are no more than values:",
-        _readme_nonsmooth.black_box(result["black_box"]),
+        _results_nonsmooth.black_box(result["black_box"]),
         "Exponents of the Goldstein norm:",
-        _readme_nonsmooth.exponents(result),
+        _results_nonsmooth.exponents(result),
         "Cost of estimates from values:",
-        _readme_nonsmooth.cost(result["cost"]),
+        _results_nonsmooth.cost(result["cost"]),
     ]
 
 
 def _online_to_batch(result: dict[str, Any]) -> list[str]:
     return [
         "Excess risk, logistic regression:",
-        _readme_convex.synthetic(result["points"], "logistic"),
+        _results_convex.synthetic(result["points"], "logistic"),
         "Excess risk, least squares:",
-        _readme_convex.synthetic(result["points"], "least squares"),
+        _results_convex.synthetic(result["points"], "least squares"),
         "Real data:",
-        _readme_convex.real(result["real"]),
-        *_readme_convex.lessons(result),
+        _results_convex.real(result["real"]),
+        *_results_convex.lessons(result),
     ]
 
 
 def _query_release(result: dict[str, Any]) -> list[str]:
     return [
-        *(_readme_queries.errors(result["rows"], data) for data in ("adult", "credit")),
+        *(_results_queries.errors(result["rows"], data) for data in ("adult", "credit")),
         query_release.fits(result),
-        _readme_queries.halves(result["halves"]),
+        _results_queries.halves(result["halves"]),
     ]
 
 

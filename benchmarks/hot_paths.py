@@ -20,7 +20,7 @@ import jax.numpy as jnp
 import dpjax
 from benchmarks import _hot_path_tasks as tasks
 from benchmarks import _runner
-from benchmarks._readme_text import table
+from benchmarks._text import table
 
 GOALS = {"descent": 1.4, "noise": 1.3, "draws": 2.0, "seeds": 40.0}
 _FLOORS = {

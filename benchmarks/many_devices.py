@@ -17,7 +17,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from benchmarks._readme_text import table
+from benchmarks._text import table
 
 DEVICES = 8
 

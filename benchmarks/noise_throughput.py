@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import optax
 
 from benchmarks import _runner
-from benchmarks._readme_text import table
+from benchmarks._text import table
 from dpjax.transforms import (
     BinaryTree,
     BufferedToeplitz,

@@ -24,7 +24,7 @@ import optax
 
 import dpjax
 from benchmarks import _runner, _step_peers
-from benchmarks._readme_text import table
+from benchmarks._text import table
 from benchmarks._runner import Task
 
 PEERS = ("optax", "jax-privacy", "opacus", "diffprivlib")

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from benchmarks import _convex_instances, _nonsmooth_runs, _nonsmooth_slopes, _readme_nonsmooth
+from benchmarks import _convex_instances, _nonsmooth_runs, _nonsmooth_slopes, _results_nonsmooth
 from benchmarks import _nonsmooth_instances as instances
 from dpjax.problems import Risk
 from dpjax.testing import count_false_alarm
@@ -165,6 +165,6 @@ def test_cells_show_each_epsilon_tuned_ones_in_brackets_and_refusals():
         base | {"epsilon": 1.0, "tuned": True, "loss": 0.125},
         base | {"epsilon": 3.0, "tuned": True, "error": "ValueError: no"},
     ]
-    table = _readme_nonsmooth.tasks(rows, "loss").splitlines()
+    table = _results_nonsmooth.tasks(rows, "loss").splitlines()
     assert table[0] == "| method | Adult |"
     assert table[2] == "| `OnlineToNonconvex` | 0.250 / 0.0500 (0.125 / refused) |"

@@ -4,8 +4,9 @@ import json
 import re
 
 from benchmarks import (
+    _headlines,
     _page,
-    _readme,
+    _results,
     _runner,
     dimension,
     nonsmooth,
@@ -15,10 +16,14 @@ from benchmarks import (
 from benchmarks.__main__ import studies
 
 
-def test_readme_results_come_from_the_committed_runs():
-    text = _readme.README.read_text()
-    stands = text.split(_readme.START)[1].split(_readme.END)[0]
-    assert stands == _readme.results(), "run: python -m benchmarks readme"
+def test_the_headlines_of_the_readme_come_from_the_committed_runs():
+    text = _headlines.README.read_text()
+    stands = text.split(_headlines.START)[1].split(_headlines.END)[0]
+    assert stands == _headlines.headlines(), "run: python -m benchmarks readme"
+
+
+def test_the_page_of_results_comes_from_the_committed_runs():
+    assert _results.PAGE.read_text() == _results.page(), "run: python -m benchmarks readme"
 
 
 def test_the_page_of_benchmarks_comes_from_the_committed_runs():

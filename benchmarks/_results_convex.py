@@ -1,10 +1,10 @@
-"""The README's results on convex problems on balls, and on correlated noise."""
+"""Results on convex problems on balls, and on correlated noise."""
 
 from typing import Any
 
 from benchmarks import _runner, noise_strategies, online_to_batch
-from benchmarks._readme_text import table as _table
-from benchmarks._readme_text import text as _text
+from benchmarks._text import table as _table
+from benchmarks._text import text as _text
 
 _NAMES = {
     "online-to-batch": "`OnlineToBatch`",
@@ -36,7 +36,7 @@ def blocks() -> list[str]:
         row for row in noise["errors"] if (row["steps"], row["strategy"]) == (1_024, "binary tree")
     )
     return [
-        "### Convex problems on a ball",
+        "## Convex problems on a ball",
         _text("""
             Excess population risk over that of the starting point (1 is no better than not to
             train; above 1 is worse) at epsilon 1, delta 1e-5, replace-one; means over seeds, from

@@ -1,31 +1,39 @@
-"""The README's results, made from the committed runs so that they cannot drift."""
+"""The documentation's page of results, made from the committed runs so that it cannot drift."""
 
 from pathlib import Path
 
 from benchmarks import (
-    _readme_convex,
-    _readme_nonsmooth,
-    _readme_queries,
-    _readme_vertices,
+    _results_convex,
+    _results_nonsmooth,
+    _results_queries,
+    _results_vertices,
     _runner,
     adult_splits,
     fair_frontiers,
     step_time,
 )
-from benchmarks._readme_text import text as _text
+from benchmarks._text import text as _text
 
-README = Path(__file__).parents[1] / "README.md"
-START, END = "<!-- results -->\n", "<!-- /results -->"
+PAGE = Path(__file__).parents[1] / "docs" / "results.md"
+HEAD = """# Results
+
+Every number on this page is that of a committed run under `benchmarks/results`, and
+`python -m benchmarks readme` writes the page. `benchmarks/README.md` has the studies by name, with the
+machine, versions and commit of each. What follows from them is in [choosing a solver](choosing.md).
+
+## Fair training
+"""
 
 
-def results() -> str:
-    """What stands between the README's result marks."""
+def page() -> str:
+    """The whole page."""
     frontiers = _runner.load("fair_frontiers")["frontiers"]
     times = _runner.load("step_time")
     machine, ratios = times["environment"], times["ratios"]
     blocks = [
+        HEAD.strip(),
         _text(f"""
-            Fair training on real data: defaults only, the averaged iterate, add/remove one record,
+            Real data: defaults only, the averaged iterate, add/remove one record,
             delta 1e-5, mean of {frontiers["adult_parity"]["seeds"]} seeds on one 75/25 split. Each
             private figure is `RateConstrainedSGDA` with nothing set but the slack; the last two
             columns are the same model by full-batch descent-ascent without noise or clipping. From
@@ -39,7 +47,7 @@ def results() -> str:
             features: ours are one-hot and binned by public bounds.
         """),
         _text(adult_splits.readme(_runner.load("adult_splits"))),
-        "![frontiers](benchmarks/results/fair_frontiers.png)",
+        "![frontiers](../benchmarks/results/fair_frontiers.png)",
         _text(f"""
             Where it does not do well: on Parkinsons
             ({frontiers["parkinsons_parity"]["num_train"]} training rows) noise costs more accuracy
@@ -62,17 +70,15 @@ def results() -> str:
             {ratios["DP-SGD / SGD, our product"]:.2f}. Constraints make a step
             {ratios["RaCO / DP-SGD"]:.2f} times as long.
         """),
-        *_readme_convex.blocks(),
-        *_readme_nonsmooth.blocks(),
-        *_readme_queries.blocks(),
-        *_readme_vertices.blocks(),
+        *_results_convex.blocks(),
+        *_results_nonsmooth.blocks(),
+        *_results_queries.blocks(),
+        *_results_vertices.blocks(),
     ]
     return "\n\n".join(blocks) + "\n"
 
 
 def write() -> Path:
-    """Puts the results between the marks of the README."""
-    text = README.read_text()
-    head, rest = text.split(START)
-    README.write_text(head + START + results() + END + rest.split(END)[1])
-    return README
+    """Writes the page."""
+    PAGE.write_text(page())
+    return PAGE

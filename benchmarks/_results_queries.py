@@ -1,10 +1,10 @@
-"""The README's results on query release."""
+"""Results on query release."""
 
 from typing import Any
 
 from benchmarks import _runner, query_aim, query_release
 from benchmarks._query_peers import QUOTED
-from benchmarks._readme_text import text as _text
+from benchmarks._text import text as _text
 
 _NAMES = {
     "uniform": "uniform distribution",
@@ -42,7 +42,7 @@ def blocks() -> list[str]:
     passes = times["passes"]
     memory = universe["megabytes"]
     return [
-        "### Query release",
+        "## Query release",
         _text(f"""
             All three-way marginals of Adult in seven attributes (48,842 records, 336,000 cells,
             14,955 answers) and of Credit default in eight (30,000 records, 169,344 cells), delta
@@ -61,7 +61,7 @@ def blocks() -> list[str]:
             the three methods spend a small part of the budget that they are given, and stay near
             the uniform distribution.
         """),
-        "![query release](benchmarks/results/query_release.png)",
+        "![query release](../benchmarks/results/query_release.png)",
         _text(f"""
             The fit at epsilon 1 takes {ours:.2f} s once compiled, {ours / same:.2f} of mbi's
             {query_release.MBI["default"]} iterations on the same answers and {ours / quick:.2f} of

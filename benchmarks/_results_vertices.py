@@ -1,7 +1,7 @@
-"""The README's results on saddle points and convex problems over vertices."""
+"""Results on saddle points and convex problems over vertices."""
 
 from benchmarks import _runner, dimension, group_risk, vertex_reference
-from benchmarks._readme_text import text as _text
+from benchmarks._text import text as _text
 
 ADVICE = """
 - **Matrix games and other saddle points**: where a record's whole matrix can be read, `DPSGD` on
@@ -34,7 +34,7 @@ def blocks() -> list[str]:
         for name in (("game", "played"), ("regression", "anytime"), ("regression", "played"))
     }
     return [
-        "### Which method",
+        "## Which method",
         _text("""
             Methods over vertices pay for the logarithm of the dimension. That is worth it where the
             dimension is large against the number of records times epsilon, or where the data can
@@ -52,7 +52,7 @@ def blocks() -> list[str]:
             (`benchmarks/results/dimension.json`):
         """),
         dimension.readme(wide),
-        "![dimension](benchmarks/results/dimension.png)",
+        "![dimension](../benchmarks/results/dimension.png)",
         _text("""
             What counts as typical in the default plans, and the default number of Frank-Wolfe
             steps, were tuned on instances from these generators, some of them the very ones

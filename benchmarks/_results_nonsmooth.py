@@ -1,10 +1,10 @@
-"""The README's results on nonsmooth nonconvex problems."""
+"""Results on nonsmooth nonconvex problems."""
 
 from typing import Any
 
 from benchmarks import _runner, nonsmooth
-from benchmarks._readme_text import table as _table
-from benchmarks._readme_text import text as _text
+from benchmarks._text import table as _table
+from benchmarks._text import text as _text
 
 _NAMES = {
     "start": "the starting point",
@@ -44,7 +44,7 @@ def blocks(result: dict[str, Any] | None = None) -> list[str]:
     cells = _against(rows, "DP-SGD", tuned=False)
     chosen = _against(rows, "DP-SGD", tuned=True)
     return [
-        "### Nonsmooth nonconvex problems",
+        "## Nonsmooth nonconvex problems",
         _text(f"""
             Mean loss over the training records at epsilon {shown}, delta {result["delta"]:g}, means
             of {seeds} seeds: amplitude phase retrieval and capped-l1 regression with a fifth of
@@ -69,7 +69,7 @@ def blocks(result: dict[str, Any] | None = None) -> list[str]:
             holds gradients that cancel):
         """),
         tasks(rows, "goldstein"),
-        "![nonsmooth](benchmarks/results/nonsmooth.png)",
+        "![nonsmooth](../benchmarks/results/nonsmooth.png)",
         _text("Accuracy on test records of the classifiers with ramp loss:"),
         tasks([r for r in rows if r["task"] in nonsmooth.REAL], "accuracy"),
         _text("""
