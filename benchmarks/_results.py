@@ -18,8 +18,8 @@ PAGE = Path(__file__).parents[1] / "docs" / "results.md"
 HEAD = """# Results
 
 Every number on this page is that of a committed run under `benchmarks/results`, and
-`python -m benchmarks readme` writes the page. `benchmarks/README.md` has the studies by name, with the
-machine, versions and commit of each. What follows from them is in [choosing a solver](choosing.md).
+`python -m benchmarks readme` writes the page. `benchmarks/README.md` has the studies by name, with
+the machine, versions and commit of each. What follows is in [choosing a solver](choosing.md).
 
 ## Fair training
 """

@@ -24,8 +24,8 @@ import optax
 
 import dpjax
 from benchmarks import _runner, _step_peers
-from benchmarks._text import table
 from benchmarks._runner import Task
+from benchmarks._text import table
 
 PEERS = ("optax", "jax-privacy", "opacus", "diffprivlib")
 BATCH = 512
