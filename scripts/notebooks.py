@@ -2,27 +2,48 @@
 
     python scripts/notebooks.py sync     writes notebooks/*.ipynb from notebooks/*.py
     python scripts/notebooks.py check    fails where one differs from its text, or holds outputs
-    python scripts/notebooks.py run      runs all cells; an error in any of them is an error
+    python scripts/notebooks.py run      runs all cells; an error or a warning in any is an error
+
+Each takes names, `00_quickstart`, for some of them; default: all.
 
 Edit the `.py` files; the `.ipynb` files are for readers, and carry no outputs. Set `DPJAX_FAST=1`
-for a shortened run.
+for a shortened run. The badge leads to Colab's start page, where a notebook can be uploaded; where
+pyproject.toml has a `Repository` among its URLs, to that notebook at the tag of this version.
 """
 
 import argparse
+import os
 import time
+import tomllib
 from pathlib import Path
 
 import jupytext
 import nbformat
 from nbclient import NotebookClient
 
-FOLDER = Path(__file__).resolve().parent.parent / "notebooks"
+ROOT = Path(__file__).resolve().parent.parent
+FOLDER = ROOT / "notebooks"
+COLAB = "https://colab.research.google.com/"
 CELL_SECONDS = 600
+
+
+def badge_link(source: Path) -> str:
+    """Where the badge of a notebook leads."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    repository = project.get("urls", {}).get("Repository", "")
+    if not repository.startswith("https://github.com/"):
+        return COLAB
+    path = repository.removeprefix("https://github.com/").rstrip("/")
+    return f"{COLAB}github/{path}/blob/v{project['version']}/notebooks/{source.stem}.ipynb"
 
 
 def render(source: Path) -> str:
     """The `.ipynb` of a text notebook: no outputs, and the same bytes every time."""
-    notebook = jupytext.read(source)
+    text = source.read_text(encoding="utf-8")
+    if text.count(f"]({COLAB})") != 1:
+        raise SystemExit(f"{source.name} must have one badge that leads to {COLAB}")
+    text = text.replace(f"]({COLAB})", f"]({badge_link(source)})")
+    notebook = jupytext.reads(text, fmt="py:percent")
     kernel = {"display_name": "Python 3", "language": "python", "name": "python3"}
     notebook.metadata = nbformat.from_dict({"kernelspec": kernel})
     for position, cell in enumerate(notebook.cells):
@@ -49,6 +70,7 @@ def run(source: Path) -> None:
     """Runs the cells in a fresh kernel."""
     start = time.perf_counter()
     notebook = nbformat.reads(render(source), as_version=4)
+    os.environ.setdefault("PYTHONWARNINGS", "error::UserWarning,error::RuntimeWarning")
     NotebookClient(
         notebook,
         timeout=CELL_SECONDS,
@@ -63,9 +85,13 @@ def main() -> None:
     actions = {"sync": sync, "check": check, "run": run}
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("action", choices=actions)
-    action = actions[parser.parse_args().action]
-    for source in sorted(FOLDER.glob("*.py")):
-        action(source)
+    parser.add_argument("name", nargs="*")
+    arguments = parser.parse_args()
+    sources = {source.stem: source for source in sorted(FOLDER.glob("*.py"))}
+    if unknown := sorted({*arguments.name} - {*sources}):
+        parser.error(f"no notebook is called {', '.join(unknown)}")
+    for name in arguments.name or sources:
+        actions[arguments.action](sources[name])
 
 
 if __name__ == "__main__":

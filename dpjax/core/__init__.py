@@ -8,6 +8,7 @@ from dpjax.core._checks import check_choice as check_choice
 from dpjax.core._checks import check_finite as check_finite
 from dpjax.core._checks import check_int as check_int
 from dpjax.core._checks import check_key as check_key
+from dpjax.core._checks import check_mask as check_mask
 from dpjax.core._checks import check_nonnegative as check_nonnegative
 from dpjax.core._checks import check_positive as check_positive
 from dpjax.core._checks import check_probability as check_probability

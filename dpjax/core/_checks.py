@@ -4,18 +4,35 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 _NUMBERS = (int, float, np.number, np.ndarray, jax.Array)
 
 
 def is_traced(*values: Any) -> bool:
-    """Whether any leaf of `values` is a tracer, so that its value cannot be looked at."""
+    """Whether any leaf of `values` is a tracer, so that its value cannot be looked at.
+
+    Args:
+      *values: Trees.
+
+    Returns:
+      True if one is.
+    """
     return any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(values))
 
 
 def check_finite(name: str, value: Any) -> None:
-    """Raises ValueError unless every entry of a public constant is finite."""
+    """Raises unless every entry of a public constant is finite.
+
+    Args:
+      name: As the message says it.
+      value: A number or an array of any shape; what is traced passes.
+
+    Raises:
+      TypeError: If it is text or complex.
+      ValueError: If one is not finite.
+    """
     array = _known(name, value)
     if array is not None and not np.all(np.isfinite(array)):
         bad = array[~np.isfinite(array)].flat[0]
@@ -23,28 +40,65 @@ def check_finite(name: str, value: Any) -> None:
 
 
 def check_positive(name: str, value: Any) -> None:
-    """Raises ValueError unless every entry is finite and > 0."""
+    """Raises unless every entry is finite and > 0.
+
+    Args:
+      name: As the message says it.
+      value: A number or an array of any shape; what is traced passes.
+
+    Raises:
+      TypeError: If it is text or complex.
+      ValueError: If one is not finite, or not positive.
+    """
     check_finite(name, value)
     _check_all(name, value, "> 0", lambda array: array > 0)
 
 
 def check_nonnegative(name: str, value: Any) -> None:
-    """Raises ValueError unless every entry is finite and >= 0."""
+    """Raises unless every entry is finite and >= 0.
+
+    Args:
+      name: As the message says it.
+      value: A number or an array of any shape; what is traced passes.
+
+    Raises:
+      TypeError: If it is text or complex.
+      ValueError: If one is not finite, or negative.
+    """
     check_finite(name, value)
     _check_all(name, value, ">= 0", lambda array: array >= 0)
 
 
 def check_between(name: str, value: Any, low: float, high: float) -> None:
-    """Raises ValueError unless every entry lies in [low, high]."""
+    """Raises unless every entry lies in [low, high].
+
+    Args:
+      name: As the message says it.
+      value: A number or an array of any shape; what is traced passes.
+      low: The least value allowed.
+      high: The largest.
+
+    Raises:
+      TypeError: If it is text or complex.
+      ValueError: If one is not finite, or outside.
+    """
     check_finite(name, value)
     _check_all(name, value, f"in [{low}, {high}]", lambda array: (array >= low) & (array <= high))
 
 
 def check_scalar(name: str, value: Any) -> None:
-    """Raises TypeError unless `value` is a real number (no bool), ValueError unless it is one.
+    """Raises unless `value` is one real number (no bool).
 
     For arguments that no pytree holds, where None or a flag can only be a mistake; a tracer or an
     array of shape [] is one number.
+
+    Args:
+      name: As the message says it.
+      value: What was given.
+
+    Raises:
+      TypeError: If it is no real number.
+      ValueError: If it has a shape other than [].
     """
     if isinstance(value, bool) or not isinstance(value, _NUMBERS) or not _real(value):
         raise TypeError(f"{name} must be a real number, got {_shown(value)}")
@@ -95,7 +149,17 @@ def _shown(value: Any) -> str:
 
 
 def check_int(name: str, value: Any, *, minimum: int) -> None:
-    """Raises unless `value` is an integer (no bool) with value >= minimum."""
+    """Raises unless `value` is an integer (no bool) with value >= minimum.
+
+    Args:
+      name: As the message says it.
+      value: What was given.
+      minimum: The least value allowed.
+
+    Raises:
+      TypeError: If it is no integer.
+      ValueError: If it is smaller.
+    """
     if isinstance(value, bool) or not isinstance(value, int | np.integer):
         raise TypeError(f"{name} must be an integer, got {value!r} of type {type(value).__name__}")
     if value < minimum:
@@ -103,27 +167,63 @@ def check_int(name: str, value: Any, *, minimum: int) -> None:
 
 
 def check_rate(name: str, value: float) -> None:
-    """Raises ValueError unless 0 < value <= 1, TypeError unless it is a number."""
+    """Raises unless 0 < value <= 1.
+
+    Args:
+      name: As the message says it.
+      value: What was given.
+
+    Raises:
+      TypeError: If it is not a number.
+      ValueError: If it lies outside.
+    """
     check_scalar(name, value)
     if not 0 < value <= 1:
         raise ValueError(f"{name} must lie in (0, 1], got {value!r}")
 
 
 def check_probability(name: str, value: float) -> None:
-    """Raises ValueError unless 0 < value < 1, TypeError unless it is a number."""
+    """Raises unless 0 < value < 1.
+
+    Args:
+      name: As the message says it.
+      value: What was given.
+
+    Raises:
+      TypeError: If it is not a number.
+      ValueError: If it lies outside.
+    """
     check_scalar(name, value)
     if not 0 < value < 1:
         raise ValueError(f"{name} must lie in (0, 1), got {value!r}")
 
 
 def check_choice(name: str, value: Any, choices: Sequence[Any]) -> None:
-    """Raises ValueError unless `value` is one of `choices`."""
+    """Raises unless `value` is one of `choices`.
+
+    Args:
+      name: As the message says it.
+      value: What was given.
+      choices: What is allowed.
+
+    Raises:
+      ValueError: If it is none of them.
+    """
     if value not in choices:
         raise ValueError(f"{name} must be one of {list(choices)}, got {value!r}")
 
 
 def check_shape(name: str, array: Any, shape: Sequence[int | None]) -> None:
-    """Raises ValueError unless `array` has this shape; None stands for any size."""
+    """Raises unless `array` has this shape.
+
+    Args:
+      name: As the message says it.
+      array: Anything that has a shape.
+      shape: What it must be; None stands for any size.
+
+    Raises:
+      ValueError: If it has another.
+    """
     got = np.shape(array)
     if len(got) != len(shape) or any(
         want is not None and want != have for want, have in zip(shape, got, strict=True)
@@ -132,8 +232,38 @@ def check_shape(name: str, array: Any, shape: Sequence[int | None]) -> None:
         raise ValueError(f"{name} must have shape {want}, got {list(got)}")
 
 
+def check_mask(mask: Any, num: int) -> jax.Array:
+    """Returns `mask` as an array, of a bool for each of `num` examples.
+
+    A mask of one entry would otherwise speak for all of them.
+
+    Args:
+      mask: What was given, `[num]` bool.
+      num: Number of examples.
+
+    Returns:
+      The mask.
+
+    Raises:
+      TypeError: If it holds other things than bools.
+      ValueError: If it has another shape.
+    """
+    check_shape("mask", mask, (num,))
+    array = jnp.asarray(mask)
+    if array.dtype != bool:
+        raise TypeError(f"mask must be of type bool, got {array.dtype}")
+    return array
+
+
 def check_key(name: str, key: Any) -> jax.Array:
     """Returns `key`, one typed PRNG key, as `jax.random.key` makes.
+
+    Args:
+      name: As the message says it.
+      key: What was given.
+
+    Returns:
+      The key as it is.
 
     Raises:
       TypeError: If it is none.
@@ -142,9 +272,8 @@ def check_key(name: str, key: Any) -> jax.Array:
     if key is None:
         raise TypeError(f"{name} is required: pass {name}=jax.random.key(seed)")
     if not (hasattr(key, "dtype") and jax.dtypes.issubdtype(key.dtype, jax.dtypes.prng_key)):
-        raise TypeError(
-            f"{name} must be a typed key from jax.random.key(seed), got {type(key).__name__}"
-        )
+        got = f"{type(key).__name__} of {key.dtype}" if hasattr(key, "dtype") else type(key).__name__
+        raise TypeError(f"{name} must be a typed key from jax.random.key(seed), got {got}")
     if str(jax.random.key_impl(key)) == "unsafe_rbg":
         raise ValueError(
             f"{name} must be of a generator whose fold_in is one-way, got unsafe_rbg, in which "

@@ -29,7 +29,7 @@ def calibrate_noise(
 
     min { z : Guarantee(make_event(z), relation, failure_probability).epsilon(delta) <= epsilon }
 
-    **Guarantee**: never above the budget; above the exact minimum by less than a factor 1.0001.
+    Guarantee: never above the budget; above the exact minimum by less than a factor 1.0001.
 
     Args:
         make_event_from_noise: From a noise multiplier to the event of the whole run; more noise
@@ -107,7 +107,7 @@ def calibrate_gaussian(
 
     `calibrate_noise` of SelfComposed(PoissonSampled(rate, Gaussian(z)), steps).
 
-    **Guarantee**: never above the budget; at rate 1 the event is unsampled.
+    Guarantee: never above the budget; at rate 1 the event is unsampled.
 
     Args:
         rate: Poisson sampling rate in (0, 1]. *Public*.
@@ -121,6 +121,7 @@ def calibrate_gaussian(
 
     Raises:
         ValueError: As `calibrate_noise`, or if a value is outside its bound.
+        TypeError: If `rate` is not a number, or `steps` not an integer.
 
     Example:
         >>> noise = calibrate_gaussian(512 / 36000, 3000, Budget(1.0, 1e-5))
@@ -149,7 +150,7 @@ def zcdp_budget(
 
     max { rho : Guarantee(ZCDpEvent(rho), relation, failure).epsilon(delta) <= epsilon }
 
-    **Guarantee**: never above the budget; below the exact maximum by less than a factor 1.0001.
+    Guarantee: never above the budget; below the exact maximum by less than a factor 1.0001.
 
     Args:
         budget: What must hold. *Public*.
@@ -190,7 +191,7 @@ def max_steps(
 
     max { T : Guarantee(make_event(T), relation, T * failure).epsilon(delta) <= epsilon }
 
-    **Guarantee**: never above the budget.
+    Guarantee: never above the budget.
 
     Args:
         make_event_from_steps: From a number of steps to the event of the whole run. *Public*.
@@ -202,7 +203,7 @@ def max_steps(
         The number of steps, 0 if not even one is allowed.
 
     Raises:
-        ValueError: If 2**24 steps are still within budget.
+        ValueError: If 2^24 steps are still within budget.
 
     Example:
         >>> from dp_accounting import dp_event as dpe
@@ -248,5 +249,6 @@ def _check_possible(budget: Budget, failure_probability: float) -> None:
     if 2 * failure_probability >= budget.delta:
         raise ValueError(
             f"failure_probability must be < delta / 2 = {budget.delta / 2!r} to leave room for "
-            f"noise, got {failure_probability!r}"
+            f"noise, got {failure_probability!r}: ask for a larger delta, or, where it is the "
+            "probability that a Poisson batch overflows, for a sampler of more capacity"
         )

@@ -14,6 +14,7 @@ from dpjax.core import (
     Aggregator,
     PyTree,
     check_choice,
+    check_mask,
     check_nonnegative,
     check_scalar,
     is_traced,
@@ -59,6 +60,7 @@ def clip_by_norm(max_norm: ArrayLike, norm: str = "l2") -> Aggregator:
 
     Raises:
       ValueError: If `max_norm` is negative or not finite, or the norm is unknown.
+      TypeError: If `max_norm` is not a number.
 
     Example:
       >>> import dpjax, jax.numpy as jnp
@@ -102,16 +104,35 @@ def clip_by_norm(max_norm: ArrayLike, norm: str = "l2") -> Aggregator:
 
 
 def clip_scale(per_example: PyTree, mask: jax.Array, max_norm: ArrayLike, norm: str) -> jax.Array:
-    """The factors `[B]` by which clipping multiplies each example; 0 for those left out."""
+    """The factors by which clipping multiplies each example; 0 for those left out.
+
+    Args:
+      per_example: Tree with leaves `[B, *p]` (*secret*).
+      mask: Who takes part, `[B]` bool (*secret*).
+      max_norm: `C >= 0`, scalar (*public*); may be traced, and negative then counts as 0.
+      norm: `"l1"`, `"l2"` or `"linf"`.
+
+    Returns:
+      `[B]` in [0, 1] (*secret*).
+    """
     norms = per_example_norm(per_example, norm)
     tiny = jnp.finfo(norms.dtype).tiny
     # a traced bound may be negative: nothing then, not what is as long as its modulus
     scale = jnp.minimum(1, clipping_bound(max_norm, norms.dtype) / jnp.maximum(norms, tiny))
+    mask = check_mask(mask, norms.shape[0])
     return jnp.where(mask & jnp.isfinite(norms), normal_or_zero(scale), 0)
 
 
 def per_example_norm(per_example: PyTree, norm: str = "l2") -> jax.Array:
-    """Norm of each example over the whole tree, `[B]`, in at least float32 (*secret*)."""
+    """Norm of each example over the whole tree.
+
+    Args:
+      per_example: Tree with leaves `[B, *p]` or `OuterProduct` (*secret*).
+      norm: `"l1"`, `"l2"` or `"linf"`.
+
+    Returns:
+      `[B]` in at least float32 (*secret*).
+    """
     leaves = jax.tree.leaves(per_example, is_leaf=is_outer)
     if norm == "linf":
         return functools.reduce(jnp.maximum, [_reduce(g, norm) for g in leaves])

@@ -11,6 +11,7 @@ from jax.typing import ArrayLike
 from dpjax.core import (
     Aggregator,
     PyTree,
+    check_mask,
     check_nonnegative,
     check_scalar,
     check_shape,
@@ -69,6 +70,7 @@ def clip_by_range(bound: ArrayLike, domain: Domain) -> Aggregator:
 
     Raises:
       ValueError: If `bound` is negative or not finite, or the tree has another form.
+      TypeError: If `bound` is not a number.
 
     Example:
       >>> import dpjax, jax.numpy as jnp
@@ -134,6 +136,7 @@ def _scale(spread: jax.Array, reach: jax.Array, mask: jax.Array, bound: ArrayLik
     bound = clipping_bound(bound, spread.dtype)  # a traced one may be negative
     allowed = bound / jnp.maximum(jnp.maximum(spread, reach / _SHIFT), tiny)
     scale = normal_or_zero(jnp.minimum(1, allowed))
+    mask = check_mask(mask, spread.shape[0])
     return jnp.where(mask & jnp.isfinite(spread) & jnp.isfinite(reach), scale, 0)
 
 

@@ -10,6 +10,14 @@ ENTRIES = dpt.registry()
 
 # near relatives of entries that always run, or long to compile
 SLOW = {
+    "RateConstrainedSGDA(fixed, orthant)",
+    "RateConstrainedSGDA(J = 0)",
+    "DPSGD(Risk, full batch, uniform average)",
+    "SaddleMirrorDescent(add or remove)",
+    "OnlineToNonconvex(first, periods)",
+    "chain(add_gaussian, add_laplace)",
+    "restarted_sums(RestartNoise)",
+    "clip_by_norm(l1, OuterProduct)",
     "RateConstrainedSGDA(laplace, soft, l1)",
     "RateConstrainedSGDA(ema)",
     "DPSGD(host, truncate)",

@@ -369,7 +369,7 @@ def test_radius_of_a_single_point_is_that_of_the_smoothing():
 ORACLES = [
     ("first", {"directions": "shared", "num_directions": 2, "smoothing_radius": 0.4}),
     ("zeroth", VALUES),
-    ("zeroth", VALUES | {"directions": "record"}),
+    pytest.param("zeroth", VALUES | {"directions": "record"}, marks=pytest.mark.slow),
     pytest.param(
         "first", {"directions": "record", "smoothing_radius": 0.4}, marks=pytest.mark.slow
     ),

@@ -447,6 +447,9 @@ def check_replay(tape, solver, problem, reached, pairs=NEIGHBOURS):
 
 
 SELDOM = {
+    "gradients, published",
+    "gradients, restarts",
+    "values, poisson, ball",
     "gradients, poisson, linear",
     "gradients, each its batch",
     "gradients, tapered",

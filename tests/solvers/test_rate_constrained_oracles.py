@@ -228,7 +228,7 @@ def test_unused_subsets_and_empty_parts_change_nothing(x64):
 
 @pytest.mark.parametrize("denominator", ["batch", "ema", "fixed"])
 @pytest.mark.parametrize("histogram", ["gaussian", "laplace"])
-@pytest.mark.parametrize("rates", ["soft", "hard"])
+@pytest.mark.parametrize("rates", ["hard", pytest.param("soft", marks=pytest.mark.slow)])
 def test_empty_batches_and_parts_give_finite_outputs(denominator, histogram, rates):
     """Oracle 6: an empty part, an empty batch, a noisy table that is mostly negative."""
     data = _records(9, 20, 3, 2, 2)

@@ -175,6 +175,8 @@ CASES: dict[str, Callable[[], Case]] = {
     ),
 }
 SELDOM = {
+    "anytime, simplex",
+    "l1 ball, fresh, tapered",
     "game, fresh, equal batches in random order",
     "polytope, played, independent equal",
     "anytime, l1 ball, refresh 3",

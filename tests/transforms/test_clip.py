@@ -4,8 +4,10 @@ import numpy as np
 import pytest
 
 import dpjax.testing as dpt
-from dpjax.transforms import OuterProduct, clip_by_norm, per_example_norm
+from dpjax.geometry import Simplex
+from dpjax.transforms import OuterProduct, clip_by_norm, clip_by_range, per_example_norm
 
+SLOW = pytest.mark.slow
 NORMS = ("l1", "l2", "linf")
 B = 6
 
@@ -137,7 +139,7 @@ def test_norm_of_many_entries_is_not_underestimated(rng):
         assert norms_of(clipped, norm)[0] <= 1 + 1e-5
 
 
-@pytest.mark.parametrize("norm", NORMS)
+@pytest.mark.parametrize("norm", ["l2", *(pytest.param(n, marks=SLOW) for n in ("l1", "linf"))])
 def test_neighbours_reach_the_sensitivity_and_never_exceed_it(rng, norm):
     values = {name: leaf[:4] for name, leaf in make(rng).items()}
     clip = clip_by_norm(2.0, norm)
@@ -198,3 +200,16 @@ def test_errors():
         clip_by_norm(1.0, "l3")
     with pytest.raises(ValueError, match="relation"):
         clip_by_norm(1.0).sensitivity("friends")
+
+
+@pytest.mark.parametrize("clip", [clip_by_norm(1.0), clip_by_range(1.0, Simplex(3))])
+def test_a_mask_is_a_bool_for_each_example(clip):
+    """One of one entry would be broadcast, and count those that take no part."""
+    values, state = jnp.ones((B, 3)), clip.init(None)
+    for length in (1, B - 1, B + 1):
+        with pytest.raises(ValueError, match=rf"mask must have shape \[{B}\], got \[{length}\]"):
+            clip.update(values, state, mask=jnp.ones(length, bool))
+    with pytest.raises(ValueError, match=rf"mask must have shape \[{B}\], got \[\]"):
+        clip.update(values, state, mask=True)
+    with pytest.raises(TypeError, match="mask must be of type bool, got float32"):
+        clip.update(values, state, mask=jnp.ones(B, jnp.float32))

@@ -176,7 +176,7 @@ def test_changes_along_common_directions_are_unbiased(rng, key):
     assert np.linalg.norm(two - one, axis=1).max() <= DIM * 0.1 / RADIUS * (1 + 1e-4)
 
 
-@pytest.mark.parametrize("impl", ["threefry2x32", "rbg"])
+@pytest.mark.parametrize("impl", ["threefry2x32", pytest.param("rbg", marks=pytest.mark.slow)])
 def test_chunks_do_not_matter(impl, rng):
     key = jax.random.key(3, impl=impl)
     batch, x = slopes(rng), np.float32(rng.normal(size=7))
