@@ -3,29 +3,9 @@
 from benchmarks import _runner, dimension, group_risk, vertex_reference
 from benchmarks._text import text as _text
 
-ADVICE = """
-- **Matrix games and other saddle points**: where a record's whole matrix can be read, `DPSGD` on
-  both players (it takes a `Saddle`; `average="uniform"`): at 300 strategies its gap is a tenth of
-  ours. `SaddleMirrorDescent` reads a few rows and columns of a record, and still works at 10^6.
-- **Convex risks on an l2 ball**: `OnlineToBatch` where the radius times the smoothness is not much
-  more than the bound on gradients, as in the synthetic problems above, and in one pass over the
-  data (`single_pass=True`): `DPFTRL` was worse wherever training was of use. `DPSGD` where the way
-  is longer, as on Adult and Credit default. For logistic regression in few dimensions objective
-  perturbation, as in diffprivlib, is hard to beat.
-- **Nonsmooth and nonconvex losses, and those without gradients**: `OnlineToNonconvex` in several
-  passes, from gradients where there are any. Its steps are of bounded length and need no learning
-  rate to be chosen, and its default had less loss than that of `DPSGD` nearly everywhere. In one
-  pass both are much worse, and replace-one asks for twice the noise of add-or-remove-one. Longer
-  periods, `plan="bound"` and the published sizes are for comparison: they lost everywhere.
-- **Convex risks on an l1 ball or polytope**: `FrankWolfe`, which reads all data at every step, had
-  the least error with default settings, but for small problems that `DPSGD` or noisy statistics
-  solve. In one pass over the data `AnytimeMirrorDescent`.
-- `MultilevelSaddle` and `output="fresh"` were never the best in these runs.
-"""
-
 
 def blocks() -> list[str]:
-    """Saddle points and convex problems over vertices, and which method to take."""
+    """Error against dimension, reference instances, a million features, groups."""
     reference, wide = _runner.load("vertex_reference"), _runner.load("dimension")
     million, groups = _runner.load("million_features"), _runner.load("group_risk")
     seconds = million["seconds"]
@@ -34,13 +14,13 @@ def blocks() -> list[str]:
         for name in (("game", "played"), ("regression", "anytime"), ("regression", "played"))
     }
     return [
-        "## Which method",
+        "## Saddle points, and convex problems over vertices",
         _text("""
             Methods over vertices pay for the logarithm of the dimension. That is worth it where the
             dimension is large against the number of records times epsilon, or where the data can
-            be read once only. In small dimensions plain methods win, by a lot:
+            be read once only. In small dimensions plain methods win, by a lot. `MultilevelSaddle`
+            and `output="fresh"` were never the best in these runs.
         """),
-        ADVICE.strip(),
         _text(f"""
             Error against dimension d with {wide["num_records"]:,} records at epsilon
             {wide["epsilon"]:g}, delta {wide["delta"]:g}, replace-one: duality gap of a matrix game

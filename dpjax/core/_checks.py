@@ -272,7 +272,7 @@ def check_key(name: str, key: Any) -> jax.Array:
     if key is None:
         raise TypeError(f"{name} is required: pass {name}=jax.random.key(seed)")
     if not (hasattr(key, "dtype") and jax.dtypes.issubdtype(key.dtype, jax.dtypes.prng_key)):
-        got = f"{type(key).__name__} of {key.dtype}" if hasattr(key, "dtype") else type(key).__name__
+        got = type(key).__name__ + (f" of {key.dtype}" if hasattr(key, "dtype") else "")
         raise TypeError(f"{name} must be a typed key from jax.random.key(seed), got {got}")
     if str(jax.random.key_impl(key)) == "unsafe_rbg":
         raise ValueError(
