@@ -54,6 +54,7 @@ def lower_bound_of_scores(
 
     Raises:
       ValueError: If fewer than 4 scores are given of one, or a value is outside its bound.
+      TypeError: If `delta` or `confidence` is not a number.
 
     Example:
       >>> import numpy as np

@@ -17,7 +17,12 @@ _PAIRWISE = 50  # steps after each new gradient
 
 
 class GoldsteinNorm(NamedTuple):
-    """An estimate from above, and a bound from below for the sampled gradients alone, `[]` each."""
+    """Bounds on the Goldstein norm at a point.
+
+    Attributes:
+      upper: An estimate from above, `[]`.
+      hull_lower: A bound from below, for the sampled gradients alone, `[]`.
+    """
 
     upper: jax.Array
     hull_lower: jax.Array
@@ -77,7 +82,7 @@ def goldstein_norm(
         `mean_loss` of a `Risk`, with `args=(data,)`.
       params: x, a tree of floating-point arrays; the norm is that of the whole tree. Computed in
         their type, at least float32.
-      radius: $\alpha > 0$, in the unit of `params`; may be traced.
+      radius: $\alpha > 0$, scalar, in the unit of `params`; may be traced.
       key: A typed key for the points.
       args: Further arguments of `loss_fn`, such as the data (*secret*), a tuple of trees of arrays.
         Arrays that `loss_fn` captures instead are compiled in as constants: a large program, and

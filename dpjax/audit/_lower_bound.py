@@ -102,6 +102,9 @@ def mechanism_lower_bound(
 ) -> float:
     """The same as `lower_bound`, for any function: a transform, a chain, a training loop.
 
+    Guarantee: none, the runs are raw and must not be released. What is returned is above the true
+    epsilon of the mechanism, as to these two data sets, with probability at most `1 - confidence`.
+
     Args:
       mechanism: `mechanism(data, key) -> tree of released arrays`, traceable.
       data: Tree of arrays.

@@ -30,6 +30,8 @@ def chain(*transforms: Any) -> Any:
     Raises:
       TypeError: If a stage has no `init` and `update`, if an aggregator is not first, or, at
         `update`, if the key is missing.
+      ValueError: At `update`, if the state is of another chain, or `key` is several or of a
+        generator that repeats draws.
 
     Example:
       >>> import dpjax, jax, jax.numpy as jnp
@@ -77,7 +79,12 @@ def chain(*transforms: Any) -> Any:
 
 
 class SeededState(NamedTuple):
-    """State of `seeded`: the key to split next (*secret*) and the wrapped state."""
+    """State of `seeded`.
+
+    Attributes:
+      key: The key to split next, `[]` (*secret*).
+      inner: State of the wrapped transformation.
+    """
 
     key: jax.Array
     inner: Any
@@ -103,6 +110,7 @@ def seeded(transform: Any, key: jax.Array) -> Transform:
 
     Raises:
       TypeError: If `key` is not a typed key, or `transform` is an aggregator.
+      ValueError: If `key` is several, or of a generator that repeats draws.
 
     Example:
       >>> import dpjax, jax, jax.numpy as jnp, optax

@@ -115,7 +115,9 @@ def running(placement: Placement | None) -> Iterator[None]:
 def many_devices() -> bool:
     """Whether what is traced is known to be for several devices: by `solve` or a mesh in use.
 
-    Then sums over examples are to be one operation, which XLA can do where the examples lie.
+    Returns:
+      True if so; sums over examples are then to be one operation, which XLA can do where the
+      examples lie.
     """
     return _running.get() is not None or jax.sharding.get_abstract_mesh().size > 1
 

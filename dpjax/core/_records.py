@@ -23,6 +23,7 @@ class Records:
 
     Raises:
       ValueError: If `num_records < 1`; by `solve`, if there are fewer rows.
+      TypeError: If `num_records` is not an integer.
     """
 
     arrays: PyTree
@@ -57,6 +58,7 @@ def shard_records(
 
     Raises:
       ValueError: If `mesh` has no such axis, or `rows` is too small or no multiple of D.
+      TypeError: If `rows` is not an integer.
 
     Example:
       >>> import dpjax, jax, numpy as np

@@ -235,9 +235,9 @@ class UnknownGuarantee:
         return hash(UnknownGuarantee)
 
     def epsilon(self, delta: float) -> float:
-        """Raises RuntimeError: see the message."""
+        """Raises RuntimeError at any `delta`: see the message."""
         raise RuntimeError(self._why)
 
     def delta(self, epsilon: float) -> float:
-        """Raises RuntimeError: see the message."""
+        """Raises RuntimeError at any `epsilon`: see the message."""
         raise RuntimeError(self._why)

@@ -22,6 +22,11 @@ class Aggregator(NamedTuple):
 
     `sensitivity(relation)` is the largest change of that sum, in the aggregator's own norm, over
     neighbours under `relation`. Noise is scaled by asking it, never by remembering a number.
+
+    Attributes:
+      init: `init(params) -> state`.
+      update: As above.
+      sensitivity: As above; takes a relation or its name.
     """
 
     init: Callable[..., Any]

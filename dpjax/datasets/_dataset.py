@@ -30,6 +30,9 @@ class Dataset:
         subject: `[n]` int32 or None. Which person a record belongs to, where a person has many:
             a guarantee for records is then not one for persons.
 
+    Raises:
+      ValueError: If shapes do not fit each other.
+
     Example:
         >>> import dpjax
         >>> d = dpjax.datasets.adult()
@@ -117,6 +120,7 @@ class Dataset:
 
         Raises:
             ValueError: `test` is outside (0, 1) or leaves one side empty, or `seed` is negative.
+            TypeError: `test` is not a number, or `seed` not an integer.
         """
         check_probability("test", test)
         check_int("seed", seed, minimum=0)

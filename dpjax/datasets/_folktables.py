@@ -89,6 +89,7 @@ def folktables(
         ConnectionError: no download; the message says how to get the file by hand.
         ValueError: an argument is not one of those above, a wrong digest, a missing column, or a
             race code not documented.
+        TypeError: `year` is not an integer.
 
     Example:
         >>> from dpjax.datasets import folktables

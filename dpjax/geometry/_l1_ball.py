@@ -49,6 +49,7 @@ class L1Ball:
     Raises:
       ValueError: If `dim` is not in [1, 2^30) or `radius <= 0`; in methods, if an argument has
         another shape.
+      TypeError: If `dim` is not an integer.
 
     Example:
       >>> import jax.numpy as jnp

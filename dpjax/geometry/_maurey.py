@@ -25,6 +25,7 @@ def maurey(indices: ArrayLike, dim: int) -> jax.Array:
 
     Raises:
       ValueError: If `indices` is not a vector of at least one integer, or `dim < 1`.
+      TypeError: If `dim` is not an integer.
 
     Example:
       >>> import jax.numpy as jnp

@@ -26,6 +26,7 @@ def euclidean_ball(radius: ArrayLike) -> MirrorMap:
 
     Raises:
       ValueError: If `radius` is not positive and finite.
+      TypeError: If `radius` is not a number.
 
     Example:
       >>> import jax.numpy as jnp
@@ -50,7 +51,7 @@ def euclidean_box(low: ArrayLike, high: ArrayLike) -> MirrorMap:
 
     Args:
       low: Lower bounds, scalar or `[d]` (*public*); `-inf` for none, may be traced.
-      high: Upper bounds, likewise, `>= low`; `inf` for none.
+      high: Upper bounds, scalar or `[d]` (*public*), `>= low`; `inf` for none.
 
     Returns:
       A `MirrorMap` on vectors `[d]`.
@@ -101,6 +102,7 @@ def p_norm(p: float, radius: ArrayLike | None = None) -> MirrorMap:
 
     Raises:
       ValueError: If `p` or `radius` is outside its range.
+      TypeError: If `p` or `radius` is not a number.
 
     Example:
       >>> import jax.numpy as jnp

@@ -27,6 +27,7 @@ class Simplex:
 
     Raises:
       ValueError: If `dim` is not in [1, 2^31); in methods, if an argument has another shape.
+      TypeError: If `dim` is not an integer.
 
     Example:
       >>> import jax.numpy as jnp

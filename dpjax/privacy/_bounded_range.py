@@ -39,7 +39,7 @@ def bounded_range_rho(eta: ArrayLike) -> Any:
     $[(s+1)g((s+1)u) - s\,g(su) - g(u)]/s$, $g(v) = \log(\sinh v/v)$, and as $\rho(\eta)/\eta^2$
     falls it is at most $(s+1)\rho(\eta)$, with equality as $s \to 0$.
 
-    **Guarantee**: `ZCDpEvent(bounded_range_rho(eta))` for each draw, also if later scores depend on
+    Guarantee: `ZCDpEvent(bounded_range_rho(eta))` for each draw, also if later scores depend on
     earlier draws. Rounded up: an error below 1e-14 of the value, then 2e-14 of it on top; for small
     eta an alternating series, cut after a term that is added.
 
@@ -79,7 +79,7 @@ def bounded_range_eta(rho: ArrayLike) -> Any:
 
     $\max \{\eta : \rho(\eta) \le \rho\}$, see `bounded_range_rho`.
 
-    **Guarantee**: rounded down, by about 1e-14 of it: `bounded_range_rho` of it is at most rho.
+    Guarantee: rounded down, by about 1e-14 of it: `bounded_range_rho` of it is at most rho.
 
     Args:
         rho: Finite and >= 0, an array or a number; of one draw. *Public*.

@@ -27,7 +27,7 @@ def bounded_range_delta(eta: float, draws: int, epsilon: float) -> float:
     D_{j-1}(x - t + \eta), \quad p_t = (1 - e^{t - \eta}) / (1 - e^{-\eta}), \quad \delta(\epsilon)
     = D_T(\epsilon)$
 
-    **Guarantee**: an upper bound, rounding included, and the least of three: $D_T$ on a grid, the
+    Guarantee: an upper bound, rounding included, and the least of three: $D_T$ on a grid, the
     zCDP of `bounded_range_rho`, and 0 from $T\eta$ on. $y D(x - \log y)$ is convex in the ratio y,
     so two-point losses are the worst, and $D(\log\gamma)$ is convex in $\gamma$, so chords between
     grid points lie above it; the maximum over each cell of t of what the chords give is exact. The
@@ -67,7 +67,7 @@ def bounded_range_epsilon(eta: float, draws: int, delta: float) -> float:
 
     The inverse of `bounded_range_delta`, rounded up by at most 1e-6 of it.
 
-    **Guarantee**: as `bounded_range_delta`; at most the number of draws times eta.
+    Guarantee: as `bounded_range_delta`; at most the number of draws times eta.
 
     Args:
         eta: As in `bounded_range_delta`. *Public*.

@@ -31,7 +31,7 @@ _SPARED = 0.999  # of delta, so that the epsilon found at delta is below the bud
 class BoundedRangeGuarantee:
     """The guarantee of adaptive draws of bounded range eta each: `bounded_range_delta`.
 
-    **Guarantee**: an upper bound, never above that of the event, which is zCDP. Only the event
+    Guarantee: an upper bound, never above that of the event, which is zCDP. Only the event
     composes with other releases: `Guarantee(guarantee.event, guarantee.relation)` is a guarantee
     for `compose_guarantees` and the ledger.
 
@@ -87,7 +87,7 @@ def calibrate_bounded_range(
     $\max \{\eta : \delta_T(\epsilon; \eta) \le \delta\}$, the best of pure DP, $\eta = \epsilon/T$,
     of zCDP, and of the optimal adaptive composition; see `bounded_range_delta`.
 
-    **Guarantee**: never above the budget: `bounded_range_delta` of the result, which bounds delta
+    Guarantee: never above the budget: `bounded_range_delta` of the result, which bounds delta
     with rounding included, was evaluated. Below the exact maximum by about 0.05% up to 250 draws.
     The Gumbel noise or the temperature that follows from eta must not be rounded up.
 

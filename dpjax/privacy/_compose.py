@@ -22,7 +22,7 @@ def compose_guarantees(*guarantees: Guarantee) -> Guarantee:
 
     Event: ComposedDpEvent of the events; the failure probabilities add.
 
-    **Guarantee**: that of releasing all outputs together, exact where every event has a privacy
+    Guarantee: that of releasing all outputs together, exact where every event has a privacy
     loss distribution. Each run may use the outputs of earlier ones; which events and noise it has
     may not depend on them. Where it may, use a `dpjax.Ledger`.
 
@@ -115,7 +115,7 @@ class ParallelGuarantee:
 
     epsilon(delta) = max_i epsilon_i(delta)
 
-    **Guarantee**: each record belongs to at most one of the sets, by a rule that does not look at
+    Guarantee: each record belongs to at most one of the sets, by a rule that does not look at
     the other records (a hospital, a hash of the record's own name). Under replace_one and
     replace_special the set must stay the same when the record is replaced: a record whose *value*
     decides on its set would leave one and enter another, and both runs would see it.

@@ -23,7 +23,7 @@ def joint_poisson_event(
     histogram: Poisson(rate, [Laplace(scale), Gaussian($z_g$)]). Two separately sampled events
     would describe two batches, and claim too small an epsilon.
 
-    **Guarantee**: gradient sum of l2 sensitivity 1 (in units of the clip norm), histogram of l2
+    Guarantee: gradient sum of l2 sensitivity 1 (in units of the clip norm), histogram of l2
     sensitivity 1 (Gaussian) or l1 sensitivity 1 (Laplace), add or remove one record. Under
     replace_one (Gaussian only) the same event holds, its sensitivities doubled by the accountant.
 
@@ -45,6 +45,7 @@ def joint_poisson_event(
     Raises:
         ValueError: If a value is outside its bound, both kinds of histogram are given, or
             truncation is asked for with Laplace noise or without `num_records`.
+        TypeError: If `rate` is not a number, or `steps` not an integer.
 
     Example:
         >>> joint_poisson_event(0.1, 10, gaussian=3.0, laplace_scale=2.0).event.event.events
@@ -110,7 +111,7 @@ def joint_poisson_epsilon(
 
     $\epsilon(\delta)$ of `joint_poisson_event` with the same arguments.
 
-    **Guarantee**: an upper bound, add or remove one record; see `joint_poisson_event`.
+    Guarantee: an upper bound, add or remove one record; see `joint_poisson_event`.
 
     Args:
         rate: Poisson sampling rate in (0, 1]. *Public*.
@@ -125,6 +126,7 @@ def joint_poisson_epsilon(
 
     Raises:
         ValueError: If a value is outside its bound, or both kinds of histogram are given.
+        TypeError: If `rate` or `delta` is not a number, or `steps` not an integer.
 
     Example:
         >>> round(joint_poisson_epsilon(0.02, 1000, 1e-5, gaussian=1.0, histogram_gaussian=1.0), 2)

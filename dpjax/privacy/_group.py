@@ -31,7 +31,7 @@ class GroupGuarantee:
 
     $\delta_k(\epsilon) \le \sum_i e^{\epsilon_1 + ... + \epsilon_{i-1}} \delta(\epsilon_i)$
 
-    **Guarantee**: for data sets that differ in one group of at most `size` records, which joins or
+    Guarantee: for data sets that differ in one group of at most `size` records, which joins or
     leaves as a whole (or is replaced, under the replace relations). Upper bounds throughout. The
     failure probability holds under any data and is charged once.
 
@@ -41,6 +41,7 @@ class GroupGuarantee:
 
     Raises:
         ValueError: If size is below 1.
+        TypeError: If size is not an integer.
 
     Example:
         >>> one = Guarantee(dpe.GaussianDpEvent(8.0))

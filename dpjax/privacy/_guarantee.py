@@ -21,7 +21,7 @@ class Guarantee:
 
     $\delta(\epsilon) = \delta_{event}(\epsilon) + (1 + e^\epsilon) p$
 
-    **Guarantee**: every epsilon and delta is an upper bound. A noise multiplier in the event is
+    Guarantee: every epsilon and delta is an upper bound. A noise multiplier in the event is
     relative to the add-or-remove sensitivity under every relation; under replace_one the doubled
     sensitivity is put in here, whichever accountant is used. The rho of a `ZCDpEvent` is for the
     relation at hand.

@@ -50,7 +50,7 @@ class Ledger(LedgerViews):
     `BudgetExceeded` and records nothing. On a file, the record is on the disk when it returns;
     a crash at any moment loses no spend, and processes that share the file take turns.
 
-    **Guarantee**: all that is released under admitted spends is together (epsilon, delta)-DP, for
+    Guarantee: all that is released under admitted spends is together (epsilon, delta)-DP, for
     the budget's relation. With `adaptive=True` each guarantee (noise, steps, whether there is a
     run at all) may be chosen after seeing the outputs of the earlier ones. This is a filter: one
     order is fixed before any output; "within budget at some order" would spend up to twice the
@@ -74,6 +74,7 @@ class Ledger(LedgerViews):
     Raises:
         ValueError: If the file holds another budget, relation or `adaptive`, or is no ledger.
         FileNotFoundError: If there is no such folder, or no file and no budget.
+        TypeError: If `budget` is no `Budget`, or two are given.
 
     Example:
         >>> from dp_accounting import dp_event as dpe
@@ -148,7 +149,7 @@ class Ledger(LedgerViews):
     ) -> LedgerEntry:
         """Records a spend, or raises. Call it before anything is released.
 
-        **Guarantee**: after it returns, what the guarantees describe may be released *once*.
+        Guarantee: after it returns, what the guarantees describe may be released *once*.
 
         Args:
             guarantees: One, or several fixed together; they count as one entry. *Public*.

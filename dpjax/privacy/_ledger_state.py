@@ -20,7 +20,7 @@ _LOWEST, _HIGHEST = 1 / 16, 3 / 2
 class LedgerEntry(NamedTuple):
     """One spend: when (UTC, ISO 8601), its label, its run and part if named, what it cost.
 
-    Args:
+    Attributes:
         time: Of the spend.
         label: The note given with it, or "".
         run: The name of the run, or None.

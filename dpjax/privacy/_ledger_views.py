@@ -64,7 +64,7 @@ class LedgerViews(abc.ABC):
         which level i is reported are views of a mechanism stopped by filter i, so that each costs
         at most delta / 32, and the sum (a union bound) delta.
 
-        **Guarantee**: the budget's delta, for the epsilon reported at a stop that may depend on
+        Guarantee: the budget's delta, for the epsilon reported at a stop that may depend on
         all outputs. Coarser and larger than `spent`; infinite above 3/2 of the budget's epsilon.
 
         Args:

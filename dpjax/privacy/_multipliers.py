@@ -10,7 +10,7 @@ def effective_noise_multiplier(*multipliers: float) -> float:
 
     $z = (\sum_i z_i^{-2})^{-1/2}$
 
-    **Guarantee**: exact, under any relation: stacking the releases, each divided by its noise,
+    Guarantee: exact, under any relation: stacking the releases, each divided by its noise,
     gives one Gaussian release of sensitivity $(\sum_i z_i^{-2})^{1/2}$.
 
     Args:
@@ -44,7 +44,7 @@ def split_noise_multiplier(effective: float, histogram_share: float) -> tuple[fl
 
     $z_h = z / \sqrt{\phi}, \quad z_g = z / \sqrt{1 - \phi}$
 
-    **Guarantee**: $(z_h^{-2} + z_g^{-2})^{-1/2} = z$, exactly the cost of one release at z.
+    Guarantee: $(z_h^{-2} + z_g^{-2})^{-1/2} = z$, exactly the cost of one release at z.
 
     Args:
         effective: Effective noise multiplier z >= 0. *Public*.

@@ -5,6 +5,7 @@ from typing import TypeAlias
 from dp_accounting import NeighboringRelation
 
 RelationLike: TypeAlias = NeighboringRelation | str
+"""A neighbouring relation: a member of `dp_accounting`'s enumeration, or its lower-case name."""
 
 
 def resolve_relation(relation: RelationLike) -> NeighboringRelation:

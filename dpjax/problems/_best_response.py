@@ -12,7 +12,13 @@ _HIGHEST = jax.lax.Precision.HIGHEST
 
 
 class BestResponse(NamedTuple):
-    """An approximate minimiser over a domain: the point `[p]`, its value and a lower bound."""
+    """An approximate minimiser over a domain.
+
+    Attributes:
+      point: `[p]`.
+      value: The objective there, `[]`.
+      lower: A lower bound on its minimum, `[]`.
+    """
 
     point: jax.Array
     value: jax.Array
@@ -56,6 +62,7 @@ def best_response(
 
     Raises:
       ValueError: If `steps < 1`.
+      TypeError: If `steps` is not an integer.
 
     Example:
       >>> import dpjax, jax.numpy as jnp

@@ -28,6 +28,7 @@ def demographic_parity(
 
     Raises:
       ValueError: If a number is too small, or `slack` has the wrong length or is not finite.
+      TypeError: If a number of groups or classes is not an integer.
 
     Example:
       >>> import dpjax
@@ -70,6 +71,7 @@ def equality_of_odds(
 
     Raises:
       ValueError: If a number is too small, `pairs` unknown, or `slack` of the wrong length.
+      TypeError: If a number of groups or classes is not an integer.
 
     Example:
       >>> import dpjax
@@ -154,6 +156,7 @@ def cross_rate(
 
     Raises:
       ValueError: If K < 2, a class is outside 0..K-1, or `slack` has the wrong length.
+      TypeError: If `num_classes` is not an integer.
 
     Example:
       >>> import dpjax

@@ -71,11 +71,11 @@ class RateConstraints:
         return self.weights.shape[-1]
 
     def counts(self, cells: jax.Array) -> jax.Array:
-        """Subset sizes `[S]` of a table `[Q, K]` of predictions by part."""
+        """Subset sizes `[S]` of `cells` `[Q, K]`, predictions by part."""
         return jnp.matmul(self.membership, cells.sum(axis=1), precision=_EXACT)
 
     def values(self, cells: jax.Array, sizes: jax.Array) -> jax.Array:
-        r"""$\Gamma$, `[J]`, from predictions by part `[Q, K]` and subset sizes `[S] > 0`.
+        r"""$\Gamma$, `[J]`, from predictions by part `cells` `[Q, K]` and subset `sizes` `[S] > 0`.
 
         Rates are clipped to [0, 1], which changes nothing where there is no noise.
         """
@@ -105,7 +105,7 @@ class RateConstraints:
         return jnp.matmul(parts.T, predictions, precision=_EXACT)
 
     def one_hot_parts(self, part: jax.Array, dtype: Any) -> jax.Array:
-        """Indicator `[B, Q]`; an id outside 0..Q-1 gives a row of zeros."""
+        """Indicator `[B, Q]` of `part` `[B]`, of type `dtype`; zeros for an id outside 0..Q-1."""
         return jax.nn.one_hot(part, self.part.num_parts, dtype=dtype)
 
     def dedupe(self) -> "RateConstraints":

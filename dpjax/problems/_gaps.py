@@ -18,7 +18,12 @@ _HIGHEST = jax.lax.Precision.HIGHEST
 
 
 class GapBounds(NamedTuple):
-    """A duality gap between two certified bounds, `[]` each."""
+    """A duality gap between two certified bounds.
+
+    Attributes:
+      lower: `[]`.
+      upper: `[]`.
+    """
 
     lower: jax.Array
     upper: jax.Array
@@ -75,8 +80,8 @@ def quadratic_saddle_gap(
       matrix: A `[dx, dy]`.
       x: Minimising strategy `[dx]`.
       y: Maximising strategy `[dy]`.
-      mu: Curvature in x, `>= 0`; may be traced.
-      nu: Curvature in y, `>= 0`; may be traced.
+      mu: Curvature in x, scalar, `>= 0`; may be traced.
+      nu: Curvature in y, scalar, `>= 0`; may be traced.
       a: Centre `[dx]`, or one number.
       b: Centre `[dy]`, or one number.
 
@@ -116,8 +121,8 @@ def quadratic_saddle_centres(
       matrix: A `[dx, dy]`.
       x: $x^*$ `[dx]`, in the simplex.
       y: $y^*$ `[dy]`, in the simplex.
-      mu: Curvature in x, `> 0`.
-      nu: Curvature in y, `> 0`.
+      mu: Curvature in x, scalar, `> 0`.
+      nu: Curvature in y, scalar, `> 0`.
 
     Returns:
       `(a, b)`, `[dx]` and `[dy]`.

@@ -18,6 +18,14 @@ class LinearLogits:
 
     `pullback` gives the per-example gradients $x_b c_b^\top$ as factors, so that clipping costs one
     matrix product and never forms a `[B, p, K]` array.
+
+    Attributes:
+      num_features: p, length of a record's `x` (*public*).
+      num_classes: K (*public*).
+
+    Raises:
+      TypeError: If a number is not an integer.
+      ValueError: If `num_features < 1` or `num_classes < 2`.
     """
 
     num_features: int

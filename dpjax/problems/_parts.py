@@ -27,7 +27,16 @@ class PartRule(Protocol):
 
 @dataclass(frozen=True)
 class ByField:
-    """Part = value of one integer field, in `0..num_parts-1`."""
+    """Part = value of one integer field.
+
+    Attributes:
+      field: Name of the field, of values `[n]`.
+      num_parts: Values lie in `0..num_parts-1` (*public*).
+
+    Raises:
+      TypeError: If `num_parts` is not an integer.
+      ValueError: If `num_parts < 1`.
+    """
 
     field: str
     num_parts: int
@@ -46,7 +55,16 @@ class ByField:
 
 @dataclass(frozen=True)
 class ByLabelAndGroup:
-    """Part = label * num_groups + group."""
+    """Part = label * num_groups + group, of the fields `y` and `group`.
+
+    Attributes:
+      num_classes: Labels lie in `0..num_classes-1` (*public*).
+      num_groups: Groups lie in `0..num_groups-1` (*public*).
+
+    Raises:
+      TypeError: If a number is not an integer.
+      ValueError: If a number is below 1.
+    """
 
     num_classes: int
     num_groups: int
@@ -74,7 +92,16 @@ class ByLabelAndGroup:
 
 @dataclass(frozen=True)
 class ByTable:
-    """Part = table[value of one integer field], -1 for none; the table is public."""
+    """Part = table[value of one integer field].
+
+    Attributes:
+      field: Name of the field, of values `[n]` in `0..len(table)-1`.
+      table: The part of each value, -1 for none (*public*).
+
+    Raises:
+      TypeError: If `table` is not a tuple of integers.
+      ValueError: If it names no part, or an entry is below -1.
+    """
 
     field: str
     table: tuple[int, ...]

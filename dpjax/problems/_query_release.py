@@ -26,11 +26,14 @@ class QueryRelease:
     $$ \min_p \max_j |\langle q_j, P_n - p \rangle| $$
 
     with $P_n$ the distribution of the records, codes `[n, A]` or cells `[n]`, *secret*; all else is
-    *public*. Under replace-special a record goes missing, as under add-or-remove-one: no code
-    stands for an empty record. In float32 sums are exact below 2^24 records, from which on records
-    are refused, but scores, and with them their change by one record, are rounded: by up to 0.2% of
-    it in 300 trials at 50,000 records, 7% at a million, 19% at four million. In 64-bit types that
-    is nothing.
+    *public*.
+
+    Guarantee: none of its own. `sensitivity(relation)` bounds how far one record moves sums of the
+    queries, from the workload alone; solvers scale noise and event by it. Under replace-special a
+    record goes missing, as under add-or-remove-one: no code stands for an empty record. In float32
+    sums are exact below 2^24 records, from which on records are refused, but scores, and with them
+    their change by one record, are rounded: by up to 0.2% of it in 300 trials at 50,000 records, 7%
+    at a million, 19% at four million. In 64-bit types that is nothing.
 
     Args:
       workload: The queries, a `dpjax.queries.Workload`.

@@ -30,6 +30,10 @@ class RateConstrained:
     Records are dicts with `x` (any tree of arrays `[n, ...]`), `y: int[n]` and what the
     constraints' part rule reads (`group: int[n]`, ...).
 
+    Guarantee: none of its own. The logits of a record must depend on that record and the parameters
+    alone; solvers then clip its gradient, and what it adds to a table of predictions by part is a
+    row of l1 norm at most 1, 0 for a record that is not `valid`.
+
     Attributes:
       logits: `h(params, x) -> [B, K]` (static). A model with a `pullback` method, as
         `LinearLogits` has, gives per-example gradients its own way; any other callable is
@@ -79,7 +83,17 @@ class RateConstrained:
         constraints: RateConstraints | None = None,
         loss: Callable[..., jax.Array] = cross_entropy,
     ) -> "RateConstrained":
-        """Multinomial logistic regression from zero, parameters `{"w": [p, K], "b": [K]}`."""
+        """Multinomial logistic regression from zero, parameters `{"w": [p, K], "b": [K]}`.
+
+        Args:
+          num_features: p, length of a record's `x`.
+          num_classes: K.
+          constraints: On the rates of predictions; None for plain risk.
+          loss: Of logits and labels, as the field `loss`.
+
+        Returns:
+          The problem.
+        """
         return cls(LinearLogits(num_features, num_classes), loss, constraints)
 
     @property
@@ -115,7 +129,9 @@ class RateConstrained:
         return valid
 
     def rates(self, logits: jax.Array, *, temperature: Any, hard: bool) -> jax.Array:
-        r"""What each record adds to the rates, `[B, K]`: one-hot argmax or $\sigma_\tau(h)$."""
+        r"""What each record adds to the rates, `[B, K]`: one-hot argmax if `hard`, else
+        $\sigma_\tau(h)$ of the `logits` `[B, K]` at `temperature` $\tau$.
+        """
         if hard:
             return jax.nn.one_hot(jnp.argmax(logits, axis=-1), logits.shape[-1], dtype=logits.dtype)
         return jax.nn.softmax(temperature * logits, axis=-1)
@@ -185,7 +201,8 @@ class RateConstrained:
     ) -> jax.Array:
         r"""$\Gamma$, `[J]`, exactly, on all of `data`. **Not private**.
 
-        A subset without records has rate 0 in every class.
+        Rates are those of predictions if `hard`, else of softmaxes at `temperature`, a scalar. A
+        subset without records has rate 0 in every class.
         """
         logits = self.logits(params, data["x"])
         rates = self.rates(logits, temperature=temperature, hard=hard)

@@ -20,6 +20,9 @@ from dpjax.problems._vertex_linear import LinearLoss, check_records, margins_at
 class Risk:
     r"""$\min_{\|\theta\| \le R} \frac1n \sum_i \ell(\theta; z_i)$, for any differentiable loss.
 
+    Guarantee: none of its own. The loss of a record must depend on that record and the parameters
+    alone; solvers then clip its gradient, and trust none of the constants below.
+
     Attributes:
       loss: `loss(params, record) -> scalar`, one record at a time (static).
       init: Parameters to start from (*public*).
@@ -70,6 +73,10 @@ class Risk:
 
         Returns:
           A problem for data `{"x": [n, p], "y": [n]}`.
+
+        Raises:
+          TypeError: If `num_features` is not an integer.
+          ValueError: If `num_features < 1`, or a constant is not positive and finite.
 
         Example:
           >>> import dpjax

@@ -20,9 +20,11 @@ from dpjax.problems._vertex_linear import check_fields
 class Saddle:
     r"""$\min_{x \in X} \max_{y \in Y} \mathbb E_z\, f(x, y; z)$, f convex in x and concave in y.
 
-    X and Y are simplices, or polytopes given by their vertices. Solvers clip the gradient of each
-    record and block to `grad_range`, so a value that is too small costs accuracy and never privacy.
-    The other constants only guide plans.
+    X and Y are simplices, or polytopes given by their vertices.
+
+    Guarantee: none of its own. The loss of a record must depend on that record and the point alone;
+    solvers then clip its gradient in each block to `grad_range`, so that a value that is too small
+    costs accuracy and never privacy. The other constants only guide plans.
 
     Attributes:
       loss: `loss(x, y, record) -> scalar`, one record at a time (static).
@@ -42,6 +44,7 @@ class Saddle:
 
     Raises:
       ValueError: If a constant is outside its bound, or dims contradict the vertices.
+      TypeError: If `dims` is not a tuple of two integers.
 
     Example:
       >>> import dpjax

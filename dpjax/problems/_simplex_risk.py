@@ -23,8 +23,9 @@ from dpjax.problems._vertex_linear import (
 class SimplexRisk:
     r"""$\min_{w \in \mathrm{conv}(v_1, \dots, v_m)} \mathbb E_z\, \ell(w; z)$, convex in w.
 
-    Solvers clip the gradient of each record to `grad_range`, so a value that is too small costs
-    accuracy and never privacy. The other constants only guide plans.
+    Guarantee: none of its own. The loss of a record must depend on that record and the point alone;
+    solvers then clip its gradient to `grad_range`, so that a value that is too small costs accuracy
+    and never privacy. The other constants only guide plans.
 
     Attributes:
       loss: `loss(w, record) -> scalar`, one record at a time, w `[p]` (static).

@@ -113,7 +113,7 @@ class Dense(CellRecords):
         return spread_cells(self, wide(row))
 
     def answer_of_record(self, record: ArrayLike) -> jax.Array:
-        """A column, `[m]` (*secret*)."""
+        """The column of `record`, a cell: `[m]` (*secret*)."""
         cell = self.record_cells(jnp.asarray(record)[None])[0]
         return wide(jnp.asarray(self.matrix)[:, cell])
 

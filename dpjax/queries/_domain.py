@@ -181,7 +181,7 @@ class Domain:
         return _cells.codes_of_cells(self.shape, cells)
 
     def record_codes(self, codes: ArrayLike) -> jax.Array:
-        """Codes `[..., A]` as int32: checked where known, clipped to their range where traced."""
+        """`codes` `[..., A]` as int32: checked where known, clipped to their range where traced."""
         return _cells.record_codes(self.attributes, self.shape, codes)
 
     def check_enumerable(self) -> None:

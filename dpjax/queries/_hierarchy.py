@@ -83,7 +83,7 @@ class Hierarchy:
         return source.astype(np.int32), target.astype(np.int32), share.astype(np.float32)
 
     def lift(self, values: jax.Array) -> jax.Array:
-        """Values of measured queries `[m]` at their places in the closure, 0 elsewhere, `[m']`."""
+        """`values` `[m]` of measured queries at their places in the closure, else 0: `[m']`."""
         starts = dict(zip(self.closure.cliques, self.closure.offsets, strict=True))
         places = np.concatenate(
             [

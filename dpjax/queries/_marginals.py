@@ -112,8 +112,12 @@ class Marginals(CellRecords):
           k: Attributes a table, from 1 to all of them (*public*).
           sharding: As of the class.
 
+        Returns:
+          The workload.
+
         Raises:
           ValueError: If `k` is out of range.
+          TypeError: If `k` is not an integer.
 
         Example:
           >>> Marginals.all_kway(Domain({"a": 2, "b": 2, "c": 3}), 1).num_queries

@@ -59,6 +59,7 @@ def query_sensitivity(
 
     Raises:
         ValueError: The relation is unknown, or a constant is negative or not finite.
+        TypeError: If a constant is not a number.
 
     Example:
         >>> query_sensitivity("add_or_remove_one", value_range=1.0, largest=1.0, l2_replaced=2**0.5,

@@ -82,7 +82,16 @@ class Sparse(CellRecords):
 
     @classmethod
     def from_matrix(cls, matrix: Any) -> "Sparse":
-        """The queries of a SciPy sparse matrix, or of an array with many zeros, `[m, k]`.
+        """The queries of a matrix.
+
+        Args:
+          matrix: `[m, k]`, a SciPy sparse matrix or an array with many zeros (*public*).
+
+        Returns:
+          A row a query.
+
+        Raises:
+          ValueError: If it has another number of axes; otherwise as in the class.
 
         Example:
           >>> Sparse.from_matrix([[0, 0, 1], [2, 0, 0]]).columns.tolist()

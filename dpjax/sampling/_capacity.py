@@ -33,6 +33,10 @@ def overflow_probability(num_records: int, rate: float, capacity: int) -> float:
     Returns:
       The probability, accurate in relative terms far into the tail.
 
+    Raises:
+      TypeError: `num_records` or `capacity` is not an integer, or `rate` not a number.
+      ValueError: an argument is outside its range.
+
     Example:
       >>> overflow_probability(2, 0.5, 1)
       0.25
@@ -66,6 +70,7 @@ def poisson_capacity(
 
     Raises:
       ValueError: an argument is outside its range.
+      TypeError: an argument is not a number, or `num_records` or `steps` not an integer.
 
     Example:
       >>> poisson_capacity(36_000, 512 / 36_000, 5000, delta=1e-5, epsilon=3.0)
@@ -127,6 +132,7 @@ def default_capacity(
 
     Raises:
       ValueError: an argument is outside its range.
+      TypeError: `num_records` is not an integer.
 
     Example:
       >>> default_capacity(36_000, 512 / 36_000, 3000)

@@ -24,6 +24,7 @@ class FullBatch:
 
     Raises:
       ValueError: `steps` < 1.
+      TypeError: `steps` is not an integer.
 
     Example:
       >>> import jax

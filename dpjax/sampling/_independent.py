@@ -41,6 +41,7 @@ class IndependentPartition:
 
     Raises:
       ValueError: an argument is outside its range, or (by `plan`) there are too many records.
+      TypeError: a number is not an integer.
 
     Example:
       >>> import jax

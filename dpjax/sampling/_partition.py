@@ -31,6 +31,7 @@ class DisjointPartition:
 
     Raises:
       ValueError: an argument is outside its range, or (by `plan`) too few records.
+      TypeError: a number is not an integer.
 
     Example:
       >>> import jax

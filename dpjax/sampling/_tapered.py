@@ -28,6 +28,7 @@ def tapered_sizes(steps: int, num_records: int, tail: int = 0) -> np.ndarray:
 
     Raises:
       ValueError: If there are more batches than records.
+      TypeError: If a number is not an integer.
 
     Example:
       >>> tapered_sizes(4, 12).tolist()
@@ -79,6 +80,7 @@ class TaperedPartition:
 
     Raises:
       ValueError: an argument is outside its range, or (by `plan`) too few records.
+      TypeError: a number is not an integer.
 
     Example:
       >>> sampler = TaperedPartition(steps=4, num_records=12, order="given")

@@ -85,7 +85,9 @@ class AnytimeMirrorDescent(VertexSolver):
       ValueError: If a value is outside its bound.
       TypeError: If the sampler is of another kind.
 
-    Source: anytime online-to-batch conversion of Cutkosky 2019; the exponential mechanism of
+    Source: González, Guzmán and Paquette, "Mirror descent algorithms with nearly
+    dimension-independent rates for differentially-private stochastic saddle-point problems", 2024;
+    anytime online-to-batch conversion of Cutkosky 2019; the exponential mechanism of
     McSherry and Talwar 2007; Maurey's sampling (Pisier 1981).
     """
 

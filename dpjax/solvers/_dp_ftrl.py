@@ -45,6 +45,8 @@ class DPFTRL(DPSGD):
 
     Raises:
       ValueError: If a value is outside its bound, or sampler and strategy do not fit.
+      TypeError: If `sampler` is no `Sampler`, `strategy` no `NoiseStrategy`, or `microbatch_size`
+        no integer.
 
     Source: Kairouz, McMahan, Song, Thakkar, Thakurta and Xu, "Practical and private (deep) learning
     without sampling or shuffling", 2021; Denisov, McMahan, Rush, Smith and Thakurta, 2022.
@@ -88,6 +90,8 @@ class DPFTRL(DPSGD):
 
         Raises:
           ValueError: If a value is outside its bound, or the budget cannot be met.
+          TypeError: If `sampler` is no `Sampler`, `num_records` or `steps` no integer, or an
+            override no field.
 
         Example:
           >>> import dpjax

@@ -41,7 +41,16 @@ SGD = optax.sgd(1.0)
 
 
 class DPSGDState(NamedTuple):
-    """State of `DPSGD`; all of it but the key is covered by the guarantee."""
+    """State of `DPSGD`; all of it but the key is covered by the guarantee.
+
+    Attributes:
+      params: The iterate, a tree.
+      opt_state: That of the optimizer.
+      noise: That of the noise.
+      average: Average of the iterates, a tree like `params`; `()` if the last one is returned.
+      count: Number of steps so far, `[]` int32 (*public*).
+      key: Key of the noise, `[]` (*secret*).
+    """
 
     params: PyTree
     opt_state: Any
@@ -52,7 +61,11 @@ class DPSGDState(NamedTuple):
 
 
 class DPSGDInfo(NamedTuple):
-    """Released values of a step: the l2 norm of the noisy mean gradient, `[]`."""
+    """Released values of a step.
+
+    Attributes:
+      gradient_norm: The l2 norm of the noisy mean gradient, `[]`.
+    """
 
     gradient_norm: jax.Array
 
@@ -93,6 +106,7 @@ class DPSGD:
 
     Raises:
       ValueError: If a value is outside its bound; the message names both.
+      TypeError: If `sampler` is no `Sampler`, or `microbatch_size` no integer.
 
     Source: Song, Chaudhuri and Sarwate 2013; Bassily, Smith and Thakurta 2014; Abadi et al. 2016.
     """
@@ -143,13 +157,15 @@ class DPSGD:
           sampler: Who takes part; default: Poisson at rate `batch_size / num_records`.
           batch_size: Expected records a batch; default `default_batch_size(num_records)`.
           steps: Number of steps; default 1000.
-          **overrides: Any other field.
+          **overrides: Any other field; `noise_multiplier` at the caller's own risk of the budget.
 
         Returns:
           A solver whose `guarantee().epsilon(budget.delta) <= budget.epsilon`.
 
         Raises:
           ValueError: If a value is outside its bound, or the budget cannot be met.
+          TypeError: If `sampler` is no `Sampler`, `num_records` or `steps` no integer, or an
+            override no field.
 
         Example:
           >>> import dpjax

@@ -167,6 +167,7 @@ class FrankWolfe:
 
         Raises:
           ValueError: If a value is outside its bound, or the budget cannot be met.
+          TypeError: If `num_records` or `steps` is not an integer.
 
         Example:
           >>> import dpjax

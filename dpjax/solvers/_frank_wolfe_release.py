@@ -48,7 +48,7 @@ class FrankWolfeRelease(SelectionRelease):
     Guarantee: the draws are the mechanism; all else follows from them. A record changes the scores
     of a draw by a vector of range `score_range` / `num_records`, which follows from the workload
     and the relation and is checked against them; so a draw is of bounded range
-    $\eta = $ `score_range` / (`num_records` $\tau$), and the event is T times `ZCDpEvent` of
+    $\eta$ = `score_range` / (`num_records` $\tau$), and the event is T times `ZCDpEvent` of
     `dpjax.privacy.bounded_range_rho(eta)`. With Laplace noise a draw is $\eta$-DP, which is
     $\eta \tanh(\eta / 2)$-zCDP. Under add-or-remove-one single queries are scored centred at
     mid-range. `dpjax.privacy.BoundedRangeGuarantee` of the same draws is tighter, but does not
@@ -77,8 +77,9 @@ class FrankWolfeRelease(SelectionRelease):
       ValueError: If a value is outside its bound.
       TypeError: If the sampler is of another kind.
 
-    Source: Frank and Wolfe 1956; the exponential mechanism of McSherry and Talwar 2007;
-    multiplicative weights of Hardt and Rothblum 2010.
+    Source: Micali, Lezane and Betken, "Differentially private algorithms for linear queries via
+    stochastic convex optimization", 2024; Frank and Wolfe 1956; the exponential mechanism
+    of McSherry and Talwar 2007; multiplicative weights of Hardt and Rothblum 2010.
     """
 
     sampler: Any = dataclasses.field(metadata={"static": True})
@@ -140,6 +141,7 @@ class FrankWolfeRelease(SelectionRelease):
 
         Raises:
           ValueError: If a value is outside its bound, or the budget cannot be met.
+          TypeError: If `num_records` or `steps` is not an integer.
 
         Example:
           >>> import dpjax

@@ -129,6 +129,7 @@ class GaussianFit:
 
         Raises:
           ValueError: If a value is outside its bound, or the budget cannot be met.
+          TypeError: If `num_records` is not an integer.
 
         Example:
           >>> import dpjax

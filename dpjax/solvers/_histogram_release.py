@@ -101,6 +101,7 @@ class HistogramRelease:
 
         Raises:
           ValueError: If a value is outside its bound, or the budget cannot be met.
+          TypeError: If `num_records` is not an integer.
 
         Example:
           >>> import dpjax

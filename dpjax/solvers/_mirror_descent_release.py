@@ -75,8 +75,9 @@ class MirrorDescentRelease(SelectionRelease):
       ValueError: If a value is outside its bound.
       TypeError: If the sampler is of another kind.
 
-    Source: accelerated mirror descent of Lan 2012 and Tseng 2008, with the step for the entropy
-    that makes its potential telescope.
+    Source: Micali, Lezane and Betken, "Differentially private algorithms for linear queries via
+    stochastic convex optimization", 2024; accelerated mirror descent of Lan 2012 and
+    Tseng 2008, with the step for the entropy that makes its potential telescope.
     """
 
     sampler: Any = dataclasses.field(metadata={"static": True})
@@ -129,6 +130,7 @@ class MirrorDescentRelease(SelectionRelease):
 
         Raises:
           ValueError: If a value is outside its bound, or the budget cannot be met.
+          TypeError: If `num_records` or `steps` is not an integer.
 
         Example:
           >>> import dpjax

@@ -91,7 +91,9 @@ class MultilevelSaddle(VertexSolver):
       ValueError: If a value is outside its bound, or the steps are not those of the levels.
       TypeError: If the sampler is of another kind.
 
-    Source: multilevel estimators of Blanchet and Glynn 2015; see also `SaddleMirrorDescent`.
+    Source: González, Guzmán and Paquette, "Mirror descent algorithms with nearly
+    dimension-independent rates for differentially-private stochastic saddle-point problems", 2024;
+    multilevel estimators of Blanchet and Glynn 2015; see also `SaddleMirrorDescent`.
     """
 
     sampler: Any = dataclasses.field(metadata={"static": True})

@@ -53,7 +53,12 @@ class MWEMState(NamedTuple):
 
 
 class MWEMInfo(NamedTuple):
-    """Released in a step: the query, `[]` int32, and its noisy answer, `[]`."""
+    """Released in a step.
+
+    Attributes:
+      index: The query that was chosen, `[]` int32.
+      measured: Its noisy answer, `[]`.
+    """
 
     index: jax.Array  # type: ignore[assignment]
     measured: jax.Array
@@ -139,6 +144,7 @@ class MWEM:
 
         Raises:
           ValueError: If a value is outside its bound, or the budget cannot be met.
+          TypeError: If `num_records` or `steps` is not an integer.
 
         Example:
           >>> import dpjax

@@ -72,12 +72,12 @@ class OnlineToBatchState(NamedTuple):
 
 
 class OnlineToBatchInfo(NamedTuple):
-    """Released values of a step, `[]` each.
+    """Released values of a step.
 
     Attributes:
-      gradient_norm: l2 norm of the private estimate of the mean gradient at x_t.
-      displacement: Length of x_t - x_{t-1}, in l2 or, with `norm="linf"`, in l1.
-      sensitivity: The most that one record could move the step's increment.
+      gradient_norm: l2 norm of the private estimate of the mean gradient at x_t, `[]`.
+      displacement: Length `[]` of x_t - x_{t-1}, in l2 or, with `norm="linf"`, in l1.
+      sensitivity: The most that one record could move the step's increment, `[]`.
     """
 
     gradient_norm: jax.Array
@@ -92,6 +92,7 @@ class OnlineToBatch:
 
     $$ x_t = x_{t-1} + \frac{\beta_t}{\sum_{i \le t}\beta_i} (w_t - x_{t-1}), \qquad
        \delta_t = \theta_t \nabla\ell(x_t) - \theta_{t-1} \nabla\ell(x_{t-1}), $$
+
     $$ \hat g_t = \sum_{i \le t} \delta_i + \gamma_t, \qquad
        w_{t+1} = \mathrm{learner}(\beta_t \hat g_t / \theta_t), \qquad
        \beta_t = t^k,\ \theta_t = t^j $$
@@ -151,6 +152,7 @@ class OnlineToBatch:
 
     Raises:
       ValueError: If a value is outside its bound, or sampler, noise and norm do not fit.
+      TypeError: If `sampler` is no `Sampler`, `noise` no strategy, or `microbatch_size` no integer.
 
     Source: Zhang, Tran and Cutkosky, "Differentially private online-to-batch for smooth losses",
     2022, algorithm 1; changes of gradients over the full batch: Murata and Suzuki, "DIFF2", 2023.

@@ -70,13 +70,13 @@ class OnlineToNonconvexState(NamedTuple):
 
 
 class OnlineToNonconvexInfo(NamedTuple):
-    """Released values at the end of a period, `[]` each.
+    """Released values at the end of a period.
 
     Attributes:
-      gradient_norm: l2 norm of the private gradient estimate.
-      block_norm: l2 norm of the mean of such estimates over the block so far: its noise apart, a
-        bound on the Goldstein norm at the mean of the block's points.
-      displacement: Length of the next step.
+      gradient_norm: l2 norm of the private gradient estimate, `[]`.
+      block_norm: l2 norm `[]` of the mean of such estimates over the block so far: its noise apart,
+        a bound on the Goldstein norm at the mean of the block's points.
+      displacement: Length of the next step, `[]`.
     """
 
     gradient_norm: jax.Array
@@ -153,6 +153,8 @@ class OnlineToNonconvex:
 
     Raises:
       ValueError: If a value is outside its bound, or sampler, noise and directions do not fit.
+      TypeError: If `sampler` is no `Sampler`, `noise` no `NoiseStrategy`, or a number of directions
+        or records no integer.
 
     Source: Kornowski, Liu and Talwar, "Private nonsmooth nonconvex optimization", 2025, algorithms
     2 to 5, with privacy by clipping; its plain oracle, in periods of 1, has the better bounds.

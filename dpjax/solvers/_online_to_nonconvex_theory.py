@@ -100,6 +100,7 @@ def stationarity_plan(
 
     Raises:
       ValueError: If a value is outside its bound.
+      TypeError: If `period` is not an integer.
 
     Example:
       >>> import dpjax, jax.numpy as jnp

@@ -49,7 +49,15 @@ _MOST_COUNTED = 2**24  # from here on float32 skips whole numbers
 
 
 class SGDAState(NamedTuple):
-    """State of `RateConstrainedSGDA`: the descent's own, multipliers `[J]`, sizes `[S]`."""
+    """State of `RateConstrainedSGDA`; all of it but the keys is covered by the guarantee.
+
+    Attributes:
+      primal: State of the descent.
+      multipliers: lambda, `[J]`.
+      sizes: What is remembered of the subset sizes, `[S]`.
+      noise: State of the noise of the tables.
+      key: Key of that noise, `[]` (*secret*).
+    """
 
     primal: DPSGDState
     multipliers: jax.Array
@@ -127,8 +135,9 @@ class RateConstrainedSGDA:
       TypeError: If `primal` is a `DPFTRL`.
       ValueError: If a value is outside its bound; the message names both.
 
-    Source: RaCO-DP; privacy and denominators are re-derived here, since the printed
-      accounting amplifies two releases of one batch separately.
+    Source: Yaghini, Cebere, Menart, Bellet and Papernot, "Private rate-constrained optimization
+    with applications to fair learning", 2025 (RaCO-DP); privacy and denominators are re-derived
+    here, since the printed accounting amplifies two releases of one batch separately.
     """
 
     primal: DPSGD

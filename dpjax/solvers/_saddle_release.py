@@ -54,7 +54,9 @@ class SaddleRelease(SelectionRelease):
       ValueError: If a value is outside its bound.
       TypeError: If the sampler is of another kind.
 
-    Source: mirror descent for saddle points of Nemirovski, Juditsky, Lan and Shapiro 2009; the
+    Source: González, Guzmán and Paquette, "Mirror descent algorithms with nearly
+    dimension-independent rates for differentially-private stochastic saddle-point problems", 2024;
+    mirror descent for saddle points of Nemirovski, Juditsky, Lan and Shapiro 2009; the
     exponential mechanism of McSherry and Talwar 2007.
     """
 
@@ -99,6 +101,7 @@ class SaddleRelease(SelectionRelease):
 
         Raises:
           ValueError: If a value is outside its bound, or the budget cannot be met.
+          TypeError: If `num_records` or `steps` is not an integer.
 
         Example:
           >>> import dpjax

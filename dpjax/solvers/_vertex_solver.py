@@ -9,7 +9,11 @@ from dpjax.core import PyTree
 
 
 class VertexInfo(NamedTuple):
-    """Released in a step: the vertices drawn in each block, int32; -1 where none was drawn."""
+    """Released in a step.
+
+    Attributes:
+      indices: The vertices drawn, `[draws]` int32 for each block; -1 where none was drawn.
+    """
 
     indices: tuple[jax.Array, ...]
 

@@ -17,6 +17,9 @@ _CHECKS = {
 def check_entry(entry: Entry) -> None:
     """Runs the suite that belongs to an entry's kind.
 
+    Args:
+      entry: Of the registry, or made for the occasion.
+
     Raises:
       AssertionError: Naming the entry and what it does not hold to.
 

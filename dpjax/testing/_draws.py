@@ -71,8 +71,11 @@ def check_draws_differ(runs: Sequence[np.ndarray], what: str) -> None:
     """Raises AssertionError if a key occurs twice, within one run or in two.
 
     Args:
-      runs: What `keys_drawn` gave for each of several runs.
+      runs: What `keys_drawn` gave for each of several runs, `[draws, words]`.
       what: Name for the message.
+
+    Raises:
+      AssertionError: If two draws use one key.
     """
     seen: dict[bytes, tuple[int, int]] = {}
     for run, keys in enumerate(runs):

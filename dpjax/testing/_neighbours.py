@@ -77,6 +77,7 @@ def largest_change(
 
     Raises:
       ValueError: If the norm or relation is unknown, or a number is too small.
+      TypeError: If `restarts` or `steps` is not an integer.
 
     Example:
       >>> import dpjax, jax, jax.numpy as jnp

@@ -57,12 +57,22 @@ def register(name: str, kind: str, make: Callable[[], Any]) -> Entry:
 
 
 def registry() -> dict[str, Entry]:
-    """All entries by name, in order of registration."""
+    """All entries.
+
+    Returns:
+      By name, in order of registration.
+    """
     return dict(_ENTRIES)
 
 
 def entries(kind: str) -> list[Entry]:
     """The entries of one kind.
+
+    Args:
+      kind: As in `register`.
+
+    Returns:
+      In order of registration.
 
     Raises:
       ValueError: If the kind is unknown.

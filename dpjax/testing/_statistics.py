@@ -22,6 +22,7 @@ def count_false_alarm(probability: float) -> None:
 
     Raises:
       ValueError: If it does not lie in (0, 1).
+      TypeError: If it is not a number.
 
     Example:
       >>> import numpy as np
@@ -70,6 +71,8 @@ def check_distribution(
 
     Raises:
       AssertionError: If the p-value is below `false_alarm`, or a sample is not finite.
+      TypeError: If `false_alarm` is not a number.
+      ValueError: If `false_alarm` does not lie in (0, 1).
 
     Example:
       >>> import numpy as np, scipy.stats
@@ -121,6 +124,8 @@ def check_scale(
 
     Raises:
       AssertionError: If the scale is rejected, or a wrong one is not.
+      TypeError: If `false_alarm` is not a number.
+      ValueError: If `scale` is not positive and finite, or `false_alarm` outside (0, 1).
 
     Example:
       >>> import numpy as np, scipy.stats
@@ -153,7 +158,7 @@ def check_counts(
     Cells of small expectation are pooled. A count in a cell that is impossible is an error at once.
 
     Args:
-      observed: Counts of independent draws over all cells.
+      observed: Counts of independent draws over all cells, any shape.
       expected: Expected counts, or weights proportional to them, of the same shape.
       false_alarm: Probability of raising though the counts follow.
       smallest: Cells expected to hold fewer are pooled.
@@ -165,6 +170,7 @@ def check_counts(
     Raises:
       AssertionError: If the p-value is below `false_alarm`, or an impossible cell was drawn.
       ValueError: If shapes differ, or nothing is left to compare after pooling.
+      TypeError: If `false_alarm` is not a number.
 
     Example:
       >>> p = check_counts([48, 52], [0.5, 0.5])
@@ -202,7 +208,7 @@ def check_uncorrelated(
 
     Args:
       a: Draws, any shape.
-      b: As many draws.
+      b: As many draws, any shape.
       false_alarm: Probability of raising though they are independent.
       name: Shown in the message.
 
@@ -211,6 +217,8 @@ def check_uncorrelated(
 
     Raises:
       AssertionError: If the p-value is below `false_alarm`.
+      TypeError: If `false_alarm` is not a number.
+      ValueError: If `false_alarm` does not lie in (0, 1), or the lengths differ.
 
     Example:
       >>> import numpy as np

@@ -5,6 +5,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import jaxlib
 import numpy as np
 
 from dpjax.core import PyTree
@@ -13,8 +14,9 @@ from dpjax.core import PyTree
 QUICK: dict[str, Any] = {
     "xla_backend_optimization_level": 0,
     "xla_llvm_disable_expensive_passes": True,
-    "xla_cpu_use_fusion_emitters": False,
 }
+if tuple(map(int, jaxlib.__version__.split(".")[:3])) < (0, 11, 1):  # later XLA has no such option
+    QUICK["xla_cpu_use_fusion_emitters"] = False
 
 
 def is_key(leaf: Any) -> bool:

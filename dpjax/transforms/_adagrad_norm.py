@@ -20,7 +20,11 @@ from dpjax.transforms._learner import (
 
 
 class AdagradNormState(NamedTuple):
-    r"""State of `adagrad_norm`: $\sqrt{\sum_{i \le t}\|g_i\|^2}$, `[]`, in at least float32."""
+    r"""State of `adagrad_norm`.
+
+    Attributes:
+      length: $\sqrt{\sum_{i \le t}\|g_i\|^2}$, `[]`, in at least float32.
+    """
 
     length: jax.Array
 
@@ -49,6 +53,7 @@ def adagrad_norm(diameter: ArrayLike, project: Projection | None = None) -> Tran
 
     Raises:
       ValueError: If `diameter` is not positive and finite; at `update`, if `params` is missing.
+      TypeError: If `diameter` is not a number.
 
     Example:
       >>> import dpjax, jax.numpy as jnp, optax

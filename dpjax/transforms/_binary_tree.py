@@ -34,7 +34,7 @@ class BinaryTree:
 
     $I_t$ holds the running sums of t's binary digits from the highest, $I_7 = \{4, 6, 7\}$, and
     node i covers the steps $S_i = (i - \text{lowbit}(i), i]$. One step touches at most
-    $U = $ `num_steps.bit_length()` nodes, and, with an exponent a, costs
+    $U$ = `num_steps.bit_length()` nodes, and, with an exponent a, costs
     $U = \max_q \sum_{i \ni q} (q / i)^{2a}$, for larger nodes have more noise than it needs. With
     noise for pure privacy it is U in place of $\sqrt U$, and a in place of 2a.
 

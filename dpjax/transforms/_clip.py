@@ -114,6 +114,10 @@ def clip_scale(per_example: PyTree, mask: jax.Array, max_norm: ArrayLike, norm: 
 
     Returns:
       `[B]` in [0, 1] (*secret*).
+
+    Raises:
+      TypeError: If `mask` holds other things than bools.
+      ValueError: If `mask` is not `[B]`.
     """
     norms = per_example_norm(per_example, norm)
     tiny = jnp.finfo(norms.dtype).tiny

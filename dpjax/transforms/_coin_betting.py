@@ -44,6 +44,7 @@ def coin_betting(
     Raises:
       ValueError: If `initial_scale` or `gradient_norm` is not positive and finite; at `update`, if
         `params` is missing.
+      TypeError: If `initial_scale` is not a number.
 
     Example:
       >>> import dpjax, jax.numpy as jnp, optax

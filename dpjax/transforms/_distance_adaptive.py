@@ -50,6 +50,7 @@ def distance_adaptive(
     Raises:
       ValueError: If `initial_scale` is not positive and finite; at `update`, if `params` or
         `average` is missing.
+      TypeError: If `initial_scale` is not a number.
 
     Example:
       >>> import dpjax, jax.numpy as jnp, optax

@@ -46,6 +46,7 @@ def dual_averaging(
     Raises:
       ValueError: If `diameter` is not positive and finite, or `hint_scale` neither `"none"` nor a
         finite number; at `update`, if `params` is missing.
+      TypeError: If `diameter` is not a number.
 
     Example:
       >>> import dpjax, jax.numpy as jnp, optax

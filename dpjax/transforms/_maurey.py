@@ -11,7 +11,11 @@ from dpjax.transforms._draws import map_with_keys
 
 
 class MaureySampleState(NamedTuple):
-    """State of `maurey_sample`: the number of calls so far, `[]` int32 (*public*)."""
+    """State of `maurey_sample`.
+
+    Attributes:
+      count: Number of calls so far, `[]` int32 (*public*).
+    """
 
     count: jax.Array  # type: ignore[assignment]
 

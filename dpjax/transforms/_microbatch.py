@@ -47,6 +47,7 @@ def microbatched_sum(
 
     Raises:
       ValueError: If `size < 1`, or there are 2^24 examples or more and their sum is float32.
+      TypeError: If `size` is not an integer.
 
     Example:
       >>> import dpjax, jax, jax.numpy as jnp

@@ -12,7 +12,11 @@ from dpjax.geometry import MirrorMap
 
 
 class MirrorStepState(NamedTuple):
-    """State of `mirror_step`: the number of steps so far, `[]` int32 (*public*)."""
+    """State of `mirror_step`.
+
+    Attributes:
+      count: Number of steps so far, `[]` int32 (*public*).
+    """
 
     count: jax.Array  # type: ignore[assignment]
 
@@ -45,6 +49,7 @@ def mirror_step(
 
     Raises:
       ValueError: If `step_size` is negative or not finite; at `update`, if `params` is missing.
+      TypeError: If `step_size`, or what it gives, is not a number.
 
     Example:
       >>> import dpjax, jax.numpy as jnp, optax

@@ -71,7 +71,11 @@ class Multilevel(NamedTuple):
         key: jax.Array | None = None,
         **extra: Any,
     ) -> tuple[PyTree, optax.EmptyState]:
-        """The estimate, leaves `[*p]`, of gradients at the points of `weights(level)` `[P, *p]`."""
+        """The estimate, leaves `[*p]`, of gradients `updates` `[P, *p]` at points of `level`.
+
+        Raises:
+          ValueError: If a leaf has another number of points, or `level` is out of range.
+        """
         del params, key, extra
         scale = self._constant * self._size(level)
 
@@ -152,6 +156,7 @@ def multilevel(max_level: int, antithetic: bool = False) -> Multilevel:
 
     Raises:
       ValueError: If `max_level < 0`; later, if the level or a leading axis is out of range.
+      TypeError: If `max_level` is not an integer.
 
     Example:
       >>> import dpjax, jax.numpy as jnp
@@ -184,6 +189,7 @@ def draw_levels(seed: Any, max_level: int, size: int) -> np.ndarray:
 
     Raises:
       ValueError: If a number is too small.
+      TypeError: If `size` is not an integer.
 
     Example:
       >>> draw_levels(0, 0, 3).tolist()

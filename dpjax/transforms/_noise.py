@@ -13,7 +13,11 @@ from dpjax.transforms._normal import normal
 
 
 class AddNoiseState(NamedTuple):
-    """State of a noise transformation: the number of draws so far, `[]` int32 (*public*)."""
+    """State of a noise transformation.
+
+    Attributes:
+      count: Number of draws so far, `[]` int32 (*public*).
+    """
 
     count: jax.Array  # type: ignore[assignment]
 
@@ -26,7 +30,8 @@ def add_gaussian(stddev: ArrayLike) -> Transform:
     the noise is a floating-point normal, whose float32 form has no values beyond 5.5 deviations.
 
     Noise is drawn in at least float32 and cast back, so structure, shapes and dtypes are kept. The
-    draw depends on the key, on the number of calls so far (the state) and on the leaf.
+    draw depends on the key, on the number of calls so far (the state) and on the leaf: two noises
+    belong into a `dpjax.chain`, since `optax.chain` hands all its stages one key.
 
     Args:
       stddev: Standard deviation `>= 0` in units of the updates (*public*); scalar, may be traced.

@@ -10,7 +10,11 @@ from dpjax.transforms._learner import Projection, change, nearest, plus, require
 
 
 class OptimisticDescentState(NamedTuple):
-    """State of `optimistic_descent`: the point $v_t$ without a hint, in at least float32."""
+    """State of `optimistic_descent`.
+
+    Attributes:
+      base: The point $v_t$ without a hint, a tree with leaves of at least float32.
+    """
 
     base: PyTree
 
@@ -41,6 +45,7 @@ def optimistic_descent(learning_rate: ArrayLike, project: Projection | None = No
     Raises:
       ValueError: If `learning_rate` is not positive and finite; at `update`, if `params` is
         missing.
+      TypeError: If `learning_rate` is not a number.
 
     Example:
       >>> import dpjax, jax.numpy as jnp, optax

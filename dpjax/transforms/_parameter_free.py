@@ -59,6 +59,7 @@ def parameter_free(
     Raises:
       ValueError: If `initial_scale` or `gradient_norm` is not positive and finite, or `regularizer`
         negative; at `update`, if `params` or a needed `weight` is missing.
+      TypeError: If `initial_scale` is not a number.
 
     Example:
       >>> import dpjax, jax.numpy as jnp, optax

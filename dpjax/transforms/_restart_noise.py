@@ -21,7 +21,12 @@ from dpjax.transforms._strategy import (
 
 
 class RestartNoiseState(NamedTuple):
-    """State of `RestartNoise`: steps so far, `[]` int32 (*public*), and of the later (*secret*)."""
+    """State of `RestartNoise`.
+
+    Attributes:
+      count: Steps so far, `[]` int32 (*public*).
+      later: State of the noise after the first step (*secret*).
+    """
 
     count: jax.Array  # type: ignore[assignment]
     later: Any

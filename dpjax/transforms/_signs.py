@@ -28,6 +28,7 @@ class PackedSigns:
 
     Raises:
       ValueError: If the words have another width than `dim` asks for.
+      TypeError: If `dim` is not an integer.
 
     Example:
       >>> import jax.numpy as jnp
@@ -46,7 +47,14 @@ class PackedSigns:
 
     @classmethod
     def pack(cls, signs: ArrayLike) -> "PackedSigns":
-        """Packs a matrix `[n, p]`: entries > 0 become +1, all others -1."""
+        """Packs a matrix of signs.
+
+        Args:
+          signs: `[n, p]`; entries > 0 become +1, all others -1.
+
+        Returns:
+          The same, at a bit an entry.
+        """
         signs = jnp.asarray(signs)
         n, dim = signs.shape
         width = -(-dim // _WORD)

@@ -65,9 +65,9 @@ def smooth_zeroth_order(
         about a million numbers.
 
     Returns:
-      A `ZerothOrder`: `coordinates(params, batch, key=key)` `[B, m]` and `gradient(v, params,
-      key=key)`, for shared directions; and, called as `oracle(params, batch, key=key)`, a
-      per-example tree, leaves `[B, *p]`.
+      A `ZerothOrder`: `coordinates(params, batch, key=key)` `[B, m]` and
+      `gradient(v, params, key=key)`, for shared directions; and a per-example tree, leaves
+      `[B, *p]`, when called as `oracle(params, batch, key=key)`.
 
     Raises:
       TypeError: If a number is no integer; later, if the key is missing or not typed, or a leaf of

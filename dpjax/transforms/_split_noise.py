@@ -19,7 +19,11 @@ from dpjax.transforms._strategy import (
 
 
 class SplitNoiseState(NamedTuple):
-    """State of `SplitNoise`: the number of steps so far, `[]` int32 (*public*)."""
+    """State of `SplitNoise`.
+
+    Attributes:
+      count: Number of steps so far, `[]` int32 (*public*).
+    """
 
     count: jax.Array  # type: ignore[assignment]
 
@@ -95,7 +99,7 @@ class SplitNoise(GaussianStrategy):
         return noise, SplitNoiseState(state.count + 1)
 
     def variance(self, scale: ArrayLike, count: ArrayLike) -> jax.Array:
-        """Of a coordinate of the increment after `count` steps; may be traced."""
+        """Of a coordinate of the increment after `count` steps, for `scale` `[]`; may be traced."""
         dtype = jnp.result_type(float)
         return jnp.square(jnp.asarray(scale, dtype)) / jnp.asarray(self.shares, dtype)[count]
 
@@ -106,5 +110,12 @@ class SplitNoise(GaussianStrategy):
 
 
 def is_every_step(strategy: Any) -> bool:
-    """Whether a strategy's guarantee holds for records that take part in every step."""
+    """Whether a strategy's guarantee holds for records that take part in every step.
+
+    Args:
+      strategy: A `NoiseStrategy`, or what may stand in its place.
+
+    Returns:
+      True if it says so of itself, by `every_step`.
+    """
     return getattr(strategy, "every_step", False) is True

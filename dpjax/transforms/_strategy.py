@@ -43,7 +43,7 @@ class NoiseStrategy(Protocol):
         """
 
     def noise(self, key: jax.Array, like: PyTree) -> PyTree:
-        """Standard noise, iid over calls with different keys, in at least float32."""
+        """Standard noise in the shapes of `like`, iid over keys, in at least float32."""
 
     def event(
         self, noise_multiplier: float, relation: RelationLike = "add_or_remove_one"
@@ -51,7 +51,7 @@ class NoiseStrategy(Protocol):
         """The event of a whole run in which each record takes part in one step."""
 
     def prefix_stddev(self, scales: ArrayLike | None = None) -> np.ndarray:
-        r"""Standard deviation of a coordinate of $\gamma_t$ for these scales, `[T]` float64."""
+        r"""Deviation of a coordinate of $\gamma_t$, `[T]` float64, for `scales` `[T]` or all 1."""
 
 
 def standard_normal(key: jax.Array, like: PyTree) -> PyTree:

@@ -69,6 +69,7 @@ def strongly_convex_descent(
     Raises:
       ValueError: If `strong_convexity` is not positive and finite, or the form unknown; at
         `update`, if `params`, `weight`, `total_weight` or `average` is missing.
+      TypeError: If `strong_convexity` is not a number.
 
     Example:
       >>> import dpjax, jax.numpy as jnp, optax

@@ -37,6 +37,10 @@ class ZerothOrder:
       num_directions: m.
       directions: `"shared"` or `"record"`.
       chunk_size: Directions that coexist, at most; None for a default.
+
+    Raises:
+      TypeError: If `num_directions` or `chunk_size` is not an integer.
+      ValueError: If a number is outside its bound, or `directions` unknown.
     """
 
     losses: Callable[[PyTree, PyTree], jax.Array]

@@ -1,0 +1,232 @@
+"""Private synthetic tables, as an estimator of scikit-learn."""
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from sklearn.base import BaseEstimator
+from sklearn.utils.validation import check_is_fitted
+
+from dpjax.core import check_int
+from dpjax.privacy import Budget
+from dpjax.queries import Domain, Marginals
+from dpjax.sklearn._public import default_delta, public_size
+from dpjax.sklearn._seeds import key_for
+from dpjax.solvers import release
+
+
+class PrivateSynthesizer(BaseEstimator):
+    r"""Learns a table's distribution from private answers to a workload, and samples from it.
+
+    `dpjax.release` with the interface of scikit-learn's density estimators.
+
+    Guarantee: (`epsilon`, `delta`) for what a fit leaves: `guarantee_` is that of the method that
+    ran. Public are all arguments of the constructor, first of all the domain, and under
+    replace-one, the default, the number of records. Samples are post-processing: as many as wanted
+    cost nothing more. `score` is not private.
+
+    | input | effect |
+    | --- | --- |
+    | a value outside the domain | ValueError that names its column, before anything runs |
+    | columns that the domain lacks | left out |
+
+    Args:
+      domain: A `dpjax.queries.Domain`, or what makes one: for each attribute, by name, its labels
+        or its number of codes. Required (*public*).
+      epsilon: > 0; `math.inf` adds no noise (*public*).
+      delta: In (0, 1); None: $n^{-3/2}$, at most 1e-5, of the public number n (*public*).
+      workload: What is measured and should be right: `"all_1way"`, `"all_2way"`, ... for all
+        marginal tables of so many attributes; the cliques of `Marginals`, a sequence of tuples of
+        names; or a workload over the domain (*public*).
+      method: As of `dpjax.release`.
+      method_options: Other arguments of the method's `for_budget`, by name; none with `"auto"`.
+      relation: `"replace_one"`, or `"add_or_remove_one"` with `num_records` (*public*).
+      num_records: *Public* number, near that of the rows, by which counts are divided; None: that
+        of the rows, which is public under replace-one only.
+      random_state: As of `FairLogisticRegression` (*secret*).
+
+    Attributes:
+      release_: The `dpjax.solvers.Release`: answers, their error bars, log probabilities, method.
+      domain_: The `Domain`.
+      workload_: The workload.
+      guarantee_: A `dpjax.Guarantee`.
+      delta_: The delta asked for, or the default.
+      epsilon_: `guarantee_.epsilon(delta_)`, at most `epsilon`.
+      n_features_in_: Number of attributes.
+      feature_names_in_: The domain's attributes, where `X` had named columns.
+
+    Example:
+      >>> import numpy as np, dpjax.sklearn
+      >>> table = {"sex": np.repeat(["F", "M"], 500), "age": np.arange(1000) % 4}
+      >>> model = dpjax.sklearn.PrivateSynthesizer(
+      ...     {"sex": ["F", "M"], "age": 4}, workload="all_2way").fit(table)
+      >>> synthetic = model.sample(10)
+      >>> sorted(synthetic), set(synthetic["sex"].tolist()) <= {"F", "M"}, model.epsilon_ <= 1
+      (['age', 'sex'], True, True)
+    """
+
+    feature_names_in_: np.ndarray
+
+    def __init__(
+        self,
+        domain: Any = None,
+        *,
+        epsilon: float = 1.0,
+        delta: float | None = None,
+        workload: Any = "all_3way",
+        method: str = "auto",
+        method_options: dict[str, Any] | None = None,
+        relation: str = "replace_one",
+        num_records: int | None = None,
+        random_state: Any = None,
+    ) -> None:
+        self.domain = domain
+        self.epsilon = epsilon
+        self.delta = delta
+        self.workload = workload
+        self.method = method
+        self.method_options = method_options
+        self.relation = relation
+        self.num_records = num_records
+        self.random_state = random_state
+
+    def fit(self, X: Any, y: Any = None) -> "PrivateSynthesizer":
+        """Measures the workload on a table, once, for the whole budget.
+
+        Args:
+          X: Codes `[n, A]`, columns by name, or a data frame (*secret*).
+          y: Ignored; a label is one of the attributes.
+
+        Returns:
+          The estimator.
+
+        Raises:
+          TypeError: If `X` is no table, or domain or workload are of a wrong kind.
+          ValueError: If there is no domain, a parameter is outside its bound, or a record outside
+            the domain.
+        """
+        del y
+        if self.domain is None:
+            raise ValueError("domain is required: the values that each attribute may take, public")
+        domain = self.domain if isinstance(self.domain, Domain) else Domain(self.domain)
+        workload = _workload(self.workload, domain)
+        codes = domain.encode(X)
+        size = public_size(self.num_records, self.relation, len(codes))
+        delta = default_delta(size) if self.delta is None else self.delta
+        public = {**self.get_params(), "random_state": None, "n": size}
+        self.release_ = release(
+            workload,
+            codes,
+            Budget(self.epsilon, delta, self.relation),
+            key=key_for(self.random_state, type(self).__name__, public, codes),
+            method=self.method,
+            num_records=size,
+            progress=False,
+            **(self.method_options or {}),
+        )
+        self.domain_, self.workload_ = domain, workload
+        self.guarantee_, self.delta_ = self.release_.guarantee, delta
+        self.epsilon_ = self.guarantee_.epsilon(delta)
+        self.n_features_in_ = len(domain.attributes)
+        self._size, self._container = size, _container(X)
+        if hasattr(self, "feature_names_in_"):
+            del self.feature_names_in_
+        if self._container is not None:
+            self.feature_names_in_ = np.array(domain.attributes, object)
+        return self
+
+    def sample(
+        self, n_samples: int | None = None, *, systematic: bool = False, random_state: Any = None
+    ) -> Any:
+        """Synthetic records, in the kind of container that was fitted.
+
+        Args:
+          n_samples: How many; None: the public number of records.
+          systematic: Whether each cell gets its expected number of records, rounded up or down;
+            else records are independent.
+          random_state: None, an integer, a `RandomState` or a `Generator`.
+
+        Returns:
+          Codes `[n, A]` int32; columns by name; or a data frame of the class that was fitted. They
+          hold the domain's attributes, in its order, with their labels if columns have names.
+
+        Raises:
+          TypeError: If `n_samples` is not an integer.
+          ValueError: If `n_samples` < 1.
+        """
+        check_is_fitted(self)
+        n_samples = self._size if n_samples is None else n_samples
+        check_int("n_samples", n_samples, minimum=1)
+        key = key_for(random_state, "sample", n_samples, systematic)
+        codes = np.asarray(self.release_.sample(key, n_samples, systematic=systematic))
+        if self._container is None:
+            return codes
+        columns = self.release_.decode(codes)
+        return columns if self._container is dict else self._container(columns)
+
+    def answers(self, workload: Any = None) -> jax.Array:
+        """Answers of the learned distribution: post-processing.
+
+        Args:
+          workload: As of the constructor; None for the one that was measured, whose answers are
+            those released.
+
+        Returns:
+          Shares of the records, `[m]`.
+        """
+        check_is_fitted(self)
+        if workload is None:
+            return self.release_.answers
+        return _workload(workload, self.domain_).answers(jnp.exp(self.release_.log_probs))
+
+    def score(self, X: Any, y: Any = None) -> float:
+        """Minus the largest error of the released answers on these records. **Not private**.
+
+        Args:
+          X: Records, as for `fit`.
+          y: Ignored.
+
+        Returns:
+          A number in [-1, 0], higher is better.
+        """
+        del y
+        check_is_fitted(self)
+        true = self.workload_.answers_of_records(self.domain_.encode(X))
+        return -float(jnp.max(jnp.abs(self.release_.answers - true)))
+
+    def __sklearn_tags__(self) -> Any:
+        """Tables of categories, numbers or text, rather than numbers of any kind."""
+        tags = super().__sklearn_tags__()
+        tags.input_tags.two_d_array = False
+        tags.input_tags.categorical = True
+        tags.input_tags.string = True
+        return tags
+
+
+def _workload(workload: Any, domain: Domain) -> Any:
+    """A workload over the domain, from what a user may write for one."""
+    if isinstance(workload, str):
+        found = re.fullmatch(r"all_(\d+)way", workload)
+        if found is None:
+            raise ValueError(f"workload must be like 'all_3way', got {workload!r}")
+        return Marginals.all_kway(domain, int(found[1]))
+    if isinstance(workload, list | tuple):
+        return Marginals(domain, tuple(tuple(clique) for clique in workload))
+    if getattr(workload, "domain", None) != domain:
+        raise ValueError(
+            "workload must be over the domain: 'all_3way', cliques, or a workload made with it, "
+            f"got {type(workload).__name__}"
+        )
+    return workload
+
+
+def _container(table: Any) -> Any:
+    """What makes a table like this from columns by name; None for an array of codes."""
+    if isinstance(table, np.ndarray):
+        return None if table.dtype.names is None else dict
+    if isinstance(table, Mapping):
+        return dict
+    return type(table) if hasattr(table, "columns") else None

@@ -1,0 +1,72 @@
+"""What must be public, and the warning where it is read from the data instead."""
+
+import warnings
+from typing import Any
+
+import numpy as np
+from jax.typing import ArrayLike
+
+from dpjax.core import check_choice, check_int
+
+RELATIONS = ("replace_one", "add_or_remove_one")
+
+
+class PrivacyWarning(UserWarning):
+    """Something that the guarantee takes to be public was read from the data."""
+
+
+def public_codes(name: str, values: np.ndarray, public: ArrayLike | None) -> tuple[Any, np.ndarray]:
+    """The distinct values, sorted, and each record's code among them.
+
+    Args:
+      name: Of the argument that says which values there are.
+      values: One a record, `[n]` (*secret*).
+      public: The values that there may be (*public*); None reads them from the data, and warns.
+
+    Returns:
+      The values `[K]` and codes `[n]` int32 (*secret*).
+
+    Raises:
+      ValueError: If a public value is given twice, or a record has another.
+    """
+    if public is None:
+        warnings.warn(
+            f"{name} is None: the values that occur are read from the data, which the guarantee "
+            f"does not cover; pass {name}=, the values that are publicly known",
+            PrivacyWarning,
+            stacklevel=3,
+        )
+        labels, codes = np.unique(values, return_inverse=True)
+        return labels, codes.reshape(-1).astype(np.int32)
+    labels = np.unique(np.asarray(public))
+    if np.shape(public) != labels.shape:
+        raise ValueError(f"{name} must be distinct values of shape [K], got {public!r}")
+    index = {label: code for code, label in enumerate(labels.tolist())}
+    codes = np.array([index.get(value, -1) for value in values.tolist()], np.int32)
+    if np.any(codes < 0):
+        other = values[codes < 0][:1].tolist()[0]
+        raise ValueError(f"{name} must hold every value that occurs: {other!r} is none of {public}")
+    return labels, codes
+
+
+def public_size(num_records: int | None, relation: str, present: int) -> int:
+    """The number of records that the guarantee may use: a public one.
+
+    Raises:
+      ValueError: If the relation is unknown, or keeps the number secret and none is given.
+    """
+    check_choice("relation", relation, RELATIONS)
+    if num_records is None:
+        if relation != "replace_one":
+            raise ValueError(
+                f"num_records is required under {relation}, where the number of records is "
+                "secret: pass a public one"
+            )
+        return present
+    check_int("num_records", num_records, minimum=1)
+    return int(num_records)
+
+
+def default_delta(num_records: int) -> float:
+    """$n^{-3/2}$ of the public size, and at most 1e-5."""
+    return min(1e-5, float(num_records) ** -1.5)

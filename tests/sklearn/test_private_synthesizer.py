@@ -1,0 +1,157 @@
+"""The synthesizer: what it measures, gives back and refuses."""
+
+import math
+import pickle
+
+import numpy as np
+import pytest
+from sklearn.base import clone
+from sklearn.exceptions import NotFittedError
+
+import dpjax
+from dpjax.queries import Domain, Marginals
+from dpjax.sklearn import PrivateSynthesizer
+
+DOMAIN = Domain({"sex": ["F", "M"], "age": 4, "income": ["low", "high"]})
+
+
+class Frame:
+    """As much of a data frame as pandas and polars have in common."""
+
+    def __init__(self, columns):
+        self._columns = dict(columns)
+        self.columns = list(columns)
+
+    def __getitem__(self, name):
+        return self._columns[name]
+
+
+@pytest.fixture
+def codes(rng):
+    sex = rng.integers(0, 2, 5000)
+    age = rng.integers(0, 4, 5000)
+    return np.stack([sex, age, (sex + age > rng.integers(1, 4, 5000)).astype(int)], axis=1)
+
+
+@pytest.fixture
+def model():
+    return PrivateSynthesizer(DOMAIN, workload="all_2way", random_state=0)
+
+
+def test_answers_are_near_the_truth_within_the_budget(codes, model):
+    model.fit(codes)
+    assert 0.9 < model.epsilon_ <= 1.0
+    assert model.epsilon_ == model.guarantee_.epsilon(model.delta_)
+    assert model.guarantee_.relation.name == "REPLACE_ONE"
+    assert -0.02 < model.score(codes) < 0
+    true = np.asarray(Marginals.all_kway(DOMAIN, 2).answers_of_records(codes))
+    np.testing.assert_allclose(model.answers(), true, atol=0.02)
+    assert -model.score(codes) == pytest.approx(float(np.max(np.abs(model.answers() - true))))
+
+
+def test_other_workloads_are_answered_by_the_learned_distribution(codes, model):
+    model.fit(codes)
+    cliques = [("age",), ("sex", "income")]
+    true = Marginals(DOMAIN, cliques).answers_of_records(codes)
+    np.testing.assert_allclose(model.answers(cliques), true, atol=0.02)
+    one = Marginals.all_kway(DOMAIN, 1)
+    np.testing.assert_array_equal(model.answers(one), model.answers("all_1way"))
+
+
+def test_the_guarantee_is_that_of_release(codes, key):
+    workload = Marginals.all_kway(DOMAIN, 2)
+    model = PrivateSynthesizer(DOMAIN, delta=1e-6, workload=workload).fit(codes)
+    released = dpjax.release(workload, codes, dpjax.Budget(1.0, 1e-6), key=key)
+    assert model.guarantee_ == released.guarantee
+
+
+def test_samples_come_in_the_container_that_was_fitted(codes, model):
+    systematic = model.fit(codes).sample(5000, systematic=True, random_state=1)
+    assert (systematic.shape, systematic.dtype) == ((5000, 3), np.int32)
+    true = Marginals.all_kway(DOMAIN, 2).answers_of_records(codes)
+    answers = Marginals.all_kway(DOMAIN, 2).answers_of_records(systematic)
+    np.testing.assert_allclose(answers, true, atol=0.02)
+    assert not hasattr(model, "feature_names_in_")
+
+    columns = DOMAIN.decode(codes)
+    sample = model.fit({"other": np.zeros(5000), **columns}).sample(20)
+    assert type(sample) is dict
+    assert {name: set(column) <= set(columns[name]) for name, column in sample.items()} == {
+        "sex": True,
+        "age": True,
+        "income": True,
+    }
+    assert model.feature_names_in_.tolist() == ["sex", "age", "income"]
+
+    frame = model.fit(Frame(columns)).sample(20)
+    assert type(frame) is Frame
+    assert frame.columns == ["sex", "age", "income"]
+
+
+def test_samples_repeat_by_seed_only_and_default_to_the_public_number(codes, model):
+    model.set_params(num_records=4000).fit(codes[:4000])
+    assert len(model.sample()) == 4000
+    np.testing.assert_array_equal(
+        model.sample(50, random_state=1), model.sample(50, random_state=1)
+    )
+    assert np.any(model.sample(50) != model.sample(50))
+
+
+def test_under_add_or_remove_the_number_is_an_argument(codes):
+    model = PrivateSynthesizer(DOMAIN, workload="all_1way", relation="add_or_remove_one")
+    with pytest.raises(ValueError, match="num_records is required"):
+        model.fit(codes)
+    model.set_params(num_records=4000).fit(codes)  # near it: no bound
+    assert model.guarantee_.relation.name == "ADD_OR_REMOVE_ONE"
+    assert 0.9 < model.epsilon_ <= 1.0
+    assert len(model.sample()) == 4000
+
+
+def test_a_seed_gives_other_noise_for_other_records(codes, model):
+    again = clone(model).fit(codes).answers()
+    np.testing.assert_array_equal(again, model.fit(codes).answers())
+    codes[0] = 1 - codes[0] % 2
+    other = model.fit(codes).answers()
+    assert np.mean(np.abs(other - again) > 1 / 5000) > 0.5
+
+
+@pytest.mark.parametrize(
+    ("parameters", "message"),
+    [
+        ({"domain": None}, "domain is required"),
+        ({"domain": {"sex": 2, "age": 4}}, r"shape \[n, 2\]"),
+        ({"domain": {"sex": 2, "age": 3, "income": 2}}, "column 'age' must hold"),
+        ({"workload": "3way"}, "workload must be like 'all_3way'"),
+        ({"workload": "all_4way"}, "k must be <= 3 attributes"),
+        ({"workload": Marginals.all_kway(Domain({"sex": 2}), 1)}, "workload must be over the dom"),
+        ({"epsilon": -1.0}, "epsilon must be > 0"),
+        ({"num_records": 0}, "num_records must be >= 1"),
+        ({"method": "other"}, "method must be one of"),
+    ],
+)
+def test_what_is_out_of_bounds_is_refused_with_its_name(codes, model, parameters, message):
+    with pytest.raises(ValueError, match=message):
+        model.set_params(**parameters).fit(codes)
+
+
+def test_methods_and_their_options_pass_through(codes, model):
+    model.set_params(method="mwem", method_options={"steps": 3}).fit(codes)
+    assert model.release_.method == "mwem"
+    assert model.epsilon_ <= 1.0
+
+
+def test_no_noise_is_said_to_be_no_privacy(codes, model):
+    model.set_params(epsilon=math.inf).fit(codes)
+    assert model.epsilon_ == math.inf
+    assert model.score(codes) == pytest.approx(0, abs=1e-5)
+
+
+def test_fitted_models_survive_pickling(codes, model):
+    with pytest.raises(NotFittedError):
+        model.sample(3)
+    model.fit(DOMAIN.decode(codes))
+    again = pickle.loads(pickle.dumps(model))
+    np.testing.assert_array_equal(again.answers(), model.answers())
+    left, right = again.sample(9, random_state=2), model.sample(9, random_state=2)
+    assert {n: c.tolist() for n, c in left.items()} == {n: c.tolist() for n, c in right.items()}
+    assert again.guarantee_ == model.guarantee_
