@@ -30,9 +30,9 @@ DENSE_GAME = 300  # strategies up to which matrices of all records are held
 
 
 def run(*, fast: bool, data: Path | None) -> dict[str, Any]:
-    """Points of both problems; `fast` takes two small dimensions and 2000 records."""
+    """Points of both problems; `fast` takes two small dimensions and 1000 records."""
     del data
-    dims, n, seeds = ((64, 256), 2_000, 2) if fast else (DIMS, NUM_RECORDS, SEEDS)
+    dims, n, seeds = ((16, 64), 1_000, 1) if fast else (DIMS, NUM_RECORDS, SEEDS)
     points = []
     for dim in dims:
         points += _regression(dim, n, seeds)

@@ -138,7 +138,8 @@ class OnlineToBatch:
       estimate_weights: j; None for 0 with `FullBatch`, else k (static).
       clip: `"centred"`, for convex losses in l2: the change of a gradient is clipped around its
         middle, (H/2)(x_t - x_{t-1}); `"plain"`, around 0; `"whole"`: all of a record's
-        $\delta_t$, at $G \theta_t / t$ (static).
+        $\delta_t$, at $G \theta_t / t$, about half of what G allows, which is a bias that does
+        not fall with the number of records (static).
       norm: Of gradients: `"l2"`, or `"linf"` with displacements in l1, for simplices and l1 balls;
         Gaussian noise is then sqrt(d) times as large (static).
       microbatch_size: Records whose gradients coexist; None for up to 65,536 (static).
