@@ -12,6 +12,7 @@ pyproject.toml has a `Repository` among its URLs, to that notebook at the tag of
 """
 
 import argparse
+import importlib.metadata
 import os
 import time
 import tomllib
@@ -34,7 +35,8 @@ def badge_link(source: Path) -> str:
     if not repository.startswith("https://github.com/"):
         return COLAB
     path = repository.removeprefix("https://github.com/").rstrip("/")
-    return f"{COLAB}github/{path}/blob/v{project['version']}/notebooks/{source.stem}.ipynb"
+    version = importlib.metadata.version(project["name"])
+    return f"{COLAB}github/{path}/blob/v{version}/notebooks/{source.stem}.ipynb"
 
 
 def render(source: Path) -> str:

@@ -3,13 +3,17 @@
 import gc
 import os
 import sys
+from importlib.metadata import version
 
 # read when XLA starts; most programs here run once on tiny arrays, and compiling is all their cost
 os.environ["XLA_FLAGS"] = " ".join(
     [
         "--xla_backend_optimization_level=0",
         "--xla_llvm_disable_expensive_passes=true",
-        "--xla_cpu_use_fusion_emitters=false",
+        # gone from jaxlib 0.11.1 on, whose XLA stops at a flag that it does not know
+        "--xla_cpu_use_fusion_emitters=false"
+        if tuple(map(int, version("jaxlib").split(".")[:3])) < (0, 11, 1)
+        else "",
         "--xla_cpu_parallel_codegen_split_count=1",
         # one core for each worker
         f"--xla_cpu_multi_thread_eigen={'PYTEST_XDIST_WORKER' not in os.environ}".lower(),
@@ -38,6 +42,9 @@ _of_workers = pytest.StashKey[list[tuple[int, float]]]()
 _THIRD_PARTY_NOISE: tuple[str, ...] = (
     # SLSQP of scipy 1.13, whose steps pass a bound by a rounding; scipy clips them itself
     "ignore:Values in x were outside bounds:RuntimeWarning:scipy.optimize._slsqp_py",
+    # matplotlib 3.9 uses names that pyparsing 3.3 renamed
+    "ignore:.* deprecated - use:DeprecationWarning:matplotlib._fontconfig_pattern",
+    "ignore:.* deprecated - use:DeprecationWarning:matplotlib._mathtext",
 )
 
 

@@ -126,7 +126,11 @@ def _apply(equation: Any, inputs: list[Any], found: list[Any]) -> list[Any]:
 
 
 def _apply_scan(params: Any, inputs: list[Any], found: list[Any]) -> list[Any]:
-    closed, num_consts, num_carry = params["jaxpr"], params["num_consts"], params["num_carry"]
+    closed = params["jaxpr"]
+    if "ft_in" in params:  # jax 0.12 and later
+        num_consts, num_carry, _ = map(len, params["ft_in"].unpack())
+    else:
+        num_consts, num_carry = params["num_consts"], params["num_carry"]
     consts, carry = inputs[:num_consts], inputs[num_consts : num_consts + num_carry]
 
     def body(carry: Any, xs: Any) -> Any:

@@ -11,11 +11,15 @@ from pathlib import Path
 
 import jax
 
+from dpjax.testing._trees import QUICK
+
 PROGRAM = Path(__file__).with_name("one_host.py")
-XLA_FLAGS = (
-    "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true "
-    "--xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1 "
-    "--xla_cpu_multi_thread_eigen=false --xla_force_host_platform_device_count={}"
+XLA_FLAGS = " ".join(
+    [
+        *(f"--{name}={value}".lower() for name, value in QUICK.items()),
+        "--xla_cpu_parallel_codegen_split_count=1 --xla_cpu_multi_thread_eigen=false",
+        "--xla_force_host_platform_device_count={}",
+    ]
 )
 
 

@@ -9,12 +9,13 @@ import dpjax
 from dpjax import problems
 from dpjax.sampling import PoissonSampler
 from dpjax.solvers import DPSGD, RateConstrainedSGDA
+from dpjax.testing._trees import QUICK
 
 # long runs, where conftest's quick compiling would not pay
 OPTIMISED = {
     "xla_backend_optimization_level": 3,
     "xla_llvm_disable_expensive_passes": False,
-    "xla_cpu_use_fusion_emitters": True,
+    **{name: True for name in QUICK if name == "xla_cpu_use_fusion_emitters"},
 }
 
 
