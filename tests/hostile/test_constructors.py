@@ -24,8 +24,8 @@ _PACKAGES = (
 _NO_ROW = {
     "chain, seeded": "take transformations and a key: test_keys",
     "solve": "takes data: test_hostile_input, test_data",
-    "check_between, check_choice, check_finite, check_int, check_key, check_nonnegative": "checks",
-    "check_positive, check_probability, check_rate, check_scalar, check_shape": "checks",
+    "check_between, check_choice, check_finite, check_int, check_key, check_mask": "checks",
+    "check_nonnegative, check_positive, check_probability, check_rate, check_scalar, check_shape": "checks",
     "many_devices": "takes nothing",
     "is_traced, static_field, register_dataclass, wide, UnknownGuarantee": "take no number",
     "PyTree, RelationLike, Transform, Aggregator": "types",
