@@ -30,7 +30,7 @@ committed run. From the root of a checkout:
 pip install -e '.[bench,peers]'      # without peers, other libraries' rows are left out
 python -m benchmarks list            # the studies
 python -m benchmarks run STUDY       # one of them, or all: JSON and plot under benchmarks/results/
-python -m benchmarks run STUDY --fast          # the same code at small sizes, in seconds
+python -m benchmarks run STUDY --fast          # the same code at small sizes, in a minute
 python -m benchmarks run STUDY --data DIR      # where data files that are not embedded lie
 python -m benchmarks plot                      # plots again, from the JSON
 python -m benchmarks compare A.json B.json     # what is slower or worse in B; see its --help

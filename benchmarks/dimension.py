@@ -135,7 +135,7 @@ def _point(problem: str, method: str, dim: int, errors: list[float]) -> dict[str
         "method": method,
         "dim": dim,
         "mean": mean,
-        "std": float(np.std(errors, ddof=1)),
+        "std": float(np.std(errors, ddof=1)) if len(errors) > 1 else None,
     }
 
 

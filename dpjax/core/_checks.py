@@ -145,6 +145,9 @@ def _real(value: Any) -> bool:
 
 
 def _shown(value: Any) -> str:
+    # arrays may be records, which messages end up in logs with
+    if np.shape(value):
+        return f"{type(value).__name__} of shape {list(np.shape(value))}"
     return f"{value!r} of type {type(value).__name__}"
 
 
@@ -161,7 +164,7 @@ def check_int(name: str, value: Any, *, minimum: int) -> None:
       ValueError: If it is smaller.
     """
     if isinstance(value, bool) or not isinstance(value, int | np.integer):
-        raise TypeError(f"{name} must be an integer, got {value!r} of type {type(value).__name__}")
+        raise TypeError(f"{name} must be an integer, got {_shown(value)}")
     if value < minimum:
         raise ValueError(f"{name} must be >= {minimum}, got {value}")
 
@@ -248,7 +251,17 @@ def check_mask(mask: Any, num: int) -> jax.Array:
       TypeError: If it holds other things than bools.
       ValueError: If it has another shape.
     """
-    check_shape("mask", mask, (num,))
+    if mask is None:
+        raise TypeError(
+            "mask is required: the one that sampler.batch returned, or jnp.ones(B, bool) if every "
+            "row is a record that takes part"
+        )
+    if np.shape(mask) != (num,):
+        raise ValueError(
+            f"mask must have shape [{num}], an entry for each row of per_example, got "
+            f"{list(np.shape(mask))}; a mean gradient has no rows, "
+            "jax.vmap(jax.grad(loss), (None, 0)) gives one for each record"
+        )
     array = jnp.asarray(mask)
     if array.dtype != bool:
         raise TypeError(f"mask must be of type bool, got {array.dtype}")
@@ -273,7 +286,12 @@ def check_key(name: str, key: Any) -> jax.Array:
         raise TypeError(f"{name} is required: pass {name}=jax.random.key(seed)")
     if not (hasattr(key, "dtype") and jax.dtypes.issubdtype(key.dtype, jax.dtypes.prng_key)):
         got = type(key).__name__ + (f" of {key.dtype}" if hasattr(key, "dtype") else "")
-        raise TypeError(f"{name} must be a typed key from jax.random.key(seed), got {got}")
+        raise TypeError(
+            f"{name} must be a typed key from jax.random.key(seed), got {got} (PRNGKey makes such; "
+            "jax.random.wrap_key_data takes them)"
+            if getattr(key, "dtype", None) == np.uint32
+            else f"{name} must be a typed key from jax.random.key(seed), got {got}"
+        )
     if str(jax.random.key_impl(key)) == "unsafe_rbg":
         raise ValueError(
             f"{name} must be of a generator whose fold_in is one-way, got unsafe_rbg, in which "

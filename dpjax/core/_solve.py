@@ -90,8 +90,8 @@ def solve(
       ask `solver.guarantee()` of each solver outside.
 
     Raises:
-      TypeError: If the key is missing or not typed, data hold other things than real numbers, or
-        `checkpoint` is used under `jit` or `vmap`.
+      TypeError: If the key is missing or not typed, `solver` is none, data hold other things than
+        real numbers, or `checkpoint` is used under `jit` or `vmap`.
       ValueError: If leading axes differ, data lie outside the problem's or sampler's domain, or
         `checkpoint` belongs to another run, or processes make different calls.
       RuntimeError: If another process has `checkpoint` open.
@@ -108,6 +108,11 @@ def solve(
       True
     """
     check_key("key", key)
+    if not hasattr(solver, "sampler"):
+        raise TypeError(
+            "solver must come first, in solve(solver, problem, data, key=key), got "
+            f"{type(solver).__name__}"
+        )
     data = data if isinstance(data, Records) else Records(data, num_rows(data))
     if num_rows(data.arrays) < data.num_records:
         raise ValueError(

@@ -201,12 +201,13 @@ class Marginals(CellRecords):
           clique: Its attributes, in any order.
 
         Returns:
-          The table, its axes in the domain's order.
+          The table, its axes in the order of `clique`.
 
         Raises:
           ValueError: If the clique is none of these, or `answers` has another shape.
         """
         check_shape("answers", answers, (self.num_queries,))
+        clique = tuple(clique)
         axes = self.domain.axes(clique)
         if axes not in self._axes:
             shown = list(self.cliques[:_SHOWN])
@@ -217,7 +218,9 @@ class Marginals(CellRecords):
             )
         which = self._axes.index(axes)
         block = jnp.asarray(answers)[self.offsets[which] :][: self.sizes[which]]
-        return block.reshape([self.domain.shape[a] for a in axes])
+        stored = [self.domain.attributes[a] for a in axes]
+        table = block.reshape([self.domain.shape[a] for a in axes])
+        return jnp.transpose(table, [stored.index(name) for name in clique])
 
     def sensitivity(self, relation: RelationLike) -> QuerySensitivity:
         r"""How far one record moves the counts of the tables.

@@ -87,11 +87,12 @@ def clip_by_norm(max_norm: ArrayLike, norm: str = "l2") -> Aggregator:
         state: optax.EmptyState,
         params: PyTree = None,
         *,
-        mask: jax.Array,
+        mask: jax.Array | None = None,
         key: jax.Array | None = None,
         **extra: Any,
     ) -> tuple[PyTree, optax.EmptyState]:
         del params, key, extra
+        _check_rows(per_example)
         scale = clip_scale(per_example, mask, max_norm, norm)
         return jax.tree.map(lambda g: weighted_sum(g, scale), per_example, is_leaf=is_outer), state
 
@@ -103,7 +104,16 @@ def clip_by_norm(max_norm: ArrayLike, norm: str = "l2") -> Aggregator:
     return Aggregator(init, update, sensitivity)
 
 
-def clip_scale(per_example: PyTree, mask: jax.Array, max_norm: ArrayLike, norm: str) -> jax.Array:
+def _check_rows(per_example: PyTree) -> None:
+    shapes = [list(jnp.shape(leaf)) for leaf in jax.tree.leaves(per_example)]
+    if len({tuple(shape[:1]) for shape in shapes}) != 1 or not shapes[0]:
+        raise ValueError(
+            f"per_example must have one leading axis in all leaves, a row for each record, got "
+            f"shapes {shapes}; a mean gradient has none, jax.vmap(jax.grad(loss), (None, 0)) has"
+        )
+
+
+def clip_scale(per_example: PyTree, mask: Any, max_norm: ArrayLike, norm: str) -> jax.Array:
     """The factors by which clipping multiplies each example; 0 for those left out.
 
     Args:

@@ -25,9 +25,11 @@ class AddNoiseState(NamedTuple):
 def add_gaussian(stddev: ArrayLike) -> Transform:
     r"""Adds independent Gaussian noise to every coordinate: $g + \sigma\,\mathcal N(0, I)$.
 
-    Guarantee: with updates of l2 sensitivity $\Delta$, `GaussianDpEvent(stddev / Delta)` for each
-    call; ask the aggregator for $\Delta$ (`clip.sensitivity(relation)`).  Idealised in one respect:
-    the noise is a floating-point normal, whose float32 form has no values beyond 5.5 deviations.
+    Guarantee: with updates of l2 sensitivity $\Delta$ under add-or-remove-one,
+    `GaussianDpEvent(stddev / Delta)` for each call, under every relation: accountants double the
+    sensitivity for replace-one themselves. Ask the aggregator for $\Delta$,
+    `clip.sensitivity("add_or_remove_one")`. Idealised in one respect: the noise is a floating-point
+    normal, whose float32 form has no values beyond 5.5 deviations.
 
     Noise is drawn in at least float32 and cast back, so structure, shapes and dtypes are kept. The
     draw depends on the key, on the number of calls so far (the state) and on the leaf: two noises
@@ -58,9 +60,10 @@ def add_gaussian(stddev: ArrayLike) -> Transform:
 def add_laplace(scale: ArrayLike) -> Transform:
     r"""Adds independent Laplace noise to every coordinate, density $e^{-|x|/b} / (2b)$.
 
-    Guarantee: with updates of **l1** sensitivity $\Delta$, `LaplaceDpEvent(scale / Delta)` for each
-    call, which is pure $\Delta/b$-DP. The exponential part is built from 64 random bits for its
-    exponent, so its tail reaches 44 scales, where a float32 inverse CDF would end at 16.
+    Guarantee: with updates of **l1** sensitivity $\Delta$ under add-or-remove-one,
+    `LaplaceDpEvent(scale / Delta)` for each call, which is pure $\Delta/b$-DP. The exponential part
+    is built from 64 random bits for its exponent, so its tail reaches 44 scales, where a float32
+    inverse CDF would end at 16.
 
     Args:
       scale: Scale $b \ge 0$ in units of the updates (*public*); the standard deviation is

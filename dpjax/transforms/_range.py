@@ -98,7 +98,7 @@ def clip_by_range(bound: ArrayLike, domain: Domain) -> Aggregator:
         state: optax.EmptyState,
         params: PyTree = None,
         *,
-        mask: jax.Array,
+        mask: jax.Array | None = None,
         key: jax.Array | None = None,
         **extra: Any,
     ) -> tuple[PyTree, optax.EmptyState]:
@@ -116,7 +116,7 @@ def clip_by_range(bound: ArrayLike, domain: Domain) -> Aggregator:
     return Aggregator(init, update, sensitivity)
 
 
-def _clipped_sum(leaf: Any, mask: jax.Array, bound: ArrayLike, domain: Domain) -> jax.Array:
+def _clipped_sum(leaf: Any, mask: Any, bound: ArrayLike, domain: Domain) -> jax.Array:
     rows = leaf.left if is_outer(leaf) else leaf
     rows = rows if isinstance(rows, PackedSigns) else jnp.asarray(rows)
     check_shape("per_example", rows, (None, domain.dim))
@@ -130,7 +130,7 @@ def _clipped_sum(leaf: Any, mask: jax.Array, bound: ArrayLike, domain: Domain) -
     return weighted_sum(rows, normal_or_zero(weights))
 
 
-def _scale(spread: jax.Array, reach: jax.Array, mask: jax.Array, bound: ArrayLike) -> jax.Array:
+def _scale(spread: jax.Array, reach: jax.Array, mask: Any, bound: ArrayLike) -> jax.Array:
     """The factors `[B]` by which clipping multiplies each example; 0 for those left out."""
     tiny = jnp.finfo(spread.dtype).tiny
     bound = clipping_bound(bound, spread.dtype)  # a traced one may be negative

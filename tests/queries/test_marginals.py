@@ -86,8 +86,9 @@ def test_blocks_of_the_answers(case):
     for i, clique in enumerate(workload.cliques):
         shape = workload.domain.project(clique).shape
         assert workload.sizes[i] == math.prod(shape)
-        table = workload.table(numbers, clique[::-1])
+        table = workload.table(numbers, clique)
         assert table.shape == shape
+        np.testing.assert_array_equal(workload.table(numbers, clique[::-1]), table.T)
         assert int(table.ravel()[0]) == workload.offsets[i]
         parts.append(np.asarray(table).ravel())
         assert set(workload.clique_of[parts[-1]]) == {i}
