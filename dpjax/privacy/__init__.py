@@ -9,6 +9,7 @@ from dpjax.privacy._bounded_range_guarantee import (
     calibrate_bounded_range as calibrate_bounded_range,
 )
 from dpjax.privacy._budget import Budget as Budget
+from dpjax.privacy._budget import check_budget as check_budget
 from dpjax.privacy._budget_exceeded import BudgetExceeded as BudgetExceeded
 from dpjax.privacy._calibrate import calibrate_gaussian as calibrate_gaussian
 from dpjax.privacy._calibrate import calibrate_noise as calibrate_noise

@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+from typing import Any
 
 from dp_accounting import NeighboringRelation
 
@@ -57,3 +58,28 @@ class Budget:
             'REPLACE_ONE'
         """
         return resolve_relation(natural if self.relation is None else self.relation)
+
+
+def check_budget(budget: Any) -> Budget:
+    """Returns the budget, or says that it is none.
+
+    Guarantee: none is given; nothing is released.
+
+    Args:
+      budget: What was given as one (*public*).
+
+    Returns:
+      The budget.
+
+    Raises:
+      TypeError: If it is no `Budget`.
+
+    Example:
+      >>> check_budget(Budget(1.0, 1e-5)).epsilon
+      1.0
+    """
+    if not isinstance(budget, Budget):
+        raise TypeError(
+            f"budget must be a dpjax.Budget(epsilon, delta), got {type(budget).__name__}"
+        )
+    return budget

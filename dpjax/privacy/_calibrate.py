@@ -8,7 +8,7 @@ from dp_accounting import dp_event as dpe
 from scipy import optimize
 
 from dpjax.core._checks import check_finite, check_int, check_nonnegative, check_rate
-from dpjax.privacy._budget import Budget
+from dpjax.privacy._budget import Budget, check_budget
 from dpjax.privacy._guarantee import Guarantee
 from dpjax.privacy._relations import RelationLike, resolve_relation
 
@@ -233,7 +233,7 @@ def max_steps(
 
 
 def _agreed_relation(budget: Budget, relation: RelationLike | None) -> NeighboringRelation:
-    agreed = budget.relation_or("add_or_remove_one" if relation is None else relation)
+    agreed = check_budget(budget).relation_or("add_or_remove_one" if relation is None else relation)
     if relation is not None and resolve_relation(relation) != agreed:
         raise ValueError(
             f"relation must be the budget's, {agreed.name.lower()}, got "

@@ -8,9 +8,9 @@ import jax.numpy as jnp
 
 from dpjax.core import PyTree, check_int, check_key, register_dataclass, static_field
 from dpjax.geometry import log_normalize, sample_vertices
-from dpjax.privacy import Budget, Guarantee
+from dpjax.privacy import Budget, Guarantee, check_budget
 from dpjax.solvers._anytime_plan import output_draws, plan_anytime, refreshes_left, taper_tail
-from dpjax.solvers._vertex_constants import constants_of
+from dpjax.solvers._vertex_constants import check_one_block, constants_of
 from dpjax.solvers._vertex_plan import VertexPlan
 from dpjax.solvers._vertex_solver import VertexSolver
 from dpjax.solvers._vertex_steps import (
@@ -121,6 +121,10 @@ class AnytimeMirrorDescent(VertexSolver):
         Returns:
           The plan, with its bound on the expected excess risk.
 
+        Raises:
+          ValueError: If a value is outside its bound, or the budget cannot be met.
+          TypeError: If `problem` is none over vertices, or `budget` no `Budget`.
+
         Example:
           >>> import dpjax
           >>> ball = dpjax.geometry.L1Ball(100)
@@ -134,7 +138,7 @@ class AnytimeMirrorDescent(VertexSolver):
             constants_of(problem),
             num_records,
             available_rho(budget),
-            influence(budget.relation_or("replace_one")),
+            influence(check_budget(budget).relation_or("replace_one")),
             **choices,
         )
 
@@ -164,6 +168,7 @@ class AnytimeMirrorDescent(VertexSolver):
 
         Raises:
           ValueError: If a value is outside its bound, or the budget cannot be met.
+          TypeError: If `problem` is none over vertices, or `budget` no `Budget`.
 
         Example:
           >>> import dpjax
@@ -173,10 +178,7 @@ class AnytimeMirrorDescent(VertexSolver):
           >>> solver.guarantee().epsilon(1e-6) <= 1.0
           True
         """
-        if len(problem.domains) != 1:
-            raise ValueError(
-                f"problem must have 1 block, got {len(problem.domains)}: use SaddleMirrorDescent"
-            )
+        check_one_block(problem)
         plan = cls.plan(problem, num_records, budget, **choices)
         last = output_draws(plan.steps, plan.num_draws, plan.refresh)
         tail = taper_tail(last, plan.num_draws, plan.refresh)
@@ -188,7 +190,7 @@ class AnytimeMirrorDescent(VertexSolver):
             plan.refresh,
             last,
             assume_bounded,
-            budget.relation_or("replace_one").name.lower(),
+            check_budget(budget).relation_or("replace_one").name.lower(),
         )
 
     def init(self, problem: Any, *, key: jax.Array) -> AnytimeState:

@@ -12,7 +12,7 @@ from dpjax.core import (
     register_dataclass,
     static_field,
 )
-from dpjax.privacy import Budget, Guarantee, calibrate_noise
+from dpjax.privacy import Budget, Guarantee, calibrate_noise, check_budget
 from dpjax.sampling import DisjointPartition, IndependentPartition
 from dpjax.solvers._dpsgd import DPSGD, DPSGDState, with_defaults
 from dpjax.solvers._online_to_batch_checks import check_participation
@@ -103,7 +103,7 @@ class DPFTRL(DPSGD):
         """
         check_int("num_records", num_records, minimum=1)
         check_positive("batch_size", batch_size)
-        relation = budget.relation_or("replace_one").name.lower()
+        relation = check_budget(budget).relation_or("replace_one").name.lower()
         if sampler is None:
             if steps is None:
                 whole = math.isqrt(num_records) if batch_size is None else num_records // batch_size

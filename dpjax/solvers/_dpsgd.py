@@ -21,7 +21,7 @@ from dpjax.core import (
     check_positive,
     register_dataclass,
 )
-from dpjax.privacy import Budget, Guarantee, calibrate_noise
+from dpjax.privacy import Budget, Guarantee, calibrate_noise, check_budget
 from dpjax.sampling import PoissonSampler
 from dpjax.solvers._averaging import AVERAGES, init_average, read_average, update_average
 from dpjax.solvers._sampled_event import (
@@ -176,7 +176,7 @@ class DPSGD:
           True
         """
         sampler = sampler or default_sampler(num_records, batch_size, steps)
-        relation = budget.relation_or(natural_relation(sampler)).name.lower()
+        relation = check_budget(budget).relation_or(natural_relation(sampler)).name.lower()
         check_relation(sampler, relation)
         if "noise_multiplier" not in overrides:
             overrides["noise_multiplier"] = calibrate_noise(

@@ -19,9 +19,9 @@ from dpjax.core import (
     register_dataclass,
     static_field,
 )
-from dpjax.privacy import Budget, Guarantee, zcdp_budget
+from dpjax.privacy import Budget, Guarantee, check_budget, zcdp_budget
 from dpjax.sampling import FullBatch
-from dpjax.solvers._vertex_constants import constants_of
+from dpjax.solvers._vertex_constants import check_one_block, constants_of
 from dpjax.solvers._vertex_solver import VertexInfo
 from dpjax.solvers._vertex_steps import clipped_sums, influence
 from dpjax.transforms._microbatch import sum_in_parts
@@ -167,7 +167,8 @@ class FrankWolfe:
 
         Raises:
           ValueError: If a value is outside its bound, or the budget cannot be met.
-          TypeError: If `num_records` or `steps` is not an integer.
+          TypeError: If `num_records` or `steps` is not an integer, `problem` is none over
+            vertices, or `budget` no `Budget`.
 
         Example:
           >>> import dpjax
@@ -178,13 +179,10 @@ class FrankWolfe:
           45
         """
         check_int("num_records", num_records, minimum=1)
-        if len(problem.domains) != 1:
-            raise ValueError(
-                f"problem must have 1 block, got {len(problem.domains)}: use SaddleMirrorDescent"
-            )
+        check_one_block(problem)
         constants = constants_of(problem)
         (log_m,), (smooth,) = constants.log_vertices, constants.smoothness
-        relation = budget.relation_or("add_or_remove_one")
+        relation = check_budget(budget).relation_or("add_or_remove_one")
         # a little less, since the budget's rho is rounded
         rho = (1 - 1e-6) * zcdp_budget(budget, relation=relation)
         once = num_records * math.sqrt(8 * rho) / (influence(relation) * float(problem.ranges[0]))
@@ -222,6 +220,7 @@ class FrankWolfe:
 
         Raises:
           ValueError: If a value is outside its bound, or the budget cannot be met.
+          TypeError: If `problem` is none over vertices, or `budget` no `Budget`.
 
         Example:
           >>> import dpjax, jax, jax.numpy as jnp
@@ -240,7 +239,7 @@ class FrankWolfe:
             "sharpness": plan.sharpness,
             "grad_range": problem.ranges[0],
             "num_records": num_records,
-            "relation": budget.relation_or("add_or_remove_one").name.lower(),
+            "relation": check_budget(budget).relation_or("add_or_remove_one").name.lower(),
         }
         return cls(FullBatch(plan.steps), **(fields | overrides))
 

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from dp_accounting import dp_event as dpe
 
 from dpjax.core import check_choice, check_int, register_dataclass, static_field
-from dpjax.privacy import Budget, Guarantee
+from dpjax.privacy import Budget, Guarantee, check_budget
 from dpjax.sampling import FullBatch
 from dpjax.solvers._query_budget import (
     drawn_event,
@@ -154,7 +154,7 @@ class FrankWolfeRelease(SelectionRelease):
         check_int("num_records", num_records, minimum=1)
         if steps is not None:
             check_int("steps", steps, minimum=1)
-        relation = budget.relation_or("replace_one").name.lower()
+        relation = check_budget(budget).relation_or("replace_one").name.lower()
         workload = problem.workload
         if as_published:
             fields = _as_published(workload, num_records, budget, steps)

@@ -19,7 +19,7 @@ from dpjax.core import (
     register_dataclass,
     static_field,
 )
-from dpjax.privacy import Budget, Guarantee
+from dpjax.privacy import Budget, Guarantee, check_budget
 from dpjax.queries import Hierarchy, Marginals
 from dpjax.sampling import FullBatch
 from dpjax.solvers._histogram_release import check_once
@@ -140,7 +140,7 @@ class GaussianFit:
           True
         """
         check_int("num_records", num_records, minimum=1)
-        relation = budget.relation_or("replace_one").name.lower()
+        relation = check_budget(budget).relation_or("replace_one").name.lower()
         measured = problem.workload if measured is None else measured
         fields = {
             "measured": measured,

@@ -17,7 +17,7 @@ from dpjax.core import (
     register_dataclass,
     static_field,
 )
-from dpjax.privacy import Budget, Guarantee
+from dpjax.privacy import Budget, Guarantee, check_budget
 from dpjax.queries._workload import spread_cells
 from dpjax.sampling import FullBatch
 from dpjax.solvers._query_budget import gaussian_event, gaussian_stddev, histogram_change
@@ -113,7 +113,7 @@ class HistogramRelease:
         """
         del problem
         check_int("num_records", num_records, minimum=1)
-        relation = budget.relation_or("replace_one").name.lower()
+        relation = check_budget(budget).relation_or("replace_one").name.lower()
         stddev = gaussian_stddev(histogram_change(relation) / num_records, budget)
         fields = {"stddev": stddev, "num_records": num_records, "relation": relation}
         return cls(FullBatch(1), **(fields | overrides))

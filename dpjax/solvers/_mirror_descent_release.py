@@ -16,7 +16,7 @@ from dpjax.core import (
     register_dataclass,
     static_field,
 )
-from dpjax.privacy import Budget, Guarantee
+from dpjax.privacy import Budget, Guarantee, check_budget
 from dpjax.queries._workload import spread_cells
 from dpjax.sampling import FullBatch
 from dpjax.solvers._query_budget import (
@@ -143,7 +143,7 @@ class MirrorDescentRelease(SelectionRelease):
         check_int("num_records", num_records, minimum=1)
         check_int("steps", steps, minimum=1)
         check_choice("noise", noise, _NOISES)
-        relation = budget.relation_or("replace_one").name.lower()
+        relation = check_budget(budget).relation_or("replace_one").name.lower()
         log_k = math.log(max(2, problem.workload.universe_size))
         score_range = problem.sensitivity(relation).score_range
         change = histogram_change(relation) / num_records

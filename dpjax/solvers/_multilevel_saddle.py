@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from dpjax.core import PyTree, check_int, check_key, register_dataclass, static_field
-from dpjax.privacy import Budget, Guarantee
+from dpjax.privacy import Budget, Guarantee, check_budget
 from dpjax.solvers._multilevel_plan import (
     MultilevelPlan,
     batches_of,
@@ -139,6 +139,10 @@ class MultilevelSaddle(VertexSolver):
         Returns:
           The plan.
 
+        Raises:
+          ValueError: If a value is outside its bound, or the budget cannot be met.
+          TypeError: If `problem` is none over vertices, or `budget` no `Budget`.
+
         Example:
           >>> import dpjax
           >>> problem = dpjax.problems.Saddle(
@@ -150,7 +154,7 @@ class MultilevelSaddle(VertexSolver):
             constants_of(problem),
             num_records,
             available_rho(budget),
-            influence(budget.relation_or("replace_one")),
+            influence(check_budget(budget).relation_or("replace_one")),
             seed=seed,
             max_level=max_level,
         )
@@ -183,6 +187,7 @@ class MultilevelSaddle(VertexSolver):
 
         Raises:
           ValueError: If a value is outside its bound, or there are too few records.
+          TypeError: If `problem` is none over vertices, or `budget` no `Budget`.
 
         Example:
           >>> import dpjax
@@ -197,7 +202,7 @@ class MultilevelSaddle(VertexSolver):
             "grad_range": tuple(problem.ranges),
             "levels": plan.levels,
             "max_level": plan.max_level,
-            "relation": budget.relation_or("replace_one").name.lower(),
+            "relation": check_budget(budget).relation_or("replace_one").name.lower(),
         }
         sampler = single_pass_sampler(num_records, plan.steps, budget, order)
         return cls(sampler, **(fields | overrides))

@@ -16,7 +16,7 @@ from dpjax.core import (
     register_dataclass,
     static_field,
 )
-from dpjax.privacy import Budget, Guarantee, bounded_range_eta
+from dpjax.privacy import Budget, Guarantee, bounded_range_eta, check_budget
 from dpjax.queries._workload import spread_cells
 from dpjax.sampling import FullBatch
 from dpjax.solvers._query_budget import (
@@ -156,7 +156,7 @@ class MWEM:
         """
         check_int("num_records", num_records, minimum=1)
         check_int("steps", steps, minimum=1)
-        relation = budget.relation_or("replace_one").name.lower()
+        relation = check_budget(budget).relation_or("replace_one").name.lower()
         sensitivity = problem.sensitivity(relation)
         # rho of Gaussian noise on an answer is (change / stddev)^2 / 2
         each = drawn_rho(budget) / (2 * steps)

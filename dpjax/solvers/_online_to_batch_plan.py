@@ -8,7 +8,7 @@ from dp_accounting import dp_event as dpe
 
 from dpjax.core import check_int, check_positive
 from dpjax.geometry import L1Ball, Simplex
-from dpjax.privacy import Budget, Guarantee, calibrate_noise
+from dpjax.privacy import Budget, Guarantee, calibrate_noise, check_budget
 from dpjax.sampling import DisjointPartition, FullBatch, IndependentPartition
 from dpjax.transforms import BinaryTree, BufferedToeplitz, NoiseStrategy, SplitNoise
 
@@ -46,7 +46,7 @@ def plan_fields(
     steps = fields.pop("steps", None)
 
     natural = "replace_one" if single_pass or published else "add_or_remove_one"
-    relation = budget.relation_or(natural).name.lower()
+    relation = check_budget(budget).relation_or(natural).name.lower()
     if "sampler" not in fields:
         if steps is None:
             several = not (single_pass or published)

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 from dp_accounting import dp_event as dpe
 
 from dpjax.core import check_choice, check_int, check_positive
-from dpjax.privacy import Budget, Guarantee, calibrate_noise
+from dpjax.privacy import Budget, Guarantee, calibrate_noise, check_budget
 from dpjax.sampling import DisjointPartition, FullBatch
 from dpjax.solvers._bound_plan import (
     Plan,
@@ -56,7 +56,7 @@ def asked_for(
         problem.num_params,
         1.0 if lipschitz is None else lipschitz,
         budget,
-        budget.relation_or(natural).name.lower(),
+        check_budget(budget).relation_or(natural).name.lower(),
         radius,
         oracle,
         lipschitz is not None,

@@ -11,13 +11,16 @@ from dpjax.privacy import (
     bounded_range_eta,
     bounded_range_rho,
     calibrate_gaussian,
+    check_budget,
     zcdp_budget,
 )
 
 
 def drawn_rho(budget: Budget) -> float:
     """Zero-concentrated budget; a hair less, since it is divided and multiplied again."""
-    return (1 - 1e-6) * zcdp_budget(budget, relation=budget.relation_or("replace_one"))
+    return (1 - 1e-6) * zcdp_budget(
+        budget, relation=check_budget(budget).relation_or("replace_one")
+    )
 
 
 def largest_range(budget: Budget, draws: int) -> float:
@@ -52,7 +55,7 @@ def gaussian_event(sensitivity: float, stddev: float, relation: str) -> dpe.DpEv
 
 def gaussian_stddev(sensitivity: float, budget: Budget, *, draws: int = 1) -> float:
     """The least standard deviation of each of so many releases of this l2 sensitivity."""
-    relation = budget.relation_or("replace_one")
+    relation = check_budget(budget).relation_or("replace_one")
     multiplier = calibrate_gaussian(1.0, 1, budget, relation=relation)
     doubled = 2 if relation.name == "REPLACE_ONE" else 1
     return (1 + 1e-12) * multiplier * sensitivity * math.sqrt(draws) / doubled

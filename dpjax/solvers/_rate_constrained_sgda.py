@@ -17,7 +17,7 @@ from dpjax.core import (
     check_positive,
     register_dataclass,
 )
-from dpjax.privacy import Budget, Guarantee, calibrate_noise
+from dpjax.privacy import Budget, Guarantee, calibrate_noise, check_budget
 from dpjax.solvers._dp_ftrl import DPFTRL
 from dpjax.solvers._dpsgd import (
     DPSGD,
@@ -218,7 +218,7 @@ class RateConstrainedSGDA:
           True
         """
         sampler = sampler or default_sampler(num_records, batch_size, steps)
-        relation = budget.relation_or(natural_relation(sampler)).name.lower()
+        relation = check_budget(budget).relation_or(natural_relation(sampler)).name.lower()
         check_relation(sampler, relation)
         if not 0 < histogram_share < 1:
             raise ValueError(f"histogram_share must lie in (0, 1), got {histogram_share!r}")

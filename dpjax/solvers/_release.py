@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from dpjax.core import check_choice, check_int, solve
-from dpjax.privacy import Budget
+from dpjax.privacy import Budget, check_budget
 from dpjax.problems import QueryRelease
 from dpjax.queries import Hierarchy, Marginals
 from dpjax.solvers._frank_wolfe_release import FrankWolfeRelease
@@ -87,12 +87,11 @@ def release(
       >>> sorted(set(released.decode(synthetic)["sex"].tolist()))
       ['F', 'M']
     """
-    if not isinstance(budget, Budget):
-        raise TypeError(f"budget must be a dpjax.Budget, got {type(budget).__name__}")
+    check_budget(budget)
     check_choice("method", method, ("auto", *_METHODS))
     problem = QueryRelease(workload)
     records = _records(workload, data)
-    relation = budget.relation_or("replace_one").name.lower()
+    relation = check_budget(budget).relation_or("replace_one").name.lower()
     if num_records is None:
         if relation != "replace_one":
             raise ValueError(

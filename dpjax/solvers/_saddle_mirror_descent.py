@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from dpjax.core import PyTree, check_choice, check_int, check_key, register_dataclass, static_field
-from dpjax.privacy import Budget, Guarantee
+from dpjax.privacy import Budget, Guarantee, check_budget
 from dpjax.solvers._vertex_constants import constants_of
 from dpjax.solvers._vertex_plan import VertexPlan, plan_mirror_descent
 from dpjax.solvers._vertex_solver import VertexSolver
@@ -135,6 +135,10 @@ class SaddleMirrorDescent(VertexSolver):
         Returns:
           The plan, with its bound on the expected duality gap or excess risk.
 
+        Raises:
+          ValueError: If a value is outside its bound, or the budget cannot be met.
+          TypeError: If `problem` is none over vertices, or `budget` no `Budget`.
+
         Example:
           >>> import dpjax
           >>> game = dpjax.problems.Saddle.matrix_game((1000, 1000))
@@ -146,7 +150,7 @@ class SaddleMirrorDescent(VertexSolver):
             constants_of(problem),
             num_records,
             available_rho(budget),
-            influence(budget.relation_or("replace_one")),
+            influence(check_budget(budget).relation_or("replace_one")),
             output,
             certified=certified,
             steps=steps,
@@ -185,6 +189,7 @@ class SaddleMirrorDescent(VertexSolver):
 
         Raises:
           ValueError: If a value is outside its bound, or the budget cannot be met.
+          TypeError: If `problem` is none over vertices, or `budget` no `Budget`.
 
         Example:
           >>> import dpjax
@@ -207,7 +212,7 @@ class SaddleMirrorDescent(VertexSolver):
             "grad_range": tuple(problem.ranges),
             "num_draws": plan.num_draws,
             "output": plan.output,
-            "relation": budget.relation_or("replace_one").name.lower(),
+            "relation": check_budget(budget).relation_or("replace_one").name.lower(),
         }
         sampler = single_pass_sampler(num_records, plan.steps, budget, order)
         return cls(sampler, **(fields | overrides))

@@ -10,7 +10,7 @@ import numpy as np
 from dp_accounting import dp_event as dpe
 
 from dpjax.core import check_int, register_dataclass, static_field
-from dpjax.privacy import Budget, Guarantee, bounded_range_rho
+from dpjax.privacy import Budget, Guarantee, bounded_range_rho, check_budget
 from dpjax.sampling import FullBatch
 from dpjax.solvers._query_budget import drawn_rho
 from dpjax.solvers._query_state import SelectionState
@@ -114,7 +114,7 @@ class SaddleRelease(SelectionRelease):
         check_int("num_records", num_records, minimum=1)
         if steps is not None:
             check_int("steps", steps, minimum=1)
-        relation = budget.relation_or("replace_one").name.lower()
+        relation = check_budget(budget).relation_or("replace_one").name.lower()
         log_k = math.log(max(2, problem.workload.universe_size))
         score_range = problem.sensitivity(relation).score_range
         if as_published:

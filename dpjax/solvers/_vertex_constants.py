@@ -29,6 +29,7 @@ class Constants(NamedTuple):
 
 def constants_of(problem: Any) -> Constants:
     """The constants a problem states; smoothness defaults to half the gradient's range."""
+    _check_vertices(problem)
     half = tuple(float(r) / 2 for r in problem.ranges)
     given = problem.smoothness
     if given is not None and not isinstance(given, tuple | list):
@@ -42,3 +43,20 @@ def constants_of(problem: Any) -> Constants:
         coupling if problem.coupling is None else float(problem.coupling),
         float(problem.third_order),
     )
+
+
+def check_one_block(problem: Any) -> None:
+    """Raises unless it is one player's problem over vertices."""
+    _check_vertices(problem)
+    if len(problem.domains) != 1:
+        raise ValueError(
+            f"problem must have 1 block, got {len(problem.domains)}: use SaddleMirrorDescent"
+        )
+
+
+def _check_vertices(problem: Any) -> None:
+    if not hasattr(problem, "domains"):
+        raise TypeError(
+            "problem must be one over vertices, such as SimplexRisk or Saddle of dpjax.problems, "
+            f"got {type(problem).__name__}"
+        )

@@ -10,7 +10,7 @@ from dp_accounting import dp_event as dpe
 
 from dpjax.core import check_choice, check_positive
 from dpjax.geometry import Simplex
-from dpjax.privacy import Budget, resolve_relation, zcdp_budget
+from dpjax.privacy import Budget, check_budget, resolve_relation, zcdp_budget
 from dpjax.sampling import (
     DisjointPartition,
     IndependentPartition,
@@ -91,7 +91,7 @@ def draws_event(solver: Any, draws: np.ndarray, weights: np.ndarray | float = 1.
 
 def available_rho(budget: Budget) -> float:
     """Zero-concentrated budget of a single pass, less what a surplus of records may cost."""
-    if influence(budget.relation_or("replace_one")) == 2:
+    if influence(check_budget(budget).relation_or("replace_one")) == 2:
         return zcdp_budget(budget, relation="replace_one")
     failure = DELTA_SHARE * budget.delta / (1 + math.exp(min(budget.epsilon, 700.0)))
     return zcdp_budget(budget, failure_probability=failure)
@@ -101,7 +101,7 @@ def single_pass_sampler(
     num_records: int, steps: int, budget: Budget, order: str = "random", tail: int = 0
 ) -> Any:
     """Disjoint tapered batches: cut from an order under replace-one, else independent."""
-    if influence(budget.relation_or("replace_one")) == 2:
+    if influence(check_budget(budget).relation_or("replace_one")) == 2:
         return TaperedPartition(steps, num_records, order, tail)
     largest = float(
         IndependentPartition(steps, num_records, 1, tapered=True, tail=tail).shares.max()
