@@ -286,12 +286,9 @@ def check_key(name: str, key: Any) -> jax.Array:
         raise TypeError(f"{name} is required: pass {name}=jax.random.key(seed)")
     if not (hasattr(key, "dtype") and jax.dtypes.issubdtype(key.dtype, jax.dtypes.prng_key)):
         got = type(key).__name__ + (f" of {key.dtype}" if hasattr(key, "dtype") else "")
-        raise TypeError(
-            f"{name} must be a typed key from jax.random.key(seed), got {got} (PRNGKey makes such; "
-            "jax.random.wrap_key_data takes them)"
-            if getattr(key, "dtype", None) == np.uint32
-            else f"{name} must be a typed key from jax.random.key(seed), got {got}"
-        )
+        if getattr(key, "dtype", None) == np.uint32:
+            got += " (PRNGKey makes such; jax.random.wrap_key_data takes them)"
+        raise TypeError(f"{name} must be a typed key from jax.random.key(seed), got {got}")
     if str(jax.random.key_impl(key)) == "unsafe_rbg":
         raise ValueError(
             f"{name} must be of a generator whose fold_in is one-way, got unsafe_rbg, in which "

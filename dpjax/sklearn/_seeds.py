@@ -27,6 +27,7 @@ def key_for(random_state: Any, *inputs: Any) -> jax.Array:
     Raises:
       ValueError: If `random_state` is none of these.
     """
+    # how many words a key has: nothing is evaluated, and no key is made
     shape = jax.eval_shape(lambda: jax.random.key_data(jax.random.key(0))).shape
     size = 4 * int(np.prod(shape))
     if random_state is None:

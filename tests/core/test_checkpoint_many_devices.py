@@ -13,6 +13,7 @@ pytest.importorskip("orbax.checkpoint")
 from interruptions import Interrupted, case_of, identical, interrupt, solve, until_done
 
 # on CPU there are always eight (conftest), and fewer must fail
+# never on CPU, which conftest makes eight devices of; an accelerator has as many as it has
 pytestmark = pytest.mark.skipif(
     jax.default_backend() != "cpu" and jax.device_count() < 8, reason="needs 8 devices"
 )

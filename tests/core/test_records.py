@@ -16,6 +16,7 @@ N, D = 21, 3
 
 
 def mesh_of(devices, *names):
+    # never on CPU, which conftest makes eight devices of; an accelerator has as many as it has
     if jax.default_backend() != "cpu" and jax.device_count() < devices:
         pytest.skip(f"needs {devices} devices")
     return Mesh(

@@ -16,6 +16,7 @@ from dpjax.core import _loop
 
 def mesh_of(*sizes, names=("records", "params")):
     """A mesh of the first devices, in this shape; on CPU there are always eight (conftest)."""
+    # an accelerator has as many as it has; on CPU too few are an error, not a skip
     if jax.default_backend() != "cpu" and jax.device_count() < math.prod(sizes):
         pytest.skip(f"needs {math.prod(sizes)} devices")
     devices = np.array(jax.devices()[: math.prod(sizes)]).reshape(sizes)
