@@ -1,14 +1,19 @@
 """Vectors cut into blocks and blocks of blocks, for log-sum-exps and for draws."""
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-# of a power of blocks this long the log-sum-exps cost one pass, and few Gumbels choose among them:
-# with 16 the coarser tables weigh, with the cube root of d the Gumbels, and CPUs sum slower
+from dpjax.geometry._gumbel import gumbels
+
+# of blocks this long the log-sum-exps cost one pass over a vector: with 16 the table of them
+# weighs, and CPUs sum slower
 _SHORT = 32
+# of tables, which are small; fewer take more stages, more take more Gumbels a draw
+_SHORTER = 16
 
 
 def as_floating(value: ArrayLike) -> jax.Array:
@@ -34,15 +39,27 @@ def lse(values: jax.Array, axis: int) -> jax.Array:
     return jnp.squeeze(top, axis) + jnp.log(jnp.sum(jnp.exp(values - top), axis=axis))
 
 
-def block_size(dim: int) -> int:
-    """Entries in a block: 32, or up to twice that where it divides `dim`.
+class Stage(NamedTuple):
+    """What a draw chooses from at one level, coarse to fine.
+
+    Attributes:
+      logits: Of all blocks of that level, or of all entries, `[c]`.
+      size: How many of them are in a block of the level before (static).
+    """
+
+    logits: jax.Array
+    size: int
+
+
+def block_size(dim: int, shortest: int = _SHORT) -> int:
+    """Entries in a block: the shortest, or up to twice that where it divides `dim`.
 
     Then XLA reads the blocks where they are; a vector that ends within a block is copied first. Of
     several such, the one of which there are a multiple of the highest power of two, so that devices
     can share the blocks.
     """
-    even = [size for size in range(_SHORT, 2 * _SHORT) if dim % size == 0]
-    return max(even, key=lambda size: dim // size & -(dim // size), default=_SHORT)
+    even = [size for size in range(shortest, 2 * shortest) if dim % size == 0]
+    return max(even, key=lambda size: dim // size & -(dim // size), default=shortest)
 
 
 def block_lse(
@@ -56,17 +73,27 @@ def block_lse(
     return jnp.concatenate([table, reduce(values[used:], 0)[None]])
 
 
-def coarser(table: jax.Array, size: int) -> list[jax.Array]:
-    """`table`, its block log-sum-exps, theirs, and so on until few are left; the last first."""
-    tables = [table]
-    while tables[0].shape[0] > 2 * size:
-        tables.insert(0, block_lse(tables[0], size))
-    return tables
+def stages(logits: jax.Array) -> list[Stage]:
+    """Entries, their blocks, the blocks of these, and so on until few are left; the last first."""
+    size = block_size(logits.shape[0])
+    if logits.shape[0] <= 2 * size:
+        return [Stage(logits, logits.shape[0])]
+    return [*table_stages(block_lse(logits, size)), Stage(logits, size)]
+
+
+def table_stages(table: jax.Array) -> list[Stage]:
+    """As `stages`, of a table of blocks, which is small."""
+    finer: list[Stage] = []
+    while table.shape[0] > 2 * _SHORTER:
+        size = block_size(table.shape[0], _SHORTER)
+        finer.insert(0, Stage(table, size))
+        table = block_lse(table, size)
+    return [Stage(table, table.shape[0]), *finer]
 
 
 def total_lse(values: jax.Array) -> jax.Array:
     """Log-sum-exp of all entries, as accurate as the longest block is short."""
-    return lse(coarser(values, block_size(values.shape[0]))[0], 0)
+    return lse(stages(values)[0].logits, 0)
 
 
 def block_entries(
@@ -85,29 +112,29 @@ def block_entries(
     return jax.lax.dynamic_slice_in_dim(values, first, size), mine, first
 
 
-def draw_from_tables(
-    noise: jax.Array, tables: list[jax.Array], size: int, spread: bool
-) -> jax.Array:
-    """Indices `[k]` into the finest of the tables that `coarser` made, one stage for each."""
-    first_width = tables[0].shape[0]
-    index = noisy_argmax(tables[0][None], noise[:, :first_width])
-    for stage, table in enumerate(tables[1:]):
+def draw(
+    key: jax.Array, k: int, levels: list[Stage], spread: bool, more: int = 0
+) -> tuple[jax.Array, jax.Array]:
+    """Indices `[k]` into the finest of the levels, and `more` Gumbels a draw, `[k, more]`."""
+    width = sum(stage.size for stage in levels)
+    # made once: else XLA makes them again for each use of a stage
+    noise = jax.lax.optimization_barrier(gumbels(key, (k, width + more), levels[0].logits.dtype))
+    index = noisy_argmax(levels[0].logits[None], noise[:, : levels[0].size])
+    start = levels[0].size
+    for logits, size in levels[1:]:
         values, mine, first = jax.vmap(block_entries, (None, None, 0, None))(
-            table, size, index, spread
+            logits, size, index, spread
         )
-        start = first_width + stage * size
         weights = jnp.where(mine, values, -jnp.inf)
         index = first + noisy_argmax(weights, noise[:, start : start + size])
-    return index
-
-
-def gumbels(key: jax.Array, k: int, tables: list[jax.Array], size: int, more: int = 0) -> jax.Array:
-    """The noise of `k` draws from the tables, and `more` Gumbels for each draw at the end."""
-    width = tables[0].shape[0] + (len(tables) - 1) * size + more
-    # the default mode's Gumbels have 23 bits: at 10^6 equal logits 7% of the draws tie near 16
-    return jax.random.gumbel(key, (k, width), tables[0].dtype, mode="high")
+        start += size
+    return index, noise[:, width:]
 
 
 def noisy_argmax(logits: jax.Array, noise: jax.Array) -> jax.Array:
     """Gumbel-max of each row: `logits` `[k or 1, c]`, `noise` `[k, c]`, `[k]` int32."""
-    return jnp.argmax(logits + noise, axis=-1).astype(jnp.int32)
+    noisy = logits + noise
+    # twice as fast on CPU as argmax, which looks for value and place together
+    largest = jnp.max(noisy, axis=-1, keepdims=True)
+    places = jnp.arange(noisy.shape[-1], dtype=jnp.int32)[None]
+    return jnp.min(jnp.where(noisy == largest, places, noisy.shape[-1] - 1), axis=-1)

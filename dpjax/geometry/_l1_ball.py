@@ -25,10 +25,9 @@ from dpjax.geometry._blocks import (
     block_entries,
     block_lse,
     block_size,
-    coarser,
-    draw_from_tables,
-    gumbels,
+    draw,
     noisy_argmax,
+    table_stages,
 )
 from dpjax.geometry._domain import check_last_axis, check_num_vertices
 from dpjax.geometry._maurey import as_indices
@@ -142,23 +141,31 @@ class L1Ball:
 def _sample(key: jax.Array, v: jax.Array, radius: jax.Array, k: int, spread: bool) -> jax.Array:
     dim = v.shape[0]
     size = min(dim, block_size(dim))
-    table = block_lse(v, size, lambda values, axis: _lse_of_both_signs(values, axis, radius))
-    tables = coarser(table, size)
-    noise = gumbels(key, k, tables, size, more=2 * size)
-    block = draw_from_tables(noise, tables, size, spread)
+    tops = block_lse(v, size, _largest_modulus)
+    top = _or_zero(jnp.max(tops))
+    sums = block_lse(v, size, lambda values, axis: _lse_of_both_signs(values, axis, radius))
+    # a difference before it is multiplied: rounding then is of what matters, not of the largest
+    table = radius * (_or_zero(tops) - top) + sums
+    block, noise = draw(key, k, table_stages(table), spread, more=2 * size)
     values, mine, first = jax.vmap(block_entries, (None, None, 0, None))(v, size, block, spread)
-    both = radius * jnp.stack([values, -values], axis=1)
+    both = radius * (jnp.stack([values, -values], axis=1) - top)
     weights = jnp.where(mine[:, None], both, -jnp.inf).reshape(k, 2 * size)
-    place = noisy_argmax(weights, noise[:, -2 * size :])
+    place = noisy_argmax(weights, noise)
     return first + jnp.where(place < size, place, dim + place - size)
 
 
+def _largest_modulus(values: jax.Array, axis: int) -> jax.Array:
+    # two plain extrema: on CPU each is vectorised, moduli and pairs are not
+    return jnp.maximum(jnp.max(values, axis=axis), -jnp.min(values, axis=axis))
+
+
+def _or_zero(value: jax.Array) -> jax.Array:
+    return jnp.where(jnp.isinf(value), 0, value)
+
+
 def _lse_of_both_signs(values: jax.Array, axis: int, radius: jax.Array) -> jax.Array:
-    """Log-sum-exp of `radius * values` and `-radius * values` together."""
-    # two plain extrema and two plain sums: on CPU each is vectorised, moduli and pairs are not
-    largest = jnp.max(values, axis=axis, keepdims=True)
-    smallest = jnp.min(values, axis=axis, keepdims=True)
-    top = radius * jnp.maximum(largest, -smallest)
-    up = jnp.sum(jnp.exp(radius * values - top), axis=axis)
-    down = jnp.sum(jnp.exp(-radius * values - top), axis=axis)
-    return jnp.squeeze(top, axis) + jnp.log(up + down)
+    """Log-sum-exp of `radius * values` both ways, less `radius` times the largest modulus."""
+    top = jnp.expand_dims(_or_zero(_largest_modulus(values, axis)), axis)
+    up = jnp.sum(jnp.exp(radius * (values - top)), axis=axis)
+    down = jnp.sum(jnp.exp(radius * (-values - top)), axis=axis)
+    return jnp.log(up + down)

@@ -7,14 +7,7 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from dpjax.core import check_int, check_key, many_devices
-from dpjax.geometry._blocks import (
-    as_vector,
-    block_size,
-    coarser,
-    draw_from_tables,
-    gumbels,
-    total_lse,
-)
+from dpjax.geometry._blocks import as_vector, draw, stages, total_lse
 
 
 def sample_vertices(key: jax.Array, logits: ArrayLike, k: int) -> jax.Array:
@@ -23,9 +16,10 @@ def sample_vertices(key: jax.Array, logits: ArrayLike, k: int) -> jax.Array:
     $$ P[J = j] = \frac{e^{u_j}}{\sum_i e^{u_i}} $$
 
     In stages, each by Gumbel-max: among a few blocks of blocks, and so on down to a block and an
-    entry, where the logit of a block is its log-sum-exp. Blocks have 32 to 63 entries. One pass
-    over the logits serves all draws: time $O(d + k \log d)$, and no array of $kd$ numbers. On CPU
-    it is fastest where a number from 32 to 63 divides d: otherwise the logits are copied first.
+    entry, where the logit of a block is its log-sum-exp. Blocks have 32 to 63 entries, blocks of
+    blocks 16 to 31. One pass over the logits serves all draws: time $O(d + k \log d)$, and no array
+    of $kd$ numbers. On CPU it is fastest where a number from 32 to 63 divides d: otherwise the
+    logits are copied first.
 
     Guarantee: each draw is an exponential mechanism. If one record changes the logits by a vector
     $v$ with $\max_j v_j - \min_j v_j \le \eta$, a draw is $\eta$-DP, of bounded range $\eta$ and
@@ -68,9 +62,7 @@ def sample_vertices(key: jax.Array, logits: ArrayLike, k: int) -> jax.Array:
 
 @functools.partial(jax.jit, static_argnums=(2, 3))
 def _sample(key: jax.Array, logits: jax.Array, k: int, spread: bool) -> jax.Array:
-    size = block_size(logits.shape[0])
-    tables = coarser(logits, size)
-    return draw_from_tables(gumbels(key, k, tables, size), tables, size, spread)
+    return draw(key, k, stages(logits), spread)[0]
 
 
 def log_normalize(logits: ArrayLike) -> jax.Array:

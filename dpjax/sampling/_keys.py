@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from dpjax.core._fields import register_dataclass
-from dpjax.sampling._threefry import threefry_2x32
+from dpjax.core._threefry import threefry_2x32
 
 
 @register_dataclass

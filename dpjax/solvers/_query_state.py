@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from dpjax.core import wide
-from dpjax.geometry import log_normalize, sample_vertices
+from dpjax.geometry import L1Ball, log_normalize, sample_vertices
 from dpjax.queries import Marginals
 from dpjax.queries._workload import spread_cells
 
@@ -78,16 +78,10 @@ def log_of(probabilities: jax.Array) -> jax.Array:
     return log_normalize(jnp.log(probabilities))
 
 
-def scaled(scores: jax.Array, sharpness: jax.Array) -> jax.Array:
-    """`sharpness` times the scores up to a shift that makes the largest 0; infinity picks it."""
-    shifted = scores - jnp.max(scores)
-    return jnp.where(shifted == 0, 0.0, shifted * sharpness)
-
-
 def select_query(key: jax.Array, gaps: jax.Array, sharpness: Any) -> SelectionInfo:
     r"""Draws a query and a sign from the softmax of `sharpness` times $\pm$ the gaps `[m]`."""
-    drawn = sample_vertices(key, scaled(jnp.concatenate([gaps, -gaps]), sharpness), 1)[0]
     size = gaps.shape[0]
+    drawn = L1Ball(size, jnp.minimum(sharpness, _SHARPEST)).sample(key, gaps, 1)[0]
     sign = jnp.where(drawn < size, 1, -1).astype(jnp.int8)
     return SelectionInfo(drawn % size, sign[None])
 

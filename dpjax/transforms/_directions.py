@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from dpjax.core import PyTree, many_devices, wide
-from dpjax.sampling._threefry import threefry_2x32
+from dpjax.core._threefry import threefry_2x32
 
 KINDS = ("shared", "record")
 

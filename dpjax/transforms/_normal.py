@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from dpjax.sampling._threefry import threefry_2x32
+from dpjax.core._threefry import threefry_2x32
 
 # below, a draw is no cost beside the step, and a program of its own takes longer to compile
 _LONG = 2**14

@@ -1,7 +1,6 @@
 """`sample_vertices` draws from the softmax, whatever the logits, in one pass over them."""
 
 import functools
-import itertools
 import math
 
 import jax
@@ -11,7 +10,8 @@ import pytest
 from scipy import stats
 
 from dpjax.geometry import L1Ball, Polytope, sample_vertices
-from dpjax.geometry._blocks import block_size, coarser, gumbels
+from dpjax.geometry._blocks import block_size, stages
+from dpjax.geometry._gumbel import gumbels
 from dpjax.testing import check_distribution, count_false_alarm
 
 from ._laws import POWER, assert_follows, assert_law, law_pvalue, softmax
@@ -77,13 +77,29 @@ def test_a_million_equal_logits(key):
 
 def test_noise_has_no_ties_in_its_tail(key):
     # of low resolution, they have about a thousand values above 9, none above 16
-    noise = np.asarray(gumbels(key, 50_000, [jnp.zeros(100, jnp.float32)], 100)).ravel()
+    noise = np.asarray(gumbels(key, (5_000_000,), jnp.float32))
     tail = noise[noise > 9]
     assert tail.size > 400
     count_false_alarm(1e-9)  # of some 617 floats, 0.1 pairs are equal in the mean
     assert np.unique(tail).size >= tail.size - 5
     default = np.asarray(jax.random.gumbel(jax.random.key(1), noise.shape, jnp.float32, mode="low"))
     assert np.unique(default[default > 9]).size < 0.95 * np.sum(default > 9)
+
+
+@pytest.mark.parametrize("impl", ["rbg", "threefry2x32"])
+def test_gumbels_by_each_generator(impl):
+    noise = np.asarray(gumbels(jax.random.key(3, impl=impl), (400, 500), jnp.float32))
+    check_distribution(noise.ravel(), stats.gumbel_r.cdf)
+    assert np.unique(noise).size > 0.98 * noise.size
+    # neither rows nor columns repeat
+    assert np.unique(noise[:, 0]).size > 395
+    assert np.unique(noise[0]).size > 495
+
+
+def test_gumbels_are_those_of_jax_of_the_same_words():
+    key = jax.random.key(0, impl="rbg")
+    theirs = jax.random.gumbel(jax.random.clone(key), (1000,), jnp.float32, mode="high")
+    np.testing.assert_allclose(gumbels(key, (1000,), jnp.float32), theirs, rtol=1e-6, atol=1e-6)
 
 
 def test_draws_of_one_call_are_independent(key, rng):
@@ -205,12 +221,20 @@ def test_blocks_are_short_and_whole_where_they_can_be(dim):
     size = block_size(dim)
     assert 32 <= size < 64
     assert dim % size == 0 or all(dim % other for other in range(32, 64))
-    shapes = jax.eval_shape(lambda u: coarser(u, size), jax.ShapeDtypeStruct((dim,), jnp.float32))
-    lengths = [table.shape[0] for table in shapes]
-    assert lengths[0] <= 2 * size
-    assert lengths[-1] == dim
-    for coarse, fine in itertools.pairwise(lengths):
-        assert coarse == -(-fine // size)
+    sizes = []
+
+    def lengths(logits):
+        levels = stages(logits)
+        sizes.extend(level.size for level in levels)
+        return [level.logits for level in levels]
+
+    shapes = jax.eval_shape(lengths, jax.ShapeDtypeStruct((dim,), jnp.float32))
+    counts = [shape.shape[0] for shape in shapes]
+    assert counts[0] == sizes[0] <= max(32, dim if dim <= 2 * size else 0)
+    assert counts[-1] == dim
+    assert all(16 <= size < 32 for size in sizes[1:-1])
+    for coarse, fine, block in zip(counts, counts[1:], sizes[1:], strict=False):
+        assert coarse == -(-fine // block)
 
 
 def largest_array(jaxpr):

@@ -15,7 +15,7 @@ import pytest
 
 from dpjax.audit._events import bounds
 from dpjax.geometry import sample_vertices
-from dpjax.geometry._blocks import gumbels
+from dpjax.geometry._gumbel import gumbels
 from dpjax.testing import count_false_alarm
 
 BITS = 23  # random bits of a float32 uniform
@@ -96,8 +96,7 @@ def library_values(numbers):
     numbers = np.asarray(numbers, np.int64)
     high, low = numbers >> BITS, numbers & (2**BITS - 1)
     words = np.concatenate([high, low]).astype(np.uint32) << np.uint32(9)
-    one = [jnp.zeros(1, jnp.float32)]
-    return np.asarray(gumbels(taped(words), len(numbers), one, 16))[:, 0]
+    return np.asarray(gumbels(taped(words), (len(numbers),), jnp.float32))
 
 
 def blocks(per_octave):

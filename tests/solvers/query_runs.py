@@ -95,6 +95,25 @@ def vertices(solver, workload):
 
 
 @contextlib.contextmanager
+def drawing(sample):
+    """Within, vertices are drawn by `sample(key, logits, k)`, also among queries of both signs."""
+
+    @dataclasses.dataclass
+    class Ball:
+        dim: int
+        radius: Any
+
+        def sample(self, key, v, k):
+            return sample(key, self.radius * jnp.concatenate([v, -v]), k)
+
+    with (
+        mock.patch.object(query_state, "sample_vertices", sample),
+        mock.patch.object(query_state, "L1Ball", Ball),
+    ):
+        yield
+
+
+@contextlib.contextmanager
 def dictated(solver, workload, index, signs, law):
     """Within, steps draw the given vertices; `law` fills with log probabilities of all vertices."""
     every_index, every_signs = vertices(solver, workload)
@@ -131,7 +150,7 @@ def dictated(solver, workload, index, signs, law):
         return query_state.SelectionInfo(index[len(law) - 1], signs[len(law) - 1])
 
     with (
-        mock.patch.object(query_state, "sample_vertices", sample),
+        drawing(sample),
         mock.patch.object(selection, "select_marginal", marginal),
         mock.patch.object(frank_wolfe, "loudest_query", loudest),
         mock.patch.object(jax.random, "gumbel", gumbel),

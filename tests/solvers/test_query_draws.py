@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from query_runs import ADD, MARGINALS, REPLACE, UNUSUAL, case, records, vertices
+from query_runs import ADD, MARGINALS, REPLACE, UNUSUAL, case, drawing, records, vertices
 from scipy import integrate, stats
 
 from dpjax.problems import QueryRelease
@@ -152,7 +152,7 @@ def shown(solver, problem, data, number):
         return (params, infos, redacted._replace(key=None)), state._replace(key=None)
 
     with (
-        mock.patch.object(query_state, "sample_vertices", sample),
+        drawing(sample),
         mock.patch("dpjax.solvers._frank_wolfe_release.loudest_query", loudest),
         mock.patch.object(jax.random, "gumbel", gumbel),
         mock.patch.object(jax.random, "normal", normal),

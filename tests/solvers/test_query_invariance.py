@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from dpjax import Budget, solve
-from dpjax.geometry import sample_vertices
+from dpjax.geometry import L1Ball
 from dpjax.problems import QueryRelease
 from dpjax.queries import Dense, Domain, Marginals
 from dpjax.sampling import FullBatch
@@ -91,9 +91,8 @@ def test_multiplicative_weights_by_hand_draw_for_draw():
     law, laws = np.full(K, 1 / K), []
     for t in range(STEPS):
         gaps = truth - QUERIES @ law
-        scores = jnp.asarray(np.concatenate([gaps, -gaps]) / tau, float)
         key = jax.random.fold_in(jax.random.clone(solution.state.key), t)
-        drawn = int(sample_vertices(key, scores, 1)[0])
+        drawn = int(L1Ball(M, 1 / tau).sample(key, jnp.asarray(gaps, float), 1)[0])
         assert drawn % M == solution.info.index[t]
         sign = 1 if drawn < M else -1
         assert sign == solution.info.signs[t, 0]
@@ -117,6 +116,7 @@ def _solvers(problem):
     ]
 
 
+@pytest.mark.slow  # of one field, the conformance suite shows it
 def test_a_sweep_over_seeds_budgets_and_values_compiles_once():
     problem = QueryRelease(Marginals.all_kway(Domain({"a": 2, "b": 3, "c": 2}), 2))
     codes = problem.workload.domain.codes(np.arange(N, dtype=np.int32) ** 2 % 12)

@@ -14,6 +14,7 @@ from query_runs import (
     REPLACE,
     SPECIAL,
     UNUSUAL,
+    drawing,
     neighbours,
     records,
     targets,
@@ -25,7 +26,6 @@ from dpjax.problems import QueryRelease
 from dpjax.queries import Dense
 from dpjax.sampling import FullBatch
 from dpjax.solvers import MWEM, GaussianFit, HistogramRelease, MirrorDescentRelease
-from dpjax.solvers import _query_state as query_state
 from dpjax.testing._trees import QUICK
 
 MU = 0.9
@@ -141,7 +141,7 @@ def two_steps(problem, solver, secret):
             laws.append(jax.nn.log_softmax(logits))
             return jnp.asarray(first, jnp.int32)[None]
 
-        with mock.patch.object(query_state, "sample_vertices", sample):
+        with drawing(sample):
             for unit in (0.0, 1.0, None):
                 used = (value - told[0]) / (told[1] - told[0]) if unit is None else unit
                 with mock.patch.object(jax.random, "normal", lambda *a, u=used: jnp.asarray(u)):
