@@ -4,9 +4,10 @@ import dataclasses
 import math
 from typing import Any
 
+import numpy as np
 from dp_accounting import dp_event as dpe
 
-from dpjax.core import check_int, check_positive
+from dpjax.core import check_int, check_positive, is_traced
 from dpjax.geometry import L1Ball, Simplex
 from dpjax.privacy import Budget, Guarantee, calibrate_noise, check_budget
 from dpjax.sampling import DisjointPartition, FullBatch, IndependentPartition
@@ -15,6 +16,8 @@ from dpjax.transforms import BinaryTree, BufferedToeplitz, NoiseStrategy, SplitN
 _FEWEST_STEPS, _MOST_STEPS = 32, 128
 _PER_ROOT = 12.0  # steps over sqrt(H R / noise), from runs on convex problems
 _SINGLE_PASS_NOISE = 3.0  # times that of one release
+_LITTLE_NOISE = 0.01  # over a mean gradient's length; from runs on convex problems
+_LONGEST = 4.0  # step of descent, over 1 / H
 _SLOW_STARTERS = {"parameter_free": 256, "coin_betting": 256}
 _COEXISTING = 2**22  # numbers in the gradients of a microbatch
 _FEWEST = 64
@@ -41,8 +44,6 @@ def plan_fields(
     published = overrides.get("as_published", False)
     fields = _constants(problem, published) | overrides
     fields["learner"] = _default_learner(problem, published) if learner == "auto" else learner
-    if single_pass and not published and "clip" not in overrides:
-        fields["clip"] = _single_pass_clip(problem, fields)
     steps = fields.pop("steps", None)
 
     natural = "replace_one" if single_pass or published else "add_or_remove_one"
@@ -61,10 +62,6 @@ def plan_fields(
     batch = num_records if full else _batch_size(sampler, num_records)
     fields.setdefault("batch_size", float(batch))
     fields.setdefault("weights", 1.0 if published else 2.0)
-    if "learning_rate" not in fields:
-        steady = full or fields["clip"] == "whole"
-        scale = _default_scale(fields["learner"], problem, fields["smoothness"], steady)
-        fields["learning_rate"] = scale
     fields["noise"] = _noise(problem, full, published, fields)
     fields.setdefault("microbatch_size", _microbatch(batch, problem))
     if "noise_multiplier" not in fields:
@@ -77,6 +74,16 @@ def plan_fields(
                 relation=relation,
                 failure_probability=sampler.failure_probability(),
             )
+        )
+    share = 0.0 if full or published else _noise_share(problem, num_records, fields)
+    if single_pass and not published and "clip" not in overrides:
+        fields["clip"] = _single_pass_clip(problem, fields, share)
+    if "learning_rate" not in fields:
+        stride = _LONGEST
+        if not full and fields["clip"] != "whole":
+            stride = 1.0 if published else _stride(problem, fields, share)
+        fields["learning_rate"] = _default_scale(
+            fields["learner"], problem, fields["smoothness"], stride
         )
     return fields | {"relation": relation}
 
@@ -154,21 +161,48 @@ def _default_steps(
         z = calibrate_noise(dpe.GaussianDpEvent, budget, relation=relation)
     noise = float(z) * float(fields["clip_norm"]) * problem.num_params**0.5 / n
     noise *= 1 if several else _SINGLE_PASS_NOISE
-    slope = float(fields["smoothness"]) * float(_radius(problem))
-    wanted = _PER_ROOT * math.sqrt(slope / noise) if noise > 0 else math.inf
+    wanted = _PER_ROOT * math.sqrt(_slope(problem, fields) / noise) if noise > 0 else math.inf
     steps = math.ceil(min(max(wanted, _FEWEST_STEPS), _MOST_STEPS))
     return steps if several else min(steps, n)
 
 
-def _single_pass_clip(problem: Any, fields: dict[str, Any]) -> str:
-    """`"whole"` has less noise, but cuts too much where gradients turn within a small distance."""
-    turns = float(fields["smoothness"]) * float(_radius(problem)) > 10 * float(fields["clip_norm"])
-    if not turns:
+def _noise_share(problem: Any, n: int, fields: dict[str, Any]) -> float:
+    r"""Length of an estimate's noise over $G / \sqrt d$, about that of a mean gradient."""
+    z, noise = fields["noise_multiplier"], fields["noise"]
+    if is_traced(z):
+        return math.inf
+    growth = max(0.0, float(fields.get("estimate_weights") or fields["weights"]) - 1)
+    scales = (np.arange(1, noise.num_steps + 1) / noise.num_steps) ** growth
+    deviation = np.max(np.asarray(z, float)) * noise.prefix_stddev(scales).sum() / scales.sum()
+    if getattr(noise, "distribution", "gaussian") != "gaussian":
+        deviation *= problem.num_params**0.5  # of a coordinate of one draw
+    return float(deviation) * problem.num_params / n
+
+
+def _single_pass_clip(problem: Any, fields: dict[str, Any], share: float) -> str:
+    """`"whole"` has less noise, and a bias that shows where there is little, or where H R >> G."""
+    turns = _slope(problem, fields) > 10 * float(fields["clip_norm"])
+    if share > _LITTLE_NOISE and not turns:
         return "whole"
     return "plain" if hasattr(problem, "domains") else "centred"
 
 
-def _default_scale(learner: Any, problem: Any, smoothness: Any, steady: bool) -> Any:
+def _slope(problem: Any, fields: dict[str, Any]) -> float:
+    """How far gradients turn within the radius."""
+    return float(fields["smoothness"]) * float(_radius(problem))
+
+
+def _stride(problem: Any, fields: dict[str, Any], share: float) -> float:
+    """Steps of descent over 1 / H, where noise grows with the way: by up to H R / G."""
+    constants = (fields["smoothness"], fields["clip_norm"], _radius(problem))
+    if is_traced(constants) or any(np.ndim(value) for value in constants):
+        return 1.0
+    growth = share * _slope(problem, fields)
+    little = _LITTLE_NOISE * float(fields["clip_norm"])
+    return max(little / growth, 1.0) if growth * _LONGEST > little else _LONGEST
+
+
+def _default_scale(learner: Any, problem: Any, smoothness: Any, stride: float) -> Any:
     if learner == "strongly_convex":
         raise ValueError(
             "learning_rate is required with learner='strongly_convex': 1 / mu of the mean loss"
@@ -176,7 +210,7 @@ def _default_scale(learner: Any, problem: Any, smoothness: Any, steady: bool) ->
     if learner in ("gradient_descent", "optimistic_descent"):
         check_positive("smoothness", smoothness)
         # averages damp what a single step of descent at this rate would blow up; hints do not
-        return (4 if learner == "gradient_descent" and steady else 1) / smoothness
+        return (stride if learner == "gradient_descent" else 1) / smoothness
     if learner in _SCALED:
         return 0.1
     if learner in ("exponentiated", "optimistic_exponentiated") or not isinstance(learner, str):

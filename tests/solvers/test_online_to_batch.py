@@ -405,6 +405,68 @@ def test_plans_take_public_constants_alone():
     assert (kept.learning_rate, kept.noise_multiplier) == (0.5, 9.0)
 
 
+def _once(dim, n, slope=0.5, **options):
+    """Of a single pass, with HR over G = `slope`."""
+    loss = Risk.linear(lambda m, y: jax.nn.softplus(-y * m), dim, 2.0, lipschitz=3.0, smoothness=1)
+    loss = dataclasses.replace(loss, smoothness=slope * 3.0 / 2.0)
+    budget = dpjax.Budget(options.pop("epsilon", 1.0), 1e-6)
+    return OnlineToBatch.for_budget(loss, n, budget, single_pass=True, **options)
+
+
+@pytest.mark.parametrize(
+    ("much", "little"),
+    [
+        ({"dim": 10, "n": 3_000}, {"dim": 10, "n": 100_000}),
+        ({"dim": 100, "n": 30_000}, {"dim": 10, "n": 30_000}),
+        ({"dim": 10, "n": 10_000}, {"dim": 10, "n": 10_000, "epsilon": 4.0}),
+        (
+            {"dim": 10, "n": 1_000, "noise_multiplier": 8.0},
+            {"dim": 10, "n": 1_000, "noise_multiplier": 0.0},
+        ),
+        ({"dim": 10, "n": 30_000, "noise": "tree"}, {"dim": 10, "n": 30_000}),
+        ({"dim": 99, "n": 10**6, "noise": "pure_tree"}, {"dim": 99, "n": 10**6, "noise": "tree"}),
+    ],
+    ids=["records", "dimension", "epsilon", "multiplier", "noise", "pure noise"],
+)
+def test_a_single_pass_clips_whole_increments_only_where_noise_dominates(much, little):
+    """Their bias does not fall with the number of records, noise does."""
+    assert (_once(**much).clip, _once(**little).clip) == ("whole", "centred")
+    assert _once(**much, clip="centred").clip == "centred"
+    assert _once(**little, clip="whole").clip == "whole"
+    assert _once(**much, slope=11.0).clip == "centred"  # gradients turn within a small distance
+
+
+def test_a_single_pass_on_vertices_clips_as_noise_tells():
+    domain = dpjax.geometry.L1Ball(10, 2.0)
+    problem = SimplexRisk(_loss, domain, 10, grad_range=4.0, smoothness=1.0)
+    for n, clip in ((1_000, "whole"), (100_000, "plain")):
+        solver = OnlineToBatch.for_budget(problem, n, BUDGET, single_pass=True)
+        assert (solver.clip, solver.norm) == (clip, "linf")
+
+
+def test_steps_of_a_single_pass_are_shorter_where_noise_grows_with_the_way():
+    def stride(**options):
+        solver = _once(10, **options)
+        return float(solver.learning_rate * solver.smoothness)
+
+    assert stride(n=1_000) == pytest.approx(4.0)  # whole increments: noise does not grow
+    assert stride(n=30_000, slope=8.0) == pytest.approx(1.0)
+    assert 1.0 < stride(n=100_000, slope=3.0) < stride(n=200_000, slope=3.0) < 4.0
+    assert stride(n=10**7, slope=8.0) == pytest.approx(4.0)
+    assert stride(n=30_000, noise_multiplier=0.0) == pytest.approx(4.0)
+
+
+def test_multipliers_of_a_sweep_may_be_traced():
+    def clip_norm(z):
+        solver = _once(10, 1_000, steps=32, noise_multiplier=z)
+        assert solver.clip == "whole"
+        return solver.noise_multiplier
+
+    np.testing.assert_array_equal(jax.vmap(clip_norm)(jnp.arange(3.0)), jnp.arange(3.0))
+    several = _once(10, 1_000, steps=32, noise_multiplier=jnp.asarray([0.0, 8.0]))
+    assert several.clip == "whole"  # by the largest
+
+
 # How it does: logistic regression in a ball of radius 2, on fresh records.
 
 LOGISTIC = Risk.linear(
@@ -467,6 +529,42 @@ def test_at_larger_size_too():
     assert mean_excess(4096, 16, single_pass=True, noise="tree") > 1.2 * single
     assert mean_excess(4096, 16) < 0.7 * single
     assert single < 0.01
+
+
+def test_one_pass_finds_an_optimum_inside_the_ball():
+    """By default: clipping whole increments has a bias there, whatever the number of records."""
+    n, seeds, truth = 20_000, 4, 3.0 * np.eye(10)[0]
+    inside = Risk.linear(
+        lambda m, y: jax.nn.softplus(-y * m), 10, 4.0, lipschitz=1.0, smoothness=0.25
+    )
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(seeds, n, 10))
+    x /= np.linalg.norm(x, axis=-1, keepdims=True)
+    chance = 1 / (1 + np.exp(-x @ truth))
+    y = 2.0 * (rng.uniform(size=(seeds, n)) < chance) - 1
+    data = {"x": jnp.asarray(x, jnp.float32), "y": jnp.asarray(y, jnp.float32)}
+    words = jax.random.key_data(jax.random.split(jax.random.key(0), seeds))
+    inputs, chance = x.reshape(-1, 10), chance.ravel()
+
+    def risk(w):  # expected over the labels of these inputs: `truth` is its exact minimiser
+        margin = inputs @ w
+        return np.mean(np.logaddexp(0, margin) - chance * margin)
+
+    def mean_share(**options):
+        """Of the start's excess."""
+        budget = dpjax.Budget(1.0, 1e-5, "replace_one")
+        solver = OnlineToBatch.for_budget(inside, n, budget, single_pass=True, **options)
+
+        def run(data, words):
+            return dpjax.solve(solver, inside, data, key=jax.random.wrap_key_data(words)).params
+
+        found = jax.jit(jax.vmap(run), compiler_options=QUICK)(data, words)
+        least = risk(truth)
+        excess = np.mean([risk(w) for w in np.asarray(found, np.float64)]) - least
+        return excess / (risk(np.zeros(10)) - least)
+
+    assert 0 < mean_share() < 0.03
+    assert mean_share(clip="whole") > 0.04
 
 
 # Runs: what comes back, sweeps, going on from a saved state.
