@@ -25,18 +25,25 @@ BUDGET = dpjax.Budget(1.0, 1e-6, "replace_one")
 NUM_RECORDS = 30_000
 DIMS = (100, 300, 1_000, 10_000, 100_000, 1_000_000)
 SEEDS = 3
-LIMITS = {"one-shot statistics": 1_000, "DP-SGD": 10_000, "Frank-Wolfe": 100_000}
-DENSE_GAME = 300  # strategies up to which matrices of all records are held
+# dimensions, or strategies, up to which each is run; DP-SGDA holds matrices of all records
+LIMITS = {
+    "one-shot statistics": 1_000,
+    "DP-SGD": 10_000,
+    "Frank-Wolfe": 100_000,
+    "one-shot Gaussian": 1_000,
+    "DP-SGDA": 300,
+}
 
 
 def run(*, fast: bool, data: Path | None) -> dict[str, Any]:
-    """Points of both problems; `fast` takes two small dimensions and 1000 records."""
+    """Points of both problems; `fast` takes 1000 records of two dimensions, for peers of one."""
     del data
     dims, n, seeds = ((16, 64), 1_000, 1) if fast else (DIMS, NUM_RECORDS, SEEDS)
+    limits = dict.fromkeys(LIMITS, dims[0]) if fast else LIMITS
     points = []
     for dim in dims:
-        points += _regression(dim, n, seeds)
-        points += _game(dim, n, seeds)
+        points += _regression(dim, n, seeds, limits)
+        points += _game(dim, n, seeds, limits)
     return {
         "epsilon": BUDGET.epsilon,
         "delta": BUDGET.delta,
@@ -46,7 +53,7 @@ def run(*, fast: bool, data: Path | None) -> dict[str, Any]:
     }
 
 
-def _regression(dim: int, n: int, seeds: int) -> list[dict[str, Any]]:
+def _regression(dim: int, n: int, seeds: int, limits: dict[str, int]) -> list[dict[str, Any]]:
     records, optimum = make(n, dim, seed=1)
     problem = regression(dim)
     keys = jax.random.split(jax.random.key(7), seeds)
@@ -67,7 +74,7 @@ def _regression(dim: int, n: int, seeds: int) -> list[dict[str, Any]]:
     methods["DP-SGD"] = lambda data, key: peers.dp_sgd_l1(data, BUDGET, key, radius=RADIUS).params
     points = []
     for name, method in methods.items():
-        if dim > LIMITS.get(name, dim):
+        if dim > limits.get(name, dim):
             continue
         taken = records
         if name in ("one-shot statistics", "DP-SGD"):
@@ -78,7 +85,7 @@ def _regression(dim: int, n: int, seeds: int) -> list[dict[str, Any]]:
     return points
 
 
-def _game(dim: int, n: int, seeds: int) -> list[dict[str, Any]]:
+def _game(dim: int, n: int, seeds: int, limits: dict[str, int]) -> list[dict[str, Any]]:
     game = instances.seeded_game(dim)
     problem = Saddle(
         _no_loss,
@@ -96,7 +103,7 @@ def _game(dim: int, n: int, seeds: int) -> list[dict[str, Any]]:
     keys = jax.random.split(jax.random.key(8), seeds)
     gaps = [float(game.gap(jax.jit(method)(records, key))) for key in keys]
     points = [_point("game", "played", dim, gaps)]
-    if dim <= 1_000:
+    if dim <= limits["one-shot Gaussian"]:
         matrix = instances.core_padded_matrix(dim)
         gaps = []
         for seed, key in enumerate(keys):
@@ -104,7 +111,7 @@ def _game(dim: int, n: int, seeds: int) -> list[dict[str, Any]]:
             params = peers.noisy_mean_of(mean, n, BUDGET, key).params
             gaps.append(float(game.gap(params)))
         points.append(_point("game", "one-shot Gaussian", dim, gaps))
-    if dim <= DENSE_GAME:
+    if dim <= limits["DP-SGDA"]:
         dense = instances.core_padded(dim, n, seed=3)
         payoffs = {"A": jnp.asarray(dense.data["A"])}
         matrices = Saddle.matrix_game((dim, dim))

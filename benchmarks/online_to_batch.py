@@ -37,22 +37,24 @@ MAKERS = {"logistic": instances.logistic, "least squares": instances.least_squar
 DISTANCES = (0.1, 1.0, 5.0)
 FIXED = "fixed rate D / (G sqrt(sum of squared weights))"
 DIAMETERS = (0.05, 0.2, 1.0, 5.0, 20.0)
+FAST = ("online-to-batch", "DP-SGD", "optimistic", "distance_adaptive")
 
 
 def run(*, fast: bool, data: Path | None) -> dict[str, Any]:
-    """All tables; `fast` takes the smallest sizes and two seeds."""
+    """All tables; `fast` takes the smallest sizes, one seed, and of methods and learners a few."""
     points: list[dict[str, Any]] = []
     for task, make in MAKERS.items():
         for dim in DIMS[:1] if fast else DIMS:
             for n in SIZES[:1] if fast else SIZES:
-                points += _synthetic(task, make, dim, n, 1.0, _seeds(n, dim, fast), fast)
+                few = fast and task != "logistic"
+                points += _synthetic(task, make, dim, n, 1.0, _seeds(n, dim, fast), fast, few)
         for epsilon in () if fast else EPSILONS:
             points += _synthetic(f"{task}, epsilon", make, 10, 10_000, epsilon, 4, True)
     result = {
         "delta": DELTA,
         "points": points,
-        "learners": _learners(2 if fast else 8, fast),
-        "distances": _distances(2 if fast else 8, fast),
+        "learners": _learners(1 if fast else 8, fast),
+        "distances": _distances(1 if fast else 8, fast),
         "real": _real(data, fast),
     }
     for dim in () if fast else DIMS[:2]:
@@ -62,7 +64,11 @@ def run(*, fast: bool, data: Path | None) -> dict[str, Any]:
 
 
 def _seeds(n: int, dim: int, fast: bool) -> int:
-    return 2 if fast or n * dim >= 10**7 else 5
+    return 1 if fast else 2 if n * dim >= 10**7 else 5
+
+
+def _kept(names: tuple[str, ...], fast: bool) -> tuple[str, ...]:
+    return tuple(name for name in names if name in FAST or not fast)
 
 
 def methods(problem: Any, n: int, epsilon: float) -> dict[str, Any]:
@@ -99,7 +105,14 @@ def tuned_methods(problem: Any, n: int, epsilon: float) -> dict[str, tuple[Any, 
 
 
 def _synthetic(
-    task: str, make: Callable[..., Any], dim: int, n: int, epsilon: float, seeds: int, fast: bool
+    task: str,
+    make: Callable[..., Any],
+    dim: int,
+    n: int,
+    epsilon: float,
+    seeds: int,
+    fast: bool,
+    few: bool = False,
 ) -> list[dict[str, Any]]:
     size = n * dim
     found: dict[tuple[str, bool], list[float]] = {}
@@ -110,6 +123,8 @@ def _synthetic(
         records = {name: jnp.asarray(column) for name, column in instance.data.items()}
         for name, solver in methods(problem, n, epsilon).items():
             if size > PUBLISHED_UP_TO and name.endswith("as published"):
+                continue
+            if few and name not in FAST:
                 continue
             params = dpjax.solve(solver, problem, records, key=key, progress=False).params
             _note(found, accounted, (name, False), instance, params, solver)
@@ -195,13 +210,16 @@ def _diffprivlib(
 def _learners(seeds: int, fast: bool) -> list[dict[str, Any]]:
     """Named learners, with and without hints, on the logistic problem and a smooth quadratic."""
     rows = []
-    names = (
-        "optimistic",
-        "dual_averaging",
-        "optimistic_descent",
-        "gradient_descent",
-        "adagrad_norm",
-        "distance_adaptive",
+    names = _kept(
+        (
+            "optimistic",
+            "dual_averaging",
+            "optimistic_descent",
+            "gradient_descent",
+            "adagrad_norm",
+            "distance_adaptive",
+        ),
+        fast,
     )
     for n in (1_000,) if fast else (1_000, 10_000):
         for name in names:
@@ -263,7 +281,7 @@ def _distances(seeds: int, fast: bool) -> list[dict[str, Any]]:
     rows = []
     budget = dpjax.Budget(4.38, DELTA, "replace_one")
     for distance in DISTANCES[:1] if fast else DISTANCES:
-        for single_pass in (False, True):
+        for single_pass in (False,) if fast else (False, True):
             made = [instances.far_regression(distance, n, seed) for seed in range(seeds)]
             problem = made[0].problem
             records = {
@@ -284,11 +302,12 @@ def _distances(seeds: int, fast: bool) -> list[dict[str, Any]]:
                 OnlineToBatch.for_budget, problem, n, budget, single_pass=single_pass
             )
             row: dict[str, Any] = {"distance": distance, "single_pass": single_pass, "seeds": seeds}
-            for learner in ("adagrad_norm", "optimistic"):
+            for learner in _kept(("adagrad_norm", "optimistic"), fast):
                 values = excess(plan(learner=learner), DIAMETERS)
                 row[f"{learner}, best diameter"] = float(values.min())
                 row[f"{learner}, diameter 20"] = float(values[-1])
-            for learner in ("gradient_descent", "distance_adaptive", "parameter_free"):
+            untold = ("gradient_descent", "distance_adaptive", "parameter_free")
+            for learner in _kept(untold, fast):
                 solver = plan(learner=learner)
                 row[learner] = float(excess(solver, [solver.learning_rate])[0])
             rows.append(row)
@@ -313,6 +332,8 @@ def _real(folder: Path | None, fast: bool) -> list[dict[str, Any]]:
         for epsilon in (1.0,) if fast else (0.5, 1.0, 4.0):
             seeds = 1 if fast else 5
             for method, solver in methods(problem, n, epsilon).items():
+                if fast and method not in FAST:
+                    continue
                 scores = [
                     score(np.asarray(dpjax.solve(solver, problem, train, key=k).params))
                     for k in jax.random.split(jax.random.key(0), seeds)

@@ -145,17 +145,28 @@ def _evaluate(problem: RateConstrained, params: list[Any], test: Dataset) -> dic
 
 def _table(private: list[dict[str, Any]], reference: list[dict[str, Any]]) -> str:
     lines = [
-        "        |            private             |  non-private   |",
-        "  slack | error   disparity   epsilon    | error  dispar. | sigma_eff  seconds",
-        "  ----- | ------  ---------   --------   | ------ ------- | ---------  -------",
+        "        |            private            |   not private    |       private",
+        "  slack | error   disparity   epsilon   | error  disparity | sigma_eff  seconds",
+        "  ----- | ------  ---------   -------   | ------ --------- | ---------  -------",
     ]
     for run, plain in zip(private, reference, strict=True):
         lines.append(
             f"  {run['slack']:5.3f} | {run['error']:.4f}  {run['disparity']:9.4f}   "
-            f"{run['epsilon']:8.4f}   | {plain['error']:.4f} {plain['disparity']:7.4f} | "
+            f"{run['epsilon']:7.4f}   | {plain['error']:.4f} {plain['disparity']:9.4f} | "
             f"{run['sigma_eff']:9.3f}  {run['seconds']:7.1f}"
         )
-    return "\n".join(lines)
+    return "\n".join(lines) + _LEGEND
+
+
+_LEGEND = """
+
+error      share of the test records that are classified wrongly, mean over the seeds
+disparity  how much oftener one sex is predicted above the threshold than the other, among the test
+           records, mean over the seeds; slack bounds it in training, so it may be above that here
+epsilon    of one run, at the delta above
+sigma_eff  noise of both releases of a step, as the multiplier of one
+seconds    of all the seeds, with compiling
+"""
 
 
 def _plot(result: dict[str, Any], path: Path) -> Path | None:

@@ -9,6 +9,7 @@ A block that begins with `# not run` and a reason is passed over: what needs oth
 
 import argparse
 import contextlib
+import gc
 import runpy
 import tempfile
 import time
@@ -45,6 +46,8 @@ def main() -> None:
     parser.add_argument("action", choices=["list", "run"])
     parser.add_argument("page", nargs="*", type=Path)
     arguments = parser.parse_args()
+    # traced programs are millions of objects, and no garbage: to look among them takes long
+    gc.set_threshold(100_000, 50, 100)
     for page in [path.resolve() for path in arguments.page] or pages():
         name = page.relative_to(ROOT).as_posix()
         if arguments.action == "list":

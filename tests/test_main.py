@@ -27,7 +27,14 @@ def test_table_and_plot(capsys, tmp_path):
     assert main([*FAST, "--slacks", "0.3", "0.1", "0.05", "--plot", str(path)]) == 0
     out = capsys.readouterr().out
     assert "sigma_eff" in out
-    assert "non-private" in out
+    assert "not private" in out
+    table, legend = out.partition("\n\nerror ")[::2]
+    header = next(line for line in table.splitlines() if "slack |" in line)
+    assert header.count("disparity") == 2
+    for column in ("disparity", "epsilon", "sigma_eff", "seconds"):
+        assert column in header
+        assert f"\n{column} " in legend
+    assert "test\n           records" in legend
     assert str(path) in out
     assert path.read_bytes().startswith(b"\x89PNG")
 

@@ -1,10 +1,15 @@
-"""Dataclasses that are pytrees."""
+"""Dataclasses that are pytrees, and checks of what their users give them."""
 
 import dataclasses
+import inspect
+from collections.abc import Iterable
 from typing import Any, TypeVar
 
 import jax
+import numpy as np
 from jax.tree_util import GetAttrKey
+
+from dpjax.core._checks import is_traced
 
 _Class = TypeVar("_Class", bound=type)
 
@@ -53,3 +58,64 @@ def register_dataclass(cls: _Class) -> _Class:
 
     jax.tree_util.register_pytree_with_keys(cls, flatten_with_keys, unflatten, flatten)
     return cls
+
+
+def check_fields(kind: type, given: Iterable[str], known: Iterable[str] | None = None) -> None:
+    """Raises unless each name is a field of a dataclass that its `for_budget` lets be chosen.
+
+    Args:
+      kind: The class.
+      given: Names that were given.
+      known: Names that may be; default: the options of `kind.for_budget` and all fields but sampler
+        and relation, which follow from the budget, and what it has arguments of its own for.
+
+    Raises:
+      TypeError: If one is not known; the message lists those that are.
+    """
+    names = _choices(kind) if known is None else set(known)
+    for name in given:
+        if name not in names:
+            raise TypeError(f"unknown field {name!r}; {kind.__name__} has {sorted(names)}")
+
+
+def _choices(kind: Any) -> set[str]:
+    fields = {field.name for field in dataclasses.fields(kind) if field.init}
+    arguments = inspect.signature(kind.for_budget).parameters.values()
+    options = {a.name for a in arguments if a.kind is inspect.Parameter.KEYWORD_ONLY}
+    return (fields - {a.name for a in arguments} - {"sampler", "relation"}) | options
+
+
+def check_unstacked(solver: Any, *names: str) -> None:
+    """Raises unless these fields, or the entries of those that are tuples, are one number each.
+
+    A solver whose fields are stacked, to be mapped over by `jax.vmap`, is several runs: each has a
+    guarantee of its own.
+
+    Args:
+      solver: A dataclass registered as a pytree.
+      names: Of the fields that a guarantee follows from.
+
+    Raises:
+      ValueError: If one is stacked; the message shows how to take one run.
+      TypeError: If one is traced.
+    """
+    for name in names:
+        for value in jax.tree.leaves(getattr(solver, name)):
+            if is_traced(value):
+                raise TypeError(
+                    f"{name} is traced by jit or vmap, so that the guarantee is unknown here: call "
+                    "solver.guarantee() on each solver outside the transformation"
+                )
+            if np.shape(value) != ():
+                raise ValueError(
+                    f"{name} is stacked, of shape {list(np.shape(value))}: a stacked "
+                    f"{type(solver).__name__} is several runs, each with a guarantee of its own; "
+                    f"that of run i is {_one_run(solver, name)}.guarantee()"
+                )
+
+
+def _one_run(solver: Any, name: str) -> str:
+    """What takes run i from stacked ones, of which some share the fields that are not stacked."""
+    if all(np.shape(leaf) for leaf in jax.tree.leaves(solver)):
+        return "jax.tree.map(lambda leaf: leaf[i], solver)"
+    return f"dataclasses.replace(solver, {name}=solver.{name}[i])"

@@ -11,6 +11,8 @@ from dpjax.core._checks import check_int
 from dpjax.core._fields import register_dataclass, static_field
 from dpjax.core._types import PyTree
 
+_SHOWN = 6
+
 
 @register_dataclass
 @dataclass(frozen=True)
@@ -102,8 +104,16 @@ def num_rows(data: PyTree) -> int:
         raise ValueError("data holds no arrays")
     sizes = {np.shape(leaf)[:1] for leaf in leaves}
     if len(sizes) != 1 or () in sizes:
-        shapes = [list(np.shape(leaf)) for leaf in leaves]
-        raise ValueError(f"all arrays in data must share one leading axis, got shapes {shapes}")
+        # of nested lists, every number is a leaf
+        if () in sizes:
+            hint = "; a number or a list of numbers is no array: np.asarray(list) makes one"
+        else:
+            hint = ""
+        shapes = ", ".join(str(list(np.shape(leaf))) for leaf in leaves[:_SHOWN])
+        more = f" and {len(leaves) - _SHOWN} more" if len(leaves) > _SHOWN else ""
+        raise ValueError(
+            f"all arrays in data must share one leading axis, got shapes {shapes}{more}{hint}"
+        )
     return int(sizes.pop()[0])
 
 

@@ -10,14 +10,16 @@ import numpy as np
 from dpjax.core._threefry import threefry_2x32
 
 _BITS = 23  # of a float32 between 1 and 2
+# below, words are no cost beside the rest, and checks of who draws from which key see JAX's
+_MANY = 2**11
 
 
 def gumbels(key: jax.Array, shape: tuple[int, ...], dtype: Any) -> jax.Array:
     """Gumbel numbers of high resolution, 46 bits in float32.
 
     The law of `jax.random.gumbel(key, shape, dtype, mode="high")`: the default mode has 23 bits, of
-    which at 10^6 equal logits 7% of the draws tie near 16. By Threefry, one block makes a number
-    where JAX takes two, and its rounds are written out.
+    which at 10^6 equal logits 7% of the draws tie near 16. Of many by Threefry, one block makes a
+    number where JAX takes two, and its rounds are written out.
     """
     if jnp.dtype(dtype) != jnp.float32:
         return jax.random.gumbel(key, shape, dtype, mode="high")
@@ -28,7 +30,7 @@ def gumbels(key: jax.Array, shape: tuple[int, ...], dtype: Any) -> jax.Array:
 
 
 def _words(key: jax.Array, shape: tuple[int, ...]) -> tuple[jax.Array, jax.Array]:
-    if str(jax.random.key_impl(key)) != "threefry2x32":
+    if str(jax.random.key_impl(key)) != "threefry2x32" or math.prod(shape) < _MANY:
         high, low = jax.random.bits(key, (2, *shape), jnp.uint32)
         return high, low
     words = jax.random.key_data(key)

@@ -18,6 +18,7 @@ from dpjax.privacy._calibrate import zcdp_budget as zcdp_budget
 from dpjax.privacy._compose import ParallelGuarantee as ParallelGuarantee
 from dpjax.privacy._compose import compose_guarantees as compose_guarantees
 from dpjax.privacy._compose import parallel_guarantee as parallel_guarantee
+from dpjax.privacy._delta_warning import DeltaWarning as DeltaWarning
 from dpjax.privacy._events import joint_poisson_epsilon as joint_poisson_epsilon
 from dpjax.privacy._events import joint_poisson_event as joint_poisson_event
 from dpjax.privacy._group import GroupGuarantee as GroupGuarantee

@@ -6,7 +6,8 @@ from typing import Any
 
 from dp_accounting import NeighboringRelation
 
-from dpjax.core._checks import check_positive, check_probability, check_scalar
+from dpjax.core._checks import check_int, check_positive, check_probability, check_scalar
+from dpjax.privacy._delta_warning import warn_of_delta
 from dpjax.privacy._relations import RelationLike, resolve_relation
 
 
@@ -19,7 +20,8 @@ class Budget:
     Args:
         epsilon: > 0. *Public*. `math.inf` asks for no privacy, which `dpjax.release` understands,
             and what calibrates noise refuses.
-        delta: In (0, 1); choose it well below 1 / number of records. *Public*.
+        delta: In (0, 1); choose it well below 1 / number of records, from which on solvers warn by
+            a `DeltaWarning`. *Public*.
         relation: A `dp_accounting.NeighboringRelation` or its lower-case name. None leaves the
             choice to the solver: add_or_remove_one where it samples.
 
@@ -60,26 +62,44 @@ class Budget:
         return resolve_relation(natural if self.relation is None else self.relation)
 
 
-def check_budget(budget: Any) -> Budget:
-    """Returns the budget, or says that it is none.
+def check_budget(budget: Any, num_records: int | None = None) -> Budget:
+    """Returns the budget, or says that it is none; warns where its delta is large for the data.
+
+    A mechanism that publishes a few records at random meets any delta of 1 / number of records, so
+    that such a delta allows what a guarantee is there to rule out. Pure privacy has delta 0.
 
     Guarantee: none is given; nothing is released.
 
     Args:
       budget: What was given as one (*public*).
+      num_records: Public number of records that it is for; None where it is not known yet.
 
     Returns:
       The budget.
 
+    Warns:
+      DeltaWarning: If `delta >= 1 / num_records`.
+
     Raises:
-      TypeError: If it is no `Budget`.
+      TypeError: If it is no `Budget`, or `num_records` no integer.
+      ValueError: If `num_records < 1`.
 
     Example:
-      >>> check_budget(Budget(1.0, 1e-5)).epsilon
+      >>> check_budget(Budget(1.0, 1e-5), 1000).epsilon
       1.0
     """
     if not isinstance(budget, Budget):
         raise TypeError(
             f"budget must be a dpjax.Budget(epsilon, delta), got {type(budget).__name__}"
+        )
+    if num_records is None:
+        return budget
+    check_int("num_records", num_records, minimum=1)
+    share = 1 / num_records
+    if budget.delta >= share:
+        warn_of_delta(
+            f"delta = {budget.delta:.3g} is at least 1 / num_records = 1 / {num_records}, which "
+            "would allow publishing a record at random: choose delta far below 1 / num_records, "
+            f"such as num_records^-1.5 = {share**1.5:.1g}"
         )
     return budget

@@ -9,7 +9,7 @@ from scipy import optimize
 
 from dpjax.core._checks import check_finite, check_int, check_nonnegative, check_rate
 from dpjax.privacy._budget import Budget, check_budget
-from dpjax.privacy._guarantee import Guarantee
+from dpjax.privacy._guarantee import Guarantee, quiet_epsilon
 from dpjax.privacy._relations import RelationLike, resolve_relation
 
 _TOLERANCE = 5e-5  # relative, on the noise multiplier
@@ -60,7 +60,8 @@ def calibrate_noise(
         """Of log epsilon over its target, clipped; about linear in the log of the noise."""
         if log_noise not in evaluated:
             event = make_event_from_noise(math.exp(log_noise))
-            epsilon = Guarantee(event, resolved, failure_probability).epsilon(budget.delta)
+            guarantee = Guarantee(event, resolved, failure_probability)
+            epsilon = quiet_epsilon(guarantee, budget.delta)
             ratio = epsilon / budget.epsilon
             evaluated[log_noise] = min(max(math.log(max(ratio, 1e-9)), -20.0), 20.0)
         return evaluated[log_noise]
@@ -219,7 +220,7 @@ def max_steps(
         if failure >= 1:
             return False
         guarantee = Guarantee(make_event_from_steps(steps), resolved, failure)
-        return guarantee.epsilon(budget.delta) <= budget.epsilon
+        return quiet_epsilon(guarantee, budget.delta) <= budget.epsilon
 
     low, high = 0, 1
     while fits(high):

@@ -9,6 +9,7 @@ from dp_accounting import dp_event as dpe
 
 from dpjax.core._checks import check_nonnegative, check_probability
 from dpjax.privacy._accountant import EventId, check_supported, compose
+from dpjax.privacy._delta_warning import warn_of_delta
 from dpjax.privacy._relations import RelationLike, resolve_relation
 
 _MAX_ITERATIONS = 200
@@ -86,6 +87,10 @@ class Guarantee:
         Returns:
             An upper bound on the true epsilon.
 
+        Warns:
+            DeltaWarning: If it is infinity for no other reason than the failure probability, of
+                which delta has to hold (1 + e^epsilon) times as much.
+
         Raises:
             ValueError: If delta is outside (0, 1).
 
@@ -93,8 +98,19 @@ class Guarantee:
             >>> Guarantee(dpe.NoOpDpEvent()).epsilon(1e-5)
             0.0
         """
-        check_probability("delta", delta)
-        return _total_epsilon(self._id, float(self.failure_probability), float(delta))
+        epsilon = quiet_epsilon(self, delta)
+        failure = float(self.failure_probability)
+        if (
+            epsilon == math.inf
+            and failure
+            and _total_epsilon(self._id, 0.0, float(delta)) < epsilon
+        ):
+            warn_of_delta(
+                f"epsilon is infinite at delta = {delta:.3g}, which has to hold (1 + e^epsilon) "
+                f"times failure_probability = {failure:.3g}: ask for a larger delta or, where that "
+                "is of batches with more members than slots, enlarge the sampler's capacity"
+            )
+        return epsilon
 
     def delta(self, epsilon: float) -> float:
         """delta(epsilon), failure included, at most 1.
@@ -115,6 +131,12 @@ class Guarantee:
         check_nonnegative("epsilon", epsilon)
         event = float(compose(self._id).delta(epsilon))
         return min(1.0, event + _failure(self, epsilon))
+
+
+def quiet_epsilon(guarantee: Guarantee, delta: float) -> float:
+    """`guarantee.epsilon(delta)` for searches, which try what no warning is due for."""
+    check_probability("delta", delta)
+    return _total_epsilon(guarantee._id, float(guarantee.failure_probability), float(delta))
 
 
 def _failure(guarantee: Guarantee, epsilon: float) -> float:

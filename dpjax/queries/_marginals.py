@@ -21,6 +21,7 @@ from dpjax.queries._marginal_plan import Plan, plan_for
 from dpjax.queries._sensitivity import QuerySensitivity, query_sensitivity
 from dpjax.queries._workload import (
     CellRecords,
+    check_records,
     checked_sharding,
     checked_vector,
     query_index,
@@ -182,7 +183,8 @@ class Marginals(CellRecords):
         return spread_cells(self, cells_of(self._plan, steps > 0, codes))
 
     def record_cells(self, records: ArrayLike) -> jax.Array:
-        """The cells `[n]` int32 of records `[n, A]`, as by `Domain.cells`."""
+        """The cells `[n]` int32 of records `[n, A]`, as by `Domain.cells`, or a TypeError."""
+        check_records(records)
         check_shape("records", records, (None, len(self.domain.shape)))
         return self.domain.cells(records)
 

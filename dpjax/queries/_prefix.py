@@ -13,7 +13,7 @@ from dpjax.core import check_int, check_shape, register_dataclass, static_field
 from dpjax.privacy._relations import RelationLike
 from dpjax.queries._domain import Domain
 from dpjax.queries._sensitivity import QuerySensitivity, query_sensitivity
-from dpjax.queries._workload import CellRecords, checked_vector, query_index
+from dpjax.queries._workload import CellRecords, check_records, checked_vector, query_index
 
 
 @register_dataclass
@@ -123,9 +123,10 @@ class Prefix(CellRecords):
         return (code <= jnp.arange(self.num_queries)).astype(float)
 
     def record_cells(self, records: ArrayLike) -> jax.Array:
-        """The cells of records: codes `[n, A]` over a domain, else indices `[n]`."""
+        """The cells of records: codes `[n, A]` over a domain, else `[n]`; or a TypeError."""
         if self.domain is None:
             return super().record_cells(records)
+        check_records(records)
         check_shape("records", records, (None, len(self.domain.shape)))
         return self.domain.cells(records)
 

@@ -74,9 +74,10 @@ class CellRecords:
         """The cells `[n]` int32 of records `[n]`; a traced one out of range counts as the nearest.
 
         Raises:
-          TypeError: If the records are not integers.
+          TypeError: If the records are no array, or not integers.
           ValueError: If they are not `[n]`, or a known one is outside the universe.
         """
+        check_records(records)
         return checked_codes("records", records, (None,), self.universe_size)
 
     def histogram(self, records: ArrayLike) -> jax.Array:
@@ -89,8 +90,10 @@ class CellRecords:
         """All queries averaged over the records, `[m]` (*secret*), by the counts of the cells.
 
         Raises:
+          TypeError: If the records are no array, or not integers.
           ValueError: If there are no records.
         """
+        check_records(records)
         n = num_records(records)
         return self.answers(self.histogram(records)).astype(float) / n
 
@@ -139,6 +142,26 @@ def checked_sharding(sharding: Any, universe_size: int) -> NamedSharding | None:
 def one_hot(index: jax.Array, size: int) -> jax.Array:
     """The unit vector of the default float type, `[size]`; zeros for an index out of range."""
     return (jnp.arange(size, dtype=jnp.int32) == index).astype(float)
+
+
+def is_workload(value: Any) -> bool:
+    """Whether it has what all families of queries have."""
+    return all(hasattr(value, name) for name in ("answers", "adjoint", "sensitivity"))
+
+
+def check_records(records: Any) -> None:
+    """Raises unless `records` is an array, or nested lists, of which the columns have no names.
+
+    Raises:
+      TypeError: If it is anything else.
+    """
+    plain = isinstance(records, list | tuple | jax.Array) or hasattr(records, "__array__")
+    named = hasattr(records, "columns") or getattr(getattr(records, "dtype", None), "names", None)
+    if not plain or named:
+        raise TypeError(
+            "records must be an array of integers, codes [n, A] over a domain or else cells [n], "
+            f"got {type(records).__name__}: domain.encode(table) makes codes of a table"
+        )
 
 
 def num_records(records: Any) -> int:

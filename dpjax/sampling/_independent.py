@@ -100,7 +100,7 @@ class IndependentPartition:
         """Members of one step: indices `[capacity]` int32 and mask `[capacity]`, *secret*."""
         self._check(num_records)
         indices, mask = x
-        return indices, mask
+        return indices, mask & (indices < num_records)
 
     def failure_probability(self) -> float:
         """Bound on the probability that any batch has more members than slots."""

@@ -68,9 +68,10 @@ class DisjointPartition:
         return order[:used].reshape(self.steps, self.batch_size)
 
     def batch(self, x: jax.Array, num_records: int) -> tuple[jax.Array, jax.Array]:
-        """Members of one step: indices `[batch_size]` int32, mask `[batch_size]` all True."""
+        """Members of one step: indices `[batch_size]` int32, mask of those in the data."""
         self._check(num_records)
-        return x, jnp.ones((self.batch_size,), dtype=bool)
+        # of a plan for more records: JAX would take the last in place of those beyond
+        return x, x < num_records
 
     def failure_probability(self) -> float:
         """Probability that the run deviates from the declared event: none."""

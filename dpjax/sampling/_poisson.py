@@ -142,7 +142,7 @@ class PoissonSampler:
         self._check(num_records)
         if self.method == "host":
             indices, mask = x
-            return indices, mask
+            return indices, mask & (indices < num_records)
         if self.shards > 1:
             if self.rows > MOST_RECORDS:
                 raise ValueError(

@@ -126,7 +126,7 @@ class TaperedPartition:
         """Members of one step: indices `[sizes.max()]` int32 and mask."""
         self._check(num_records)
         indices, mask = x
-        return indices, mask
+        return indices, mask & (indices < num_records)
 
     def failure_probability(self) -> float:
         """Probability that the run deviates from the declared event: none."""

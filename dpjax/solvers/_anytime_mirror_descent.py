@@ -6,7 +6,15 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from dpjax.core import PyTree, check_int, check_key, register_dataclass, static_field
+from dpjax.core import (
+    PyTree,
+    check_fields,
+    check_int,
+    check_key,
+    check_unstacked,
+    register_dataclass,
+    static_field,
+)
 from dpjax.geometry import log_normalize, sample_vertices
 from dpjax.privacy import Budget, Guarantee, check_budget
 from dpjax.solvers._anytime_plan import output_draws, plan_anytime, refreshes_left, taper_tail
@@ -23,6 +31,8 @@ from dpjax.solvers._vertex_steps import (
     influence,
     single_pass_sampler,
 )
+
+_CHOICES = ("certified", "steps", "num_draws", "refresh")  # of plan_anytime
 
 
 class AnytimeState(NamedTuple):
@@ -123,7 +133,7 @@ class AnytimeMirrorDescent(VertexSolver):
 
         Raises:
           ValueError: If a value is outside its bound, or the budget cannot be met.
-          TypeError: If `problem` is none over vertices, or `budget` no `Budget`.
+          TypeError: If `problem` is none over vertices, `budget` no `Budget`, or a choice unknown.
 
         Example:
           >>> import dpjax
@@ -134,11 +144,12 @@ class AnytimeMirrorDescent(VertexSolver):
           >>> plan.steps > 10
           True
         """
+        check_fields(cls, choices, _CHOICES)
         return plan_anytime(
             constants_of(problem),
             num_records,
             available_rho(budget),
-            influence(check_budget(budget).relation_or("replace_one")),
+            influence(check_budget(budget, num_records).relation_or("replace_one")),
             **choices,
         )
 
@@ -168,7 +179,7 @@ class AnytimeMirrorDescent(VertexSolver):
 
         Raises:
           ValueError: If a value is outside its bound, or the budget cannot be met.
-          TypeError: If `problem` is none over vertices, or `budget` no `Budget`.
+          TypeError: If `problem` is none over vertices, `budget` no `Budget`, or a choice unknown.
 
         Example:
           >>> import dpjax
@@ -178,6 +189,7 @@ class AnytimeMirrorDescent(VertexSolver):
           >>> solver.guarantee().epsilon(1e-6) <= 1.0
           True
         """
+        check_fields(cls, choices, {"order", "assume_bounded", *_CHOICES})
         check_one_block(problem)
         plan = cls.plan(problem, num_records, budget, **choices)
         last = output_draws(plan.steps, plan.num_draws, plan.refresh)
@@ -264,7 +276,8 @@ class AnytimeMirrorDescent(VertexSolver):
         return state._replace(scores=None, average=None)
 
     def guarantee(self) -> Guarantee:
-        """The guarantee of the whole run (host)."""
+        """The guarantee of the whole run (host); raises ValueError for stacked fields."""
+        check_unstacked(self, "step_size", "grad_range")
         left = refreshes_left(self.sampler.steps, self.refresh)
         return Guarantee(
             draws_event(self, self.num_draws * (left - 1) + self._last_draws),

@@ -9,6 +9,7 @@ from dpjax.core import (
     Transform,
     check_int,
     check_positive,
+    check_unstacked,
     register_dataclass,
     static_field,
 )
@@ -103,7 +104,7 @@ class DPFTRL(DPSGD):
         """
         check_int("num_records", num_records, minimum=1)
         check_positive("batch_size", batch_size)
-        relation = check_budget(budget).relation_or("replace_one").name.lower()
+        relation = check_budget(budget, num_records).relation_or("replace_one").name.lower()
         if sampler is None:
             if steps is None:
                 whole = math.isqrt(num_records) if batch_size is None else num_records // batch_size
@@ -137,7 +138,8 @@ class DPFTRL(DPSGD):
         return state._replace(noise=None)
 
     def guarantee(self) -> Guarantee:
-        """The guarantee of the whole run (host)."""
+        """The guarantee of the whole run (host); raises ValueError for stacked fields."""
+        check_unstacked(self, "noise_multiplier")
         return Guarantee(
             self._strategy.event(float(self.noise_multiplier), self.relation),
             self.relation,

@@ -15,10 +15,12 @@ from dpjax.core import (
     Transform,
     check_between,
     check_choice,
+    check_fields,
     check_int,
     check_key,
     check_nonnegative,
     check_positive,
+    check_unstacked,
     register_dataclass,
 )
 from dpjax.privacy import Budget, Guarantee, calibrate_noise, check_budget
@@ -176,7 +178,9 @@ class DPSGD:
           True
         """
         sampler = sampler or default_sampler(num_records, batch_size, steps)
-        relation = check_budget(budget).relation_or(natural_relation(sampler)).name.lower()
+        relation = (
+            check_budget(budget, num_records).relation_or(natural_relation(sampler)).name.lower()
+        )
         check_relation(sampler, relation)
         if "noise_multiplier" not in overrides:
             overrides["noise_multiplier"] = calibrate_noise(
@@ -256,6 +260,7 @@ class DPSGD:
 
     def guarantee(self) -> Guarantee:
         """The guarantee of the whole run (host)."""
+        check_unstacked(self, "noise_multiplier")
         return Guarantee(
             run_event(self.sampler, gaussian=float(self.noise_multiplier)),
             self.relation,
@@ -303,9 +308,7 @@ def with_defaults(
         "decay": max(0.0, 1 - 10 / sampler.steps),
     }
     known = {f.name for f in dataclasses.fields(kind)} - {"sampler", "relation"}
-    for name in overrides:
-        if name not in known:
-            raise TypeError(f"unknown field {name!r}; {kind.__name__} has {sorted(known)}")
+    check_fields(kind, overrides, known)
     fields = defaults | overrides
     if "learning_rate" not in fields:
         fields["learning_rate"] = default_learning_rate(

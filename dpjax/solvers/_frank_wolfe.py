@@ -12,9 +12,11 @@ from dp_accounting import dp_event as dpe
 from dpjax.core import (
     PyTree,
     check_choice,
+    check_fields,
     check_int,
     check_key,
     check_positive,
+    check_unstacked,
     many_devices,
     register_dataclass,
     static_field,
@@ -182,7 +184,7 @@ class FrankWolfe:
         check_one_block(problem)
         constants = constants_of(problem)
         (log_m,), (smooth,) = constants.log_vertices, constants.smoothness
-        relation = check_budget(budget).relation_or("add_or_remove_one")
+        relation = check_budget(budget, num_records).relation_or("add_or_remove_one")
         # a little less, since the budget's rho is rounded
         rho = (1 - 1e-6) * zcdp_budget(budget, relation=relation)
         once = num_records * math.sqrt(8 * rho) / (influence(relation) * float(problem.ranges[0]))
@@ -220,7 +222,8 @@ class FrankWolfe:
 
         Raises:
           ValueError: If a value is outside its bound, or the budget cannot be met.
-          TypeError: If `problem` is none over vertices, or `budget` no `Budget`.
+          TypeError: If `problem` is none over vertices, `budget` no `Budget`, or an override no
+            field.
 
         Example:
           >>> import dpjax, jax, jax.numpy as jnp
@@ -234,6 +237,7 @@ class FrankWolfe:
           >>> solution.info.indices[0].shape == (solver.sampler.steps, 1)
           True
         """
+        check_fields(cls, overrides)
         plan = cls.plan(problem, num_records, budget, certified=certified, steps=steps)
         fields = {
             "sharpness": plan.sharpness,
@@ -292,7 +296,8 @@ class FrankWolfe:
         return problem.assemble((state.params,))
 
     def guarantee(self) -> Guarantee:
-        """The guarantee of the whole run (host)."""
+        """The guarantee of the whole run (host); raises ValueError for stacked fields."""
+        check_unstacked(self, "sharpness", "grad_range", "num_records")
         moved = influence(self.relation) * float(self.grad_range) / float(self.num_records)
         eta = float(self.sharpness) * moved
         event = dpe.SelfComposedDpEvent(dpe.ZCDpEvent(eta**2 / 8), self.sampler.steps)

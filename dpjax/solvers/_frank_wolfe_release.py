@@ -8,7 +8,14 @@ import jax
 import jax.numpy as jnp
 from dp_accounting import dp_event as dpe
 
-from dpjax.core import check_choice, check_int, register_dataclass, static_field
+from dpjax.core import (
+    check_choice,
+    check_fields,
+    check_int,
+    check_unstacked,
+    register_dataclass,
+    static_field,
+)
 from dpjax.privacy import Budget, Guarantee, check_budget
 from dpjax.sampling import FullBatch
 from dpjax.solvers._query_budget import (
@@ -141,7 +148,7 @@ class FrankWolfeRelease(SelectionRelease):
 
         Raises:
           ValueError: If a value is outside its bound, or the budget cannot be met.
-          TypeError: If `num_records` or `steps` is not an integer.
+          TypeError: If `num_records` or `steps` is not an integer, or an override no field.
 
         Example:
           >>> import dpjax
@@ -151,10 +158,11 @@ class FrankWolfeRelease(SelectionRelease):
           >>> solver.guarantee().epsilon(1e-6) <= 1.0
           True
         """
+        check_fields(cls, overrides)
         check_int("num_records", num_records, minimum=1)
         if steps is not None:
             check_int("steps", steps, minimum=1)
-        relation = check_budget(budget).relation_or("replace_one").name.lower()
+        relation = check_budget(budget, num_records).relation_or("replace_one").name.lower()
         workload = problem.workload
         if as_published:
             fields = _as_published(workload, num_records, budget, steps)
@@ -221,7 +229,8 @@ class FrankWolfeRelease(SelectionRelease):
         return loudest_query(key, self.gaps(problem, state), self.noise_scale)
 
     def guarantee(self) -> Guarantee:
-        """The guarantee of the whole run (host)."""
+        """The guarantee of the whole run (host); raises ValueError for stacked fields."""
+        check_unstacked(self, "noise_scale", "num_records")
         eta = self.score_range / float(self.num_records)
         one = drawn_event(eta, float(self.noise_scale), pure=self.noise == "laplace")
         event = dpe.SelfComposedDpEvent(one, self.sampler.steps)

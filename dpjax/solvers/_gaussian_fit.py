@@ -12,10 +12,12 @@ import numpy as np
 from dpjax.core import (
     PyTree,
     check_choice,
+    check_fields,
     check_int,
     check_key,
     check_nonnegative,
     check_positive,
+    check_unstacked,
     register_dataclass,
     static_field,
 )
@@ -129,7 +131,7 @@ class GaussianFit:
 
         Raises:
           ValueError: If a value is outside its bound, or the budget cannot be met.
-          TypeError: If `num_records` is not an integer.
+          TypeError: If `num_records` is not an integer, or an override no field.
 
         Example:
           >>> import dpjax
@@ -139,8 +141,9 @@ class GaussianFit:
           >>> solver.guarantee().epsilon(1e-6) <= 1.0
           True
         """
+        check_fields(cls, overrides)
         check_int("num_records", num_records, minimum=1)
-        relation = check_budget(budget).relation_or("replace_one").name.lower()
+        relation = check_budget(budget, num_records).relation_or("replace_one").name.lower()
         measured = problem.workload if measured is None else measured
         fields = {
             "measured": measured,
@@ -219,7 +222,8 @@ class GaussianFit:
         return jnp.maximum(jnp.abs(mean - jnp.square(mean)), 1e-3)
 
     def guarantee(self) -> Guarantee:
-        """The guarantee of the release (host)."""
+        """The guarantee of the release (host); raises ValueError for stacked fields."""
+        check_unstacked(self, "num_records")
         stddev = np.asarray(self.stddev, float)
         change = _changes(self.measured, self.relation, stddev.ndim == 0) / float(self.num_records)
         if np.any((stddev == 0) & (change > 0)):

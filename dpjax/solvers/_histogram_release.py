@@ -10,10 +10,12 @@ import optax
 from dpjax.core import (
     PyTree,
     check_choice,
+    check_fields,
     check_int,
     check_key,
     check_nonnegative,
     check_positive,
+    check_unstacked,
     register_dataclass,
     static_field,
 )
@@ -101,7 +103,7 @@ class HistogramRelease:
 
         Raises:
           ValueError: If a value is outside its bound, or the budget cannot be met.
-          TypeError: If `num_records` is not an integer.
+          TypeError: If `num_records` is not an integer, or an override no field.
 
         Example:
           >>> import dpjax
@@ -112,8 +114,9 @@ class HistogramRelease:
           True
         """
         del problem
+        check_fields(cls, overrides)
         check_int("num_records", num_records, minimum=1)
-        relation = check_budget(budget).relation_or("replace_one").name.lower()
+        relation = check_budget(budget, num_records).relation_or("replace_one").name.lower()
         stddev = gaussian_stddev(histogram_change(relation) / num_records, budget)
         fields = {"stddev": stddev, "num_records": num_records, "relation": relation}
         return cls(FullBatch(1), **(fields | overrides))
@@ -141,7 +144,8 @@ class HistogramRelease:
         return ReleasedDistribution(log_of(nearest), problem.workload.answers(answered))
 
     def guarantee(self) -> Guarantee:
-        """The guarantee of the release (host)."""
+        """The guarantee of the release (host); raises ValueError for stacked fields."""
+        check_unstacked(self, "stddev", "num_records")
         change = histogram_change(self.relation) / float(self.num_records)
         event = gaussian_event(change, float(self.stddev), self.relation)
         return Guarantee(event, self.relation, self.sampler.failure_probability())

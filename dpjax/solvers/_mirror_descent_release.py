@@ -11,8 +11,10 @@ from dp_accounting import dp_event as dpe
 from dpjax.core import (
     PyTree,
     check_choice,
+    check_fields,
     check_int,
     check_positive,
+    check_unstacked,
     register_dataclass,
     static_field,
 )
@@ -130,7 +132,7 @@ class MirrorDescentRelease(SelectionRelease):
 
         Raises:
           ValueError: If a value is outside its bound, or the budget cannot be met.
-          TypeError: If `num_records` or `steps` is not an integer.
+          TypeError: If `num_records` or `steps` is not an integer, or an override no field.
 
         Example:
           >>> import dpjax
@@ -140,10 +142,11 @@ class MirrorDescentRelease(SelectionRelease):
           >>> solver.guarantee().epsilon(1e-6) <= 1.0
           True
         """
+        check_fields(cls, overrides)
         check_int("num_records", num_records, minimum=1)
         check_int("steps", steps, minimum=1)
         check_choice("noise", noise, _NOISES)
-        relation = check_budget(budget).relation_or("replace_one").name.lower()
+        relation = check_budget(budget, num_records).relation_or("replace_one").name.lower()
         log_k = math.log(max(2, problem.workload.universe_size))
         score_range = problem.sensitivity(relation).score_range
         change = histogram_change(relation) / num_records
@@ -229,7 +232,8 @@ class MirrorDescentRelease(SelectionRelease):
         return jnp.minimum(1.0, 2 / (count + jnp.asarray(self.offset, float) + 2))
 
     def guarantee(self) -> Guarantee:
-        """The guarantee of the whole run (host)."""
+        """The guarantee of the whole run (host); raises ValueError for stacked fields."""
+        check_unstacked(self, "noise_scale", "num_records")
         n, scale = float(self.num_records), float(self.noise_scale)
         if self.noise == "gumbel":
             event = drawn_event(self.score_range / n, scale)

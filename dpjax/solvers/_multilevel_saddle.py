@@ -7,7 +7,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from dpjax.core import PyTree, check_int, check_key, register_dataclass, static_field
+from dpjax.core import (
+    PyTree,
+    check_fields,
+    check_int,
+    check_key,
+    check_unstacked,
+    register_dataclass,
+    static_field,
+)
 from dpjax.privacy import Budget, Guarantee, check_budget
 from dpjax.solvers._multilevel_plan import (
     MultilevelPlan,
@@ -154,7 +162,7 @@ class MultilevelSaddle(VertexSolver):
             constants_of(problem),
             num_records,
             available_rho(budget),
-            influence(check_budget(budget).relation_or("replace_one")),
+            influence(check_budget(budget, num_records).relation_or("replace_one")),
             seed=seed,
             max_level=max_level,
         )
@@ -187,7 +195,8 @@ class MultilevelSaddle(VertexSolver):
 
         Raises:
           ValueError: If a value is outside its bound, or there are too few records.
-          TypeError: If `problem` is none over vertices, or `budget` no `Budget`.
+          TypeError: If `problem` is none over vertices, `budget` no `Budget`, or an override no
+            field.
 
         Example:
           >>> import dpjax
@@ -196,6 +205,7 @@ class MultilevelSaddle(VertexSolver):
           >>> solver.guarantee().epsilon(1e-6) <= 1.0
           True
         """
+        check_fields(cls, overrides)
         plan = cls.plan(problem, num_records, budget, seed=seed, max_level=max_level)
         fields = {
             "step_size": plan.step_size,
@@ -302,7 +312,8 @@ class MultilevelSaddle(VertexSolver):
         )
 
     def guarantee(self) -> Guarantee:
-        """The guarantee of the whole run (host)."""
+        """The guarantee of the whole run (host); raises ValueError for stacked fields."""
+        check_unstacked(self, "step_size", "grad_range")
         levels, estimator = np.array(self.levels), self._estimator
         ratios = [estimator.factor(n) / estimator.records(n) for n in range(self.max_level + 1)]
         repeated = np.repeat(levels, batches_of(levels, self.max_level))

@@ -10,9 +10,11 @@ from dp_accounting import dp_event as dpe
 
 from dpjax.core import (
     PyTree,
+    check_fields,
     check_int,
     check_key,
     check_scalar,
+    check_unstacked,
     register_dataclass,
     static_field,
 )
@@ -144,7 +146,7 @@ class MWEM:
 
         Raises:
           ValueError: If a value is outside its bound, or the budget cannot be met.
-          TypeError: If `num_records` or `steps` is not an integer.
+          TypeError: If `num_records` or `steps` is not an integer, or an override no field.
 
         Example:
           >>> import dpjax
@@ -154,9 +156,10 @@ class MWEM:
           >>> solver.guarantee().epsilon(1e-6) <= 1.0
           True
         """
+        check_fields(cls, overrides)
         check_int("num_records", num_records, minimum=1)
         check_int("steps", steps, minimum=1)
-        relation = check_budget(budget).relation_or("replace_one").name.lower()
+        relation = check_budget(budget, num_records).relation_or("replace_one").name.lower()
         sensitivity = problem.sensitivity(relation)
         # rho of Gaussian noise on an answer is (change / stddev)^2 / 2
         each = drawn_rho(budget) / (2 * steps)
@@ -250,7 +253,8 @@ class MWEM:
         return state._replace(answers=None, targets=None)
 
     def guarantee(self) -> Guarantee:
-        """The guarantee of the whole run (host)."""
+        """The guarantee of the whole run (host); raises ValueError for stacked fields."""
+        check_unstacked(self, "noise_scale", "stddev", "num_records")
         n = float(self.num_records)
         one = dpe.ComposedDpEvent(
             [

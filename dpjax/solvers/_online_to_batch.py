@@ -16,6 +16,7 @@ from dpjax.core import (
     check_key,
     check_nonnegative,
     check_positive,
+    check_unstacked,
     register_dataclass,
     static_field,
     wide,
@@ -343,6 +344,7 @@ class OnlineToBatch:
 
     def guarantee(self) -> Guarantee:
         """The guarantee of the whole run (host)."""
+        check_unstacked(self, "noise_multiplier")
         return Guarantee(
             self.noise.event(float(self.noise_multiplier) * self._excess, self.relation),
             self.relation,

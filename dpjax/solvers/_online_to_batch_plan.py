@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from dp_accounting import dp_event as dpe
 
-from dpjax.core import check_int, check_positive, is_traced
+from dpjax.core import check_fields, check_int, check_positive, is_traced
 from dpjax.geometry import L1Ball, Simplex
 from dpjax.privacy import Budget, Guarantee, calibrate_noise, check_budget
 from dpjax.sampling import DisjointPartition, FullBatch, IndependentPartition
@@ -38,16 +38,14 @@ def plan_fields(
     """All fields of a solver of class `kind`; see `OnlineToBatch.for_budget`."""
     check_int("num_records", num_records, minimum=1)
     known = {field.name for field in dataclasses.fields(kind)} | {"steps"}
-    for name in overrides:
-        if name not in known - {"relation", "learner"}:
-            raise TypeError(f"unknown field {name!r}; {kind.__name__} has {sorted(known)}")
+    check_fields(kind, overrides, known - {"relation", "learner"})
     published = overrides.get("as_published", False)
     fields = _constants(problem, published) | overrides
     fields["learner"] = _default_learner(problem, published) if learner == "auto" else learner
     steps = fields.pop("steps", None)
 
     natural = "replace_one" if single_pass or published else "add_or_remove_one"
-    relation = check_budget(budget).relation_or(natural).name.lower()
+    relation = check_budget(budget, num_records).relation_or(natural).name.lower()
     if "sampler" not in fields:
         if steps is None:
             several = not (single_pass or published)

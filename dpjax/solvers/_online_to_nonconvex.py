@@ -17,6 +17,7 @@ from dpjax.core import (
     check_key,
     check_nonnegative,
     check_positive,
+    check_unstacked,
     register_dataclass,
     static_field,
     wide,
@@ -367,7 +368,8 @@ class OnlineToNonconvex:
         }
 
     def guarantee(self) -> Guarantee:
-        """The guarantee of the whole run (host)."""
+        """The guarantee of the whole run (host); raises ValueError for stacked fields."""
+        check_unstacked(self, "noise_multiplier")
         gaussian = gaussian_multiplier(self.noise, float(self.noise_multiplier), self.relation)
         return Guarantee(
             run_event(self.sampler, gaussian=gaussian),

@@ -6,7 +6,7 @@ from typing import Any
 
 from dp_accounting import dp_event as dpe
 
-from dpjax.core import check_choice, check_int, check_positive
+from dpjax.core import check_choice, check_fields, check_int, check_positive
 from dpjax.privacy import Budget, calibrate_noise
 from dpjax.sampling import DisjointPartition, FullBatch, IndependentPartition
 from dpjax.solvers._bound_plan import first_share
@@ -51,9 +51,7 @@ def plan_fields(
     """All fields of a solver of class `kind`; see `OnlineToNonconvex.for_budget`."""
     asked = asked_for(problem, num_records, budget, radius, oracle, passes)
     known = {field.name for field in dataclasses.fields(kind)} | set(_OPTIONS)
-    for name in overrides:
-        if name not in known - {"relation", "oracle"}:
-            raise TypeError(f"unknown field {name!r}; {kind.__name__} has {sorted(known)}")
+    check_fields(kind, overrides, known - {"relation", "oracle"})
     published = overrides.get("as_published", False)
     single, relation = passes == "single", asked.relation
     fields = overrides | {"oracle": oracle}

@@ -56,7 +56,7 @@ def asked_for(
         problem.num_params,
         1.0 if lipschitz is None else lipschitz,
         budget,
-        check_budget(budget).relation_or(natural).name.lower(),
+        check_budget(budget, num_records).relation_or(natural).name.lower(),
         radius,
         oracle,
         lipschitz is not None,
@@ -107,7 +107,7 @@ def stationarity_plan(
       >>> problem = dpjax.problems.Risk(
       ...     loss=lambda w, rec: jnp.abs(rec["x"] @ w - rec["y"]), init=jnp.zeros(20),
       ...     lipschitz=1.0)
-      >>> budget = dpjax.Budget(1.0, 1e-6, "replace_one")
+      >>> budget = dpjax.Budget(1.0, 1e-8, "replace_one")
       >>> plan = dpjax.solvers.stationarity_plan(problem, 10**7, budget, passes="single")
       >>> plan.bound < 0.2
       True

@@ -13,8 +13,10 @@ from dpjax.core import (
     Sampler,
     check_between,
     check_choice,
+    check_fields,
     check_nonnegative,
     check_positive,
+    check_unstacked,
     register_dataclass,
 )
 from dpjax.privacy import Budget, Guarantee, calibrate_noise, check_budget
@@ -218,7 +220,9 @@ class RateConstrainedSGDA:
           True
         """
         sampler = sampler or default_sampler(num_records, batch_size, steps)
-        relation = check_budget(budget).relation_or(natural_relation(sampler)).name.lower()
+        relation = (
+            check_budget(budget, num_records).relation_or(natural_relation(sampler)).name.lower()
+        )
         check_relation(sampler, relation)
         if not 0 < histogram_share < 1:
             raise ValueError(f"histogram_share must lie in (0, 1), got {histogram_share!r}")
@@ -226,6 +230,8 @@ class RateConstrainedSGDA:
             overrides = _PUBLISHED | overrides
         own_names = {f.name for f in dataclasses.fields(cls)} - {"primal"}
         own = {name: overrides.pop(name) for name in own_names & set(overrides)}
+        descent = {f.name for f in dataclasses.fields(DPSGD)} - {"sampler", "relation"}
+        check_fields(cls, overrides, own_names | descent)
         if problem.num_constraints == 0:
             own.setdefault("histogram", "none")
 
@@ -361,7 +367,9 @@ class RateConstrainedSGDA:
         }
 
     def guarantee(self) -> Guarantee:
-        """The guarantee of the whole run, both releases jointly (host)."""
+        """The guarantee of both releases jointly (host); raises ValueError for stacked fields."""
+        check_unstacked(self, "histogram_noise", "count_noise")
+        check_unstacked(self.primal, "noise_multiplier")
         return Guarantee(self._event(), self.primal.relation, self.sampler.failure_probability())
 
     def _event(self) -> dp_accounting.DpEvent:

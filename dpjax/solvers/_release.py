@@ -13,6 +13,7 @@ from dpjax.core import check_choice, check_int, solve
 from dpjax.privacy import Budget, check_budget
 from dpjax.problems import QueryRelease
 from dpjax.queries import Hierarchy, Marginals
+from dpjax.queries._workload import check_records, is_workload
 from dpjax.solvers._frank_wolfe_release import FrankWolfeRelease
 from dpjax.solvers._gaussian_fit import GaussianFit
 from dpjax.solvers._histogram_release import HistogramRelease
@@ -71,7 +72,8 @@ def release(
       A `Release`.
 
     Raises:
-      TypeError: If the key is missing or not typed, or the budget is none.
+      TypeError: If the key is missing or not typed, the budget none, workload or data of another
+        kind, or an option no field of the method.
       ValueError: If a value is outside its bound, a record outside the public domain, the universe
         too large, or `num_records` missing under add-or-remove-one.
 
@@ -88,6 +90,7 @@ def release(
       ['F', 'M']
     """
     check_budget(budget)
+    check_workload(workload, data)
     check_choice("method", method, ("auto", *_METHODS))
     problem = QueryRelease(workload)
     records = _records(workload, data)
@@ -124,8 +127,21 @@ def release(
     )
 
 
+def check_workload(workload: Any, data: Any) -> None:
+    """Raises TypeError unless the first is a workload and the second is none."""
+    if not is_workload(workload):
+        raise TypeError(
+            "workload must come first, in release(workload, data, budget, key=key), and be queries "
+            f"of dpjax.queries such as Marginals, got {type(workload).__name__}"
+        )
+    if is_workload(data):
+        raise TypeError(f"data must be the records, got the workload {type(data).__name__}")
+
+
 def _records(workload: Any, data: Any) -> Any:
     domain = getattr(workload, "domain", None)
+    if domain is None:
+        check_records(data)
     records = np.asarray(data) if domain is None else domain.encode(data)
     if len(records) == 0:
         raise ValueError("data must hold n >= 1 records, got none")

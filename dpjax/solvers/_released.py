@@ -37,6 +37,16 @@ class Release:
     method: str = dataclasses.field(metadata={"static": True})
     reason: str = dataclasses.field(metadata={"static": True})
 
+    def __repr__(self) -> str:
+        """Method, sizes and guarantee; arrays are of any length."""
+        sizes = [
+            f"{name}={list(np.shape(getattr(self, name)))}" for name in ("answers", "log_probs")
+        ]
+        return (
+            f"Release(method={self.method!r}, workload={type(self.workload).__name__}, "
+            f"{', '.join(sizes)}, guarantee={self.guarantee!r})"
+        )
+
     def sample(self, key: jax.Array, n: int, *, systematic: bool = False) -> jax.Array:
         r"""Synthetic records, as many as wanted: post-processing.
 

@@ -7,7 +7,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from dpjax.core import PyTree, check_choice, check_int, check_key, register_dataclass, static_field
+from dpjax.core import (
+    PyTree,
+    check_choice,
+    check_fields,
+    check_int,
+    check_key,
+    check_unstacked,
+    register_dataclass,
+    static_field,
+)
 from dpjax.privacy import Budget, Guarantee, check_budget
 from dpjax.solvers._vertex_constants import constants_of
 from dpjax.solvers._vertex_plan import VertexPlan, plan_mirror_descent
@@ -142,15 +151,15 @@ class SaddleMirrorDescent(VertexSolver):
         Example:
           >>> import dpjax
           >>> game = dpjax.problems.Saddle.matrix_game((1000, 1000))
-          >>> plan = SaddleMirrorDescent.plan(game, 1_000_000, dpjax.Budget(1.0, 1e-6))
+          >>> plan = SaddleMirrorDescent.plan(game, 1_000_000, dpjax.Budget(1.0, 1e-8))
           >>> plan.num_draws, round(plan.bound, 2)
-          (1, 0.1)
+          (1, 0.11)
         """
         return plan_mirror_descent(
             constants_of(problem),
             num_records,
             available_rho(budget),
-            influence(check_budget(budget).relation_or("replace_one")),
+            influence(check_budget(budget, num_records).relation_or("replace_one")),
             output,
             certified=certified,
             steps=steps,
@@ -189,7 +198,8 @@ class SaddleMirrorDescent(VertexSolver):
 
         Raises:
           ValueError: If a value is outside its bound, or the budget cannot be met.
-          TypeError: If `problem` is none over vertices, or `budget` no `Budget`.
+          TypeError: If `problem` is none over vertices, `budget` no `Budget`, or an override no
+            field.
 
         Example:
           >>> import dpjax
@@ -198,6 +208,7 @@ class SaddleMirrorDescent(VertexSolver):
           >>> solver.guarantee().epsilon(1e-6) <= 1.0
           True
         """
+        check_fields(cls, overrides)
         plan = cls.plan(
             problem,
             num_records,
@@ -281,7 +292,8 @@ class SaddleMirrorDescent(VertexSolver):
         )
 
     def guarantee(self) -> Guarantee:
-        """The guarantee of the whole run (host)."""
+        """The guarantee of the whole run (host); raises ValueError for stacked fields."""
+        check_unstacked(self, "step_size", "grad_range")
         return Guarantee(
             draws_event(self, self._draws * np.arange(self.sampler.steps, 0, -1)),
             self.relation,

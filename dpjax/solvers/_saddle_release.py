@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from dp_accounting import dp_event as dpe
 
-from dpjax.core import check_int, register_dataclass, static_field
+from dpjax.core import check_fields, check_int, check_unstacked, register_dataclass, static_field
 from dpjax.privacy import Budget, Guarantee, bounded_range_rho, check_budget
 from dpjax.sampling import FullBatch
 from dpjax.solvers._query_budget import drawn_rho
@@ -101,7 +101,7 @@ class SaddleRelease(SelectionRelease):
 
         Raises:
           ValueError: If a value is outside its bound, or the budget cannot be met.
-          TypeError: If `num_records` or `steps` is not an integer.
+          TypeError: If `num_records` or `steps` is not an integer, or an override no field.
 
         Example:
           >>> import dpjax
@@ -111,10 +111,11 @@ class SaddleRelease(SelectionRelease):
           >>> solver.guarantee().epsilon(1e-6) <= 1.0
           True
         """
+        check_fields(cls, overrides)
         check_int("num_records", num_records, minimum=1)
         if steps is not None:
             check_int("steps", steps, minimum=1)
-        relation = check_budget(budget).relation_or("replace_one").name.lower()
+        relation = check_budget(budget, num_records).relation_or("replace_one").name.lower()
         log_k = math.log(max(2, problem.workload.universe_size))
         score_range = problem.sensitivity(relation).score_range
         if as_published:
@@ -158,7 +159,8 @@ class SaddleRelease(SelectionRelease):
         return 1 / (state.count + 2.0)
 
     def guarantee(self) -> Guarantee:
-        """The guarantee of the whole run (host)."""
+        """The guarantee of the whole run (host); raises ValueError for stacked fields."""
+        check_unstacked(self, "dual_step_size", "num_records")
         change = float(self.dual_step_size) * self.score_range / float(self.num_records)
         etas = change * np.arange(self.sampler.steps)
         event = dpe.ZCDpEvent(float(np.sum(bounded_range_rho(etas))))

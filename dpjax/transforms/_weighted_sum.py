@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from dpjax.core import many_devices, wide
+from dpjax.transforms._microbatch import sum_in_parts
 from dpjax.transforms._outer import is_outer
 from dpjax.transforms._signs import PackedSigns
 
@@ -17,6 +18,10 @@ _FEW_COLUMNS = 4
 _LONG_ROW = 2**14
 # so many rows are added in one pass over the sum
 _UNROLL = 32
+# from here on CPU takes the rows of an outer product in parts, whose copies without NaN stay in
+# the cache: a step on 704 x 5000 then takes 0.7 of the time, but one on 704 x 98 takes 1.1
+_WIDE_ROW = 2**9
+_PART = 32
 # by default accelerators multiply float32 with 10 bits, and the sum could exceed its bound
 _EXACT = jax.lax.Precision.HIGHEST
 
@@ -70,14 +75,29 @@ def clipping_bound(bound: Any, dtype: Any) -> jax.Array:
 
 def _outer_sum(left: jax.Array, weights: jax.Array) -> jax.Array:
     """Sum of `left[b] weights[b]^T`, `[p, K]`; examples with all weights 0 are dropped."""
-    row_by_row = left.shape[1] >= _LONG_ROW and not many_devices()
-    if weights.shape[1] <= _FEW_COLUMNS and row_by_row:
+    width, few = left.shape[1], weights.shape[1] <= _FEW_COLUMNS and not many_devices()
+    if few and width >= _LONG_ROW:
         return jnp.stack([sum_rows(left, column) for column in weights.T], axis=1)
+    if few and width >= _WIDE_ROW and left.shape[0] > _PART:
+        return jax.lax.platform_dependent(left, weights, cpu=_part_by_part, default=_outer_product)
+    return _outer_product(left, weights)
+
+
+def _outer_product(left: jax.Array, weights: jax.Array) -> jax.Array:
     left = _kept(left, jnp.any(weights != 0, axis=1))
     if weights.shape[1] > _FEW_COLUMNS:
         return jnp.einsum("bp,bk->pk", left, weights, precision=_EXACT)
     columns = [jnp.matmul(column, left, precision=_EXACT) for column in weights.T]
     return jnp.stack(columns, axis=1)
+
+
+def _part_by_part(left: jax.Array, weights: jax.Array) -> jax.Array:
+    def of(part: Any, new: jax.Array, number: jax.Array) -> jax.Array:
+        del number
+        return _outer_product(part[0], jnp.where(new[:, None], part[1], 0))
+
+    everyone = jnp.ones(left.shape[0], bool)
+    return sum_in_parts(of, (left, weights), everyone, _PART, compensated=False, strided=False)
 
 
 def sum_rows(rows: jax.Array, weights: jax.Array) -> jax.Array:

@@ -10,6 +10,9 @@ ENTRIES = dpt.registry()
 
 # near relatives of entries that always run, or long to compile
 SLOW = {
+    "DPSGD(shards)",
+    "FrankWolfe(autodiff, microbatches)",
+    "OnlineToNonconvex(zeroth)",
     "RateConstrainedSGDA(fixed, orthant)",
     "RateConstrainedSGDA(J = 0)",
     "DPSGD(Risk, full batch, uniform average)",

@@ -15,6 +15,8 @@ pytest.importorskip("orbax.checkpoint")
 from interruptions import ENTRIES, identical, interrupt, solve, until_done, whole_steps
 from interruptions import case_of as case_of_entry
 
+from tests.relatives import one_of_each
+
 REPRESENTATIVE = (
     "DPSGD(partition, adam, last iterate)",
     "DPFTRL(tree)",
@@ -23,8 +25,17 @@ REPRESENTATIVE = (
     "SaddleMirrorDescent(add or remove)",
     "RateConstrainedSGDA(J = 0)",
 )
+OTHER_STATES = (
+    "DPSGD(host, truncate)",
+    "DPSGD(shards)",
+    "DPFTRL(buffered, adam)",
+    "OnlineToBatch(tree, whole, microbatches)",
+    "OnlineToNonconvex(first, periods)",
+    "RateConstrainedSGDA(fixed, orthant)",
+)
 NAMES = [
-    pytest.param(name, marks=[] if name in REPRESENTATIVE else pytest.mark.slow) for name in ENTRIES
+    pytest.param(name, marks=[] if name in REPRESENTATIVE else pytest.mark.slow)
+    for name in dict.fromkeys([*REPRESENTATIVE, *one_of_each(), *OTHER_STATES])
 ]
 
 

@@ -13,10 +13,12 @@ import pytest
 
 pytest.importorskip("orbax.checkpoint")
 
-from interruptions import ENTRIES, whole_steps
+from interruptions import whole_steps
 from killed_child import digest_path, folder_of
 
-KILLS = 8
+from tests.relatives import one_of_each
+
+KILLS = 5
 ONE_STEP = ("GaussianFit", "HistogramRelease")
 LIMIT = 900.0  # seconds, for everything
 
@@ -52,7 +54,7 @@ def reached(folder, step):
 
 @pytest.mark.slow
 def test_killed_runs_end_like_undisturbed_ones(tmp_path):
-    names, rng = list(ENTRIES), random.Random(0)
+    names, rng = one_of_each(), random.Random(0)
     child = undisturbed = start(tmp_path / "plain", False, names)
     root, deadline = tmp_path / "killed", time.monotonic() + LIMIT
     # where to strike: some way into a run of a random solver, and a random while later

@@ -13,6 +13,7 @@ import pytest
 import dpjax
 import dpjax.testing as dpt
 from dpjax.core import _solve
+from tests.relatives import PROGRAMS
 
 ENTRIES = {entry.name: entry for entry in dpt.entries("solver")}
 # one of each kind of program, outside any transformation; the others are read, but not run
@@ -42,7 +43,7 @@ def lower(solver, problem, data):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [name for name in ENTRIES if name not in RUN])
+@pytest.mark.parametrize("name", [name for name in PROGRAMS if name not in RUN])
 def test_no_program_talks_to_the_host(name):
     case = ENTRIES[name].make()
     assert words_of_talk(lower(case.build(case.values[0]), case.problem, case.data)) == []

@@ -20,6 +20,7 @@ from dpjax.problems import RateConstrained
 from dpjax.sampling import FullBatch, PoissonSampler
 from dpjax.solvers import DPSGD, OnlineToNonconvex
 from dpjax.testing import entries
+from tests.relatives import PROGRAMS
 
 ROWS = 32  # of 24 records: two of the devices hold padding alone
 QUICK = ("DPSGD(linear)", "FrankWolfe(linear)")
@@ -28,7 +29,7 @@ SOLVERS = {entry.name: entry for entry in entries("solver")}
 
 @pytest.mark.parametrize(
     "name",
-    [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in SOLVERS],
+    [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in PROGRAMS],
 )
 def test_every_solver_gives_what_it_gives_on_one_device(name):
     case = SOLVERS[name].make()
@@ -46,7 +47,7 @@ def test_every_solver_gives_what_it_gives_on_one_device(name):
 
 
 def test_the_solvers_named_are_registered():
-    assert set(QUICK) <= set(SOLVERS)
+    assert set(QUICK) <= set(PROGRAMS)
 
 
 N, D = 203, 6
@@ -122,6 +123,18 @@ def test_what_devices_exchange_in_a_step():
     slots = PoissonSampler(0.2, 3, N).capacity
     assert moved(across) <= 4 * N * D  # no more than the records; here there are few
     assert sum(s * c for (_, _, s), c in collectives(across).items()) <= 4 * (N + slots) * (D + 4)
+
+
+def test_wide_records_stay_where_they_are():
+    """On one CPU they are added in parts, which would cut across the devices."""
+    width = 2**9
+    x = np.random.default_rng(0).normal(size=(512, width)).astype(np.float32)
+    data = {"x": x, "y": (x[:, 0] > 0).astype(np.int32)}
+    problem, solver = RateConstrained.linear(width, 2), _dpsgd(FullBatch(2))
+    records = dpjax.shard_records(data, mesh_of(8))
+    compiled = compiled_loop(job_of(solver, problem, records, jax.random.key(1)))
+    assert moved(compiled) == 0, collectives(compiled)
+    assert_same(_run(solver, records, problem).params, _run(solver, data, problem).params)
 
 
 def test_the_check_of_exchanges_sees_a_gather():

@@ -15,6 +15,7 @@ def readme(what):
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=600)
 
 
+@pytest.mark.slow
 def test_python_blocks_run_as_in_a_fresh_interpreter():
     done = readme("run")
     assert done.returncode == 0, done.stderr

@@ -1,5 +1,9 @@
 """Arguments of the wrong kind are refused by name, before anything is computed with them."""
 
+import ast
+import dataclasses
+import inspect
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -7,7 +11,7 @@ import pytest
 
 import dpjax
 from dpjax import privacy, problems, solvers
-from dpjax.queries import Domain, Marginals
+from dpjax.queries import Domain, Marginals, Prefix
 
 RISK = problems.Risk.linear(lambda margin, y: (margin - y) ** 2, 3, radius=1.0, lipschitz=1.0)
 ON_SIMPLEX = problems.SimplexRisk(loss=lambda w, r: r["c"] @ w, dim=5, grad_range=1.0)
@@ -44,6 +48,93 @@ def test_a_number_is_no_budget(kind, problem, budget):
 def test_every_solver_was_tried():
     public = {v for v in vars(solvers).values() if hasattr(v, "for_budget")}
     assert public == {kind for kind, _ in PLANNED}
+
+
+@pytest.mark.parametrize(("kind", "problem"), PLANNED)
+def test_an_unknown_field_is_named_and_known_ones_listed(kind, problem):
+    with pytest.raises(
+        TypeError, match=rf"unknown field 'nonsense'; {kind.__name__} has \["
+    ) as told:
+        kind.for_budget(problem, 1000, dpjax.Budget(1.0, 1e-5), nonsense=1.0)
+    known = ast.literal_eval(str(told.value).partition(" has ")[2])
+    fields = {field.name for field in dataclasses.fields(kind)}
+    assert fields & set(known)
+    options = set(inspect.signature(kind.for_budget).parameters)
+    if kind in NAMED:
+        assert NAMED[kind] <= set(known)
+        assert not {"relation", "num_records", "budget"} & set(known)
+        assert set(known) <= fields | options | {"certified", "num_draws", "refresh", "steps"}
+
+
+NAMED = {
+    solvers.FrankWolfe: {"microbatch_size", "assume_bounded", "sharpness", "certified", "steps"},
+    solvers.AnytimeMirrorDescent: {"assume_bounded", "order", "refresh", "num_draws", "steps"},
+    solvers.SaddleMirrorDescent: {"assume_bounded", "order", "step_size", "steps"},
+    solvers.MultilevelSaddle: {"antithetic", "assume_bounded", "max_level", "seed"},
+    solvers.GaussianFit: {"measured", "allocation", "prior", "fit_steps", "stddev"},
+    solvers.MWEM: {"steps", "step_size", "replays", "stddev"},
+    solvers.HistogramRelease: {"projection", "stddev"},
+    solvers.FrankWolfeRelease: {"steps", "vertices", "output", "noise_scale"},
+    solvers.MirrorDescentRelease: {"steps", "width", "alpha", "noise"},
+    solvers.SaddleRelease: {"steps", "step_size", "dual_step_size"},
+}
+
+
+def test_choices_of_a_plan_are_listed():
+    with pytest.raises(
+        TypeError, match=r"unknown field 'order'; .* has \['certified', 'num_draws'"
+    ):
+        solvers.AnytimeMirrorDescent.plan(ON_SIMPLEX, 1000, dpjax.Budget(1.0, 1e-5), order="given")
+
+
+@pytest.mark.parametrize(("kind", "problem"), PLANNED)
+def test_stacked_solvers_have_a_guarantee_each(kind, problem):
+    budgets = [dpjax.Budget(epsilon, 1e-5) for epsilon in (0.5, 1.0)]
+    fixed = {"steps": 4} if "steps" in inspect.signature(kind.for_budget).parameters else {}
+    if kind in (solvers.OnlineToNonconvex, solvers.AnytimeMirrorDescent):
+        fixed = (
+            {"steps": 4, "num_draws": 2, "refresh": 1} if problem is ON_SIMPLEX else {"steps": 4}
+        )
+    if kind is solvers.SaddleMirrorDescent:
+        fixed |= {"num_draws": 2, "output": "played"}
+    if kind is solvers.MultilevelSaddle:
+        fixed = {"max_level": 0}
+    one = kind.for_budget(problem, 1000, budgets[1], **fixed)
+    solver = jax.tree.map(lambda leaf: jnp.stack([jnp.asarray(leaf)] * 2), one)
+    with pytest.raises(ValueError, match=r"is stacked, of shape \[2\]: .* several runs") as told:
+        solver.guarantee()
+    taken = str(told.value).partition("that of run i is ")[2]
+    assert taken.startswith("jax.tree.map(")
+    guarantee = eval(taken, {"jax": jax, "solver": solver, "i": 1})  # as the message says
+    assert guarantee.epsilon(1e-5) == pytest.approx(one.guarantee().epsilon(1e-5), rel=1e-5)
+    traced = jax.jit(lambda s: s.guarantee())
+    with pytest.raises(TypeError, match=r"is traced by jit or vmap.*outside the transformation"):
+        traced(one)
+
+
+def test_where_one_field_is_stacked_it_is_replaced():
+    one = solvers.HistogramRelease.for_budget(TABLES, 1000, dpjax.Budget(1.0, 1e-5))
+    solver = dataclasses.replace(one, stddev=jnp.array([1.0, 2.0]) * one.stddev)
+    with pytest.raises(ValueError, match=r"stddev is stacked") as told:
+        solver.guarantee()
+    taken = str(told.value).partition("that of run i is ")[2]
+    assert taken.startswith("dataclasses.replace(solver, stddev=solver.stddev[i])")
+    guarantee = eval(taken, {"dataclasses": dataclasses, "solver": solver, "i": 1})
+    assert guarantee.epsilon(1e-5) < 0.6 * one.guarantee().epsilon(1e-5)
+
+
+def test_release_takes_the_workload_before_the_data():
+    workload, budget = TABLES.workload, dpjax.Budget(1.0, 1e-5)
+    codes = np.zeros((40, 2), np.int32)
+    for wrong in (codes, {"a": codes[:, 0], "b": codes[:, 1]}, workload.domain, None, "marginals"):
+        kind = type(wrong).__name__
+        with pytest.raises(TypeError, match=rf"workload must come first, in release.* got {kind}"):
+            dpjax.release(wrong, workload, budget, key=jax.random.key(0))
+    with pytest.raises(TypeError, match=r"data must be the records, got the workload Prefix"):
+        dpjax.release(workload, Prefix(4), budget, key=jax.random.key(0))
+    for wrong in ({"a": codes[:, 0]}, None, "cells"):
+        with pytest.raises(TypeError, match=rf"records must be an array.* {type(wrong).__name__}"):
+            dpjax.release(Prefix(4), wrong, budget, key=jax.random.key(0))
 
 
 @pytest.mark.parametrize(

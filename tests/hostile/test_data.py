@@ -112,6 +112,15 @@ def test_features_that_are_no_numbers_are_refused(kind):
         dpjax.solve(_FULL, _LINK, {"x": _X.astype(dtype), "y": _Y}, key=jax.random.key(0))
 
 
+@pytest.mark.parametrize("data", [{"x": _X.tolist(), "y": _Y}, {"x": _X, "y": list(range(9999))}])
+def test_nested_lists_are_told_of_in_short(data):
+    leaves = len(jax.tree.leaves(data))
+    message = rf"leading axis, got shapes .*\[\] and {leaves - 6} more; .* np\.asarray\(list\)"
+    with pytest.raises(ValueError, match=message) as told:
+        dpjax.solve(_FULL, _LINK, data, key=jax.random.key(0))
+    assert len(str(told.value)) < 200
+
+
 @pytest.mark.parametrize("entry", dpt.entries("sampler"), ids=lambda e: e.name)
 def test_few_records(entry):
     sampler = entry.make().sampler

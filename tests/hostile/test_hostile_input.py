@@ -8,6 +8,7 @@ import pytest
 import dpjax
 import dpjax.testing as dpt
 from dpjax.testing import _trees as trees
+from tests.relatives import PROGRAMS
 
 from .records import EXTREME, absent, spoiled, without
 
@@ -35,12 +36,12 @@ _OF_CODES = {
 _SOLVERS = [
     pytest.param(e, id=e.name, marks=() if e.name in _DEFAULT else pytest.mark.slow)
     for e in dpt.entries("solver")
-    if e.name.split("(")[0] not in _OF_CODES
+    if e.name.split("(")[0] not in _OF_CODES and (e.name in _DEFAULT or e.name in PROGRAMS)
 ]
 _CODES = [
     pytest.param(e, id=e.name, marks=() if e.name.startswith("Histogram") else pytest.mark.slow)
     for e in dpt.entries("solver")
-    if e.name.split("(")[0] in _OF_CODES
+    if e.name.split("(")[0] in _OF_CODES and (e.name.startswith("Histogram") or e.name in PROGRAMS)
 ]
 
 

@@ -70,10 +70,11 @@ def test_a_run_that_goes_on_from_a_checkpoint_draws_what_it_would_have_drawn(tmp
 
 
 def test_a_second_run_from_one_init_is_caught_where_jax_looks_for_reused_keys(key):
-    chain = optimizer(key)
-    updates(chain, chain.init(PARAMS), 1)
-    with pytest.raises(jax.errors.KeyReuseError):
+    with jax.debug_key_reuse(True):
+        chain = optimizer(key)
         updates(chain, chain.init(PARAMS), 1)
+        with pytest.raises(jax.errors.KeyReuseError):
+            updates(chain, chain.init(PARAMS), 1)
 
 
 def test_clipping_is_refused_where_its_mask_would_be_lost(key):

@@ -12,7 +12,14 @@ from dp_accounting import dp_event as dpe
 from dp_accounting.rdp import RdpAccountant
 from scipy import optimize, stats
 
-from dpjax.privacy import Budget, Guarantee, joint_poisson_event, resolve_relation, zcdp_budget
+from dpjax.privacy import (
+    Budget,
+    DeltaWarning,
+    Guarantee,
+    joint_poisson_event,
+    resolve_relation,
+    zcdp_budget,
+)
 
 DELTA = 1e-5
 
@@ -192,7 +199,8 @@ def test_epsilon_with_failure_is_the_least_root_even_near_the_limit():
 
 def test_failure_alone_can_exceed_delta():
     failing = Guarantee(dpe.GaussianDpEvent(100.0), failure_probability=DELTA)
-    assert failing.epsilon(DELTA) == math.inf
+    with pytest.warns(DeltaWarning, match=r"epsilon is infinite at delta = 1e-05"):
+        assert failing.epsilon(DELTA) == math.inf
     assert Guarantee(dpe.NoOpDpEvent(), failure_probability=DELTA / 4).epsilon(DELTA) == 0.0
     assert failing.delta(800.0) == 1.0
 

@@ -156,7 +156,9 @@ def test_one_sampled_step_against_two_dimensional_quadrature(
     ("event", "steps"),
     [
         (dpe.PoissonSampledDpEvent(0.02, dpe.GaussianDpEvent(1.0)), 1000),
-        (dpe.PoissonSampledDpEvent(0.1, dpe.GaussianDpEvent(0.7)), 100),
+        pytest.param(
+            dpe.PoissonSampledDpEvent(0.1, dpe.GaussianDpEvent(0.7)), 100, marks=pytest.mark.slow
+        ),
         (dpe.PoissonSampledDpEvent(0.01, dpe.GaussianDpEvent(4.0)), 5000),
         (dpe.PoissonSampledDpEvent(0.02, dpe.LaplaceDpEvent(2.0)), 1000),
         (dpe.PoissonSampledDpEvent(0.1, dpe.LaplaceDpEvent(1.0)), 200),

@@ -41,29 +41,46 @@ def dense(gradients):
     return gradients.materialize()[:, :, 0] if isinstance(gradients, OuterProduct) else gradients
 
 
-@pytest.mark.parametrize("kind", [float, jnp.int8])
-@pytest.mark.parametrize("draws", [1, 5])
+@jax.jit
+def _at_vertices(problem, indices, data):
+    return problem.gradients_at_vertices(indices, data)
+
+
+@jax.jit
+def _at_point(problem, point, data):
+    return problem.gradients_at((point,), data), problem.mean_loss(point, data)
+
+
+@pytest.mark.parametrize(
+    ("draws", "kind"),
+    [
+        (1, jnp.int8),
+        (5, float),
+        pytest.param(1, float, marks=pytest.mark.slow),
+        pytest.param(5, jnp.int8, marks=pytest.mark.slow),
+    ],
+)
 @pytest.mark.parametrize("domain", DOMAINS)
 def test_linear_losses_are_what_autodiff_gives(domain, draws, kind, rng):
     linear, autodiff = both(DOMAINS[domain])
     data = records(rng, kind=kind)
     m = linear.domains[0].num_vertices
     indices = (jnp.asarray(rng.integers(0, m, draws), jnp.int32),)
-    (fast,), (slow,) = (p.gradients_at_vertices(indices, data) for p in (linear, autodiff))
+    (fast,), (slow,) = (_at_vertices(p, indices, data) for p in (linear, autodiff))
     assert isinstance(fast, OuterProduct)
     np.testing.assert_allclose(dense(fast), slow, rtol=1e-4, atol=1e-5)
     # by hand, at the mean of the vertices
-    vertices = np.stack([linear.domains[0].average(jnp.array([i])) for i in range(m)])
+    vertices = np.asarray(jax.vmap(linear.domains[0].average)(jnp.arange(m)[:, None]))
     w = vertices[np.asarray(indices[0])].mean(axis=0)
     x, y = (np.asarray(data[name], float) for name in ("x", "y"))
     slope = -y / (1 + np.exp(y * (x @ w))) + 0.2 * (x @ w)
     np.testing.assert_allclose(slow, slope[:, None] * x, rtol=1e-3, atol=1e-5)
     point = jnp.asarray(w, float)
     for problem in (linear, autodiff):
-        (at_point,) = problem.gradients_at((point,), data)
+        (at_point,), mean_loss = _at_point(problem, point, data)
         np.testing.assert_allclose(dense(at_point), slow, rtol=1e-3, atol=1e-5)
         loss = np.log1p(np.exp(-y * (x @ w))) + 0.1 * (x @ w) ** 2
-        np.testing.assert_allclose(problem.mean_loss(point, data), loss.mean(), rtol=1e-4)
+        np.testing.assert_allclose(mean_loss, loss.mean(), rtol=1e-4)
 
 
 @pytest.mark.parametrize(

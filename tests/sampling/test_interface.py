@@ -6,7 +6,13 @@ import numpy as np
 import pytest
 
 from dpjax.core import Sampler
-from dpjax.sampling import DisjointPartition, FullBatch, IndependentPartition, PoissonSampler
+from dpjax.sampling import (
+    DisjointPartition,
+    FullBatch,
+    IndependentPartition,
+    PoissonSampler,
+    TaperedPartition,
+)
 
 N = 24
 SAMPLERS = {
@@ -85,7 +91,7 @@ def test_plan_under_vmap(sampler):
         with pytest.raises(TypeError, match=r"concrete key.*use method='gaps'"):
             jax.jit(mask)(jax.random.key(0))
     else:
-        assert jax.vmap(mask)(keys).shape[:2] == (3, 6)
+        assert jax.jit(jax.vmap(mask))(keys).shape[:2] == (3, 6)
 
 
 def _sizes(jaxpr):
@@ -135,6 +141,45 @@ def test_partition_covers_without_overlap(order):
             assert used.tolist() == list(range(20))
     with pytest.raises(ValueError, match=r"num_records = 19, got 5 \* 4 = 20"):
         sampler.plan(jax.random.key(0), 19)
+
+
+@pytest.mark.parametrize(
+    "sampler",
+    [
+        DisjointPartition(4, 2),
+        TaperedPartition(4, 8),
+        IndependentPartition(4, 20),
+        PoissonSampler(0.3, 4, 20, method="host"),
+    ],
+    ids=lambda sampler: type(sampler).__name__,
+)
+def test_indices_beyond_the_data_are_masked(sampler):
+    """JAX would take the last record in their place, once for each."""
+    xs = sampler.plan(jax.random.key(0), 12)
+
+    @jax.jit
+    def take(data, xs):
+        return jax.lax.scan(lambda _, x: (None, sampler.batch(x, len(data))), None, xs)[1]
+
+    indices, mask = take(np.zeros(12), xs)
+    seen = {}
+    for other in (9, 20):
+        found, kept = (np.asarray(a) for a in take(np.zeros(other), xs))
+        np.testing.assert_array_equal(found, indices)
+        np.testing.assert_array_equal(kept, mask & (indices < other))
+        seen[other] = found[kept]
+        assert seen[other].max() < other
+    assert seen[9].size < seen[20].size
+
+
+@pytest.mark.parametrize("sampler", [FullBatch(4), PoissonSampler(0.3, 4, 20)], ids=["all", "gaps"])
+def test_batches_drawn_in_the_loop_are_for_any_number(sampler):
+    xs = sampler.plan(jax.random.key(0), 12)
+    x = jax.tree.map(lambda leaf: leaf[0], xs)
+    for n in (12, 9):
+        indices, mask = sampler.batch(x, n)
+        assert indices is None or int(indices.max()) < n
+        assert mask.sum() <= n
 
 
 BAD = [

@@ -31,6 +31,18 @@ QUICK = {
     "check_set_params",
     "check_valid_tag_types",
 }
+# a constraint changes what is fitted and nothing else: of the second these alone
+OF_CONSTRAINTS = {
+    "check_classifiers_classes",
+    "check_classifiers_one_label",
+    "check_classifiers_train",
+    "check_estimators_dtypes",
+    "check_estimators_nan_inf",
+    "check_estimators_pickle",
+    "check_fit2d_1sample",
+    "check_fit_idempotent",
+    "check_methods_subset_invariance",
+}
 # checks that fit a table do not apply: they pass arbitrary numbers, where this takes codes or
 # labels of a public domain, and refuses the rest
 SYNTHESIZER = (
@@ -53,6 +65,8 @@ def name(check):
 def checks(estimators):
     for estimator in estimators:
         for instance, check in estimator_checks.estimator_checks_generator(estimator):
+            if estimator is not CLASSIFIERS[0] and name(check) not in OF_CONSTRAINTS:
+                continue
             slow = name(check) not in QUICK or estimator is not CLASSIFIERS[0]
             marks = [pytest.mark.slow] if slow else []
             label = f"{estimator.constraint}-{name(check)}"

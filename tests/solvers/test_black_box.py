@@ -44,6 +44,7 @@ def test_counting_mistakes_trains_a_linear_classifier(census):
     assert accuracy(solution.params, test) > 0.84  # 0.758 say no to all
 
 
+@pytest.mark.slow
 def test_a_rule_computed_outside_jax_is_tuned(census):
     train, test = census
     names = dpjax.datasets.adult().feature_names

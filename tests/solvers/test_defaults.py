@@ -10,7 +10,7 @@ def _solver(num_records, epsilon, **overrides):
     parity = dpjax.problems.demographic_parity(2, 2, slack=0.05)
     problem = dpjax.problems.RateConstrained.linear(20, 2, parity)
     return RateConstrainedSGDA.for_budget(
-        problem, num_records, dpjax.Budget(epsilon, 1e-5), steps=200, **overrides
+        problem, num_records, dpjax.Budget(epsilon, 1e-6), steps=200, **overrides
     )
 
 

@@ -58,7 +58,14 @@ def test_radius_is_kept_and_the_constrained_optimum_is_found():
     np.testing.assert_allclose(solution.params, w, atol=1e-4)
 
 
-@pytest.mark.parametrize("optimizer", [optax.adam(1.0), optax.sgd(1.0, momentum=0.9)])
+@pytest.mark.parametrize(
+    "optimizer",
+    [
+        optax.adam(1.0),
+        pytest.param(optax.sgd(1.0, momentum=0.9), marks=pytest.mark.slow),
+    ],
+    ids=["adam", "momentum"],
+)
 def test_matches_the_same_optimizer_in_plain_optax(optimizer):
     data = _least_squares()
     problem = problems.Risk(_loss, jnp.zeros(3))
@@ -79,10 +86,11 @@ def test_matches_the_same_optimizer_in_plain_optax(optimizer):
 def test_averages_are_those_of_the_iterates():
     data, steps = _least_squares(), 4
     problem = problems.Risk(_loss, jnp.zeros(3))
-    iterates = [
-        dpjax.solve(_noiseless(50, t), problem, data, key=jax.random.key(0)).params
-        for t in range(1, steps + 1)
-    ]
+    last = _noiseless(50, steps)
+    step, state, iterates = jax.jit(last.step), last.init(problem, key=jax.random.key(0)), []
+    for _ in range(steps):
+        state, _ = step(problem, data, np.ones(50, bool), state)
+        iterates.append(state.params)
     uniform = _noiseless(50, steps, average="uniform")
     got = dpjax.solve(uniform, problem, data, key=jax.random.key(0)).params
     np.testing.assert_allclose(got, np.mean(iterates, axis=0), rtol=1e-5)

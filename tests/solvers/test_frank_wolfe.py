@@ -277,7 +277,8 @@ def test_draws_follow_the_softmax_of_the_scores():
     problem, data = PROBLEMS["l1 ball, linear"], rows(10, 3)
     solver = FrankWolfe(FullBatch(1), 6.0, 1.1, 10.0)
     start = solver.init(problem, key=jax.random.key(0))
-    scores = L1Ball(3, 2.0).scores(solver.direction(problem, data, everyone(data), start))
+    direction = quick(solver.direction)(problem, data, everyone(data), start)
+    scores = quick(L1Ball(3, 2.0).scores)(direction)
 
     def run(seed):
         state = solver.init(problem, key=jax.random.key(seed))
@@ -393,11 +394,11 @@ def test_parts_absent_and_broken_records(name):
     np.testing.assert_allclose(got, want, atol=1e-5)
     assert not direction(broken, jnp.zeros(11, bool)).any()
 
-    gradients = problem.per_example_gradients(start.params, data)
+    gradients = quick(problem.per_example_gradients)(start.params, data)
     if hasattr(gradients, "materialize"):
         gradients = gradients.materialize()[..., 0]
     kept = np.asarray(gradients)[np.asarray(mask)]
-    spread = np.asarray(problem.domains[0].spread(kept))
+    spread = np.asarray(quick(problem.domains[0].spread)(kept))
     assert (spread > problem.grad_range).any()
     scale = np.minimum(1, problem.grad_range / spread)
     np.testing.assert_allclose(want, -5 / 9 * scale @ kept, atol=1e-5)
@@ -414,6 +415,7 @@ def test_the_first_draw_replaces_the_start():
     assert int(solution.state.count) == 1
 
 
+@pytest.mark.slow  # of one field, the conformance suite shows it
 def test_one_trace_for_all_seeds_and_sharpnesses():
     problem, data = PROBLEMS["l1 ball, linear"], rows(30, 3)
     solver = FrankWolfe(FullBatch(5), 1.0, 1.1, 30.0, microbatch_size=8)

@@ -447,6 +447,7 @@ def check_replay(tape, solver, problem, reached, pairs=NEIGHBOURS):
 
 
 SELDOM = {
+    "gradients, all records",
     "gradients, published",
     "gradients, restarts",
     "values, poisson, ball",

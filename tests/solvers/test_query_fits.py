@@ -86,7 +86,12 @@ NOISELESS = {
 
 
 @pytest.mark.parametrize(
-    "name", ["two-way", "dense", pytest.param("nested", marks=pytest.mark.slow)]
+    "name",
+    [
+        "dense",
+        pytest.param("two-way", marks=pytest.mark.slow),
+        pytest.param("nested", marks=pytest.mark.slow),
+    ],
 )
 def test_without_noise_the_fit_gives_the_answers(name):
     """To 1e-3 after 200 steps in single precision; the answers spread over more than 0.1."""

@@ -49,7 +49,14 @@ CASES = {
 
 
 # others show the same at less cost
-SELDOM = ("queries, add", "marginals, add", "laplace, add")
+SELDOM = (
+    "queries, add",
+    "marginals, add",
+    "laplace, add",
+    "one query",
+    "one query, saddle",
+    "one query, mirror",
+)
 
 
 def parameters(names):

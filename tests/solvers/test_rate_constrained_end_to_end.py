@@ -38,6 +38,7 @@ def _synthetic(rng, n):
     return {"x": jnp.asarray(x, jnp.float32), "y": jnp.asarray(y), "group": jnp.asarray(group)}
 
 
+@pytest.mark.slow
 def test_synthetic_parity_at_epsilon_one():
     """Oracle 9: the gap falls from about .33 to .06-.075 (asserted <= .09), error .272-.276."""
     n, steps = 20_000, 2000

@@ -341,6 +341,7 @@ def test_state_follows_from_the_draws(output, rng):
 # Compilation, types.
 
 
+@pytest.mark.slow  # of one step size, the conformance suite shows it
 def test_sweep_of_seeds_and_step_sizes_traces_once_and_equals_a_loop(rng):
     problem = Saddle.matrix_game((4, 3))
     data = {"A": rng.normal(size=(24, 4, 3)).astype(np.float32)}
@@ -389,7 +390,7 @@ def test_double_precision(x64, rng):
     assert u.dtype == np.float64
 
 
-@pytest.mark.parametrize("kind", ["arrays", "outer products"])
+@pytest.mark.parametrize("kind", ["arrays", pytest.param("outer products", marks=pytest.mark.slow)])
 def test_assume_bounded_skips_clipping_only(kind, rng):
     matrices = rng.uniform(-1, 1, (24, 4, 3)).astype(np.float32)
     if kind == "arrays":

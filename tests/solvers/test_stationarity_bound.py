@@ -272,9 +272,19 @@ def test_clips_are_at_what_records_give():
 BUDGET = Budget(4.0, 1e-5)
 
 
-@pytest.mark.parametrize("oracle", ["first", "zeroth"])
-@pytest.mark.parametrize("passes", ["single", "multi"])
-@pytest.mark.parametrize("period", [1, 4])
+@pytest.mark.parametrize(
+    ("oracle", "passes", "period"),
+    [
+        ("first", "single", 4),
+        ("zeroth", "single", 1),
+        ("zeroth", "multi", 4),
+        ("first", "multi", 1),
+        pytest.param("first", "single", 1, marks=pytest.mark.slow),
+        pytest.param("zeroth", "single", 4, marks=pytest.mark.slow),
+        pytest.param("first", "multi", 4, marks=pytest.mark.slow),
+        pytest.param("zeroth", "multi", 1, marks=pytest.mark.slow),
+    ],
+)
 def test_solvers_have_the_sizes_and_the_noise_of_their_plan(oracle, passes, period):
     problem = Risk(lambda w, rec: jnp.abs(w @ rec), jnp.ones(9), lipschitz=2.0)
     solver = OnlineToNonconvex.for_budget(

@@ -200,6 +200,7 @@ REFERENCE = {  # of the same formulas with equal batches, at n = 1e5 and 1e6
 }
 
 
+@pytest.mark.filterwarnings("ignore:delta = 1e-06 is at least:dpjax.privacy.DeltaWarning")
 @pytest.mark.parametrize("name", REFERENCE)
 def test_bounds_improve_on_equal_batches(name):
     problem, output, references = REFERENCE[name]

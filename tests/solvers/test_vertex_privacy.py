@@ -175,6 +175,7 @@ CASES: dict[str, Callable[[], Case]] = {
     ),
 }
 SELDOM = {
+    "game, played, tapered",
     "anytime, simplex",
     "l1 ball, fresh, tapered",
     "game, fresh, equal batches in random order",

@@ -283,7 +283,9 @@ def promoted_state(self, problem, batch, mask, state):
     [
         ({"step": poisoned_step}, "not finite|masked records"),
         ({"step": masked_step}, "masked records"),
-        ({"step": same_noise_every_step}, "uses the key of draw"),
+        pytest.param(
+            {"step": same_noise_every_step}, "uses the key of draw", marks=pytest.mark.slow
+        ),
         ({"init": noise_of_another_run}, "of run 1 uses the key of draw"),
         ({"step": promoted_state}, "state after a step"),
         (

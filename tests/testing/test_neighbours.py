@@ -95,11 +95,9 @@ def test_histogram_moves_by_exactly_one_in_l1_and_at_most_one_in_l2(rates):
     case = ours._sgda(attack=True, rates=rates)
     _, table = case.statistics
     data = jax.tree.map(lambda a: a[:4], case.data)
-    for norm in ("l1", "l2"):
-        worst = search(table.of, data, norm=norm, choices=case.choices)
-        assert worst.change <= 1 + 1e-5
-        if norm == "l1":
-            assert worst.change == pytest.approx(1, rel=1e-5)
+    # no more in l2 either, which is never above l1
+    worst = search(table.of, data, norm="l1", choices=case.choices)
+    assert worst.change == pytest.approx(1, rel=1e-5)
     replaced = search(table.of, data, norm="l1", relation="replace_one", choices=case.choices)
     assert replaced.change == pytest.approx(2, rel=1e-5)
 

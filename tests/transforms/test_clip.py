@@ -1,3 +1,5 @@
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -20,11 +22,16 @@ def make(rng, scale=3.0):
     }
 
 
-def total(values, max_norm, norm="l2", mask=None):
+@functools.partial(jax.jit, static_argnames="norm")
+def clipped(values, mask, max_norm, norm):
     clip = clip_by_norm(max_norm, norm)
-    leaves = jax.tree.leaves(values)
-    mask = jnp.ones(leaves[0].shape[0], bool) if mask is None else jnp.asarray(mask)
     return clip.update(values, clip.init(None), mask=mask)[0]
+
+
+def total(values, max_norm, norm="l2", mask=None):
+    leaves = jax.tree.leaves(values)
+    mask = np.ones(leaves[0].shape[0], bool) if mask is None else np.asarray(mask)
+    return clipped(values, mask, max_norm, norm)
 
 
 def rows(values):
@@ -74,21 +81,79 @@ def test_outer_product_equals_its_matrix(rng, norm):
 @pytest.mark.parametrize("norm", ["l1", "l2"])
 def test_spoiled_examples_and_padding_add_nothing(rng, norm, bad):
     values = make(rng)
-    mask = jnp.arange(B) != 4
-    want = flat(total(values, 1.0, norm, mask & (jnp.arange(B) != 1)))
-    spoiled = {name: leaf.at[4].set(bad) for name, leaf in values.items()}
-    spoiled["w"] = spoiled["w"].at[1].set(bad)  # 3e38 six times: the norm overflows
+    mask = np.arange(B) != 4
+    want = flat(total(values, 1.0, norm, mask & (np.arange(B) != 1)))
+    spoiled = {name: np.array(leaf) for name, leaf in values.items()}
+    for leaf in spoiled.values():
+        leaf[4] = bad
+    spoiled["w"][1] = bad  # 3e38 six times: the norm overflows
     np.testing.assert_array_equal(flat(total(spoiled, 1.0, norm, mask)), want)
 
 
 @pytest.mark.parametrize("part", ["left", "right"])
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
 def test_spoiled_factors_add_nothing(rng, part, bad):
-    outer = OuterProduct(jnp.ones((3, 2)), jnp.zeros((3, 2)).at[1:].set(1.0))
-    factor = getattr(outer, part)
-    spoiled = outer._replace(**{part: factor.at[0, 0].set(bad)})  # inf * 0 would be NaN
+    outer = OuterProduct(np.ones((3, 2), np.float32), np.float32([[0, 0], [1, 1], [1, 1]]))
+    factor = np.array(getattr(outer, part))
+    factor[0, 0] = bad
+    spoiled = outer._replace(**{part: factor})  # inf * 0 would be NaN
     got = total(spoiled, 100.0)
     np.testing.assert_array_equal(got, total(outer, 100.0, mask=[False, True, True]))
+
+
+WIDE = 2**9 + 3  # so long that CPU adds parts of the examples, the last one reaching back
+MANY = 70
+
+
+@pytest.mark.parametrize("columns", [1, 3, 5])
+@pytest.mark.parametrize("kind", [jnp.float32, jnp.bfloat16, float, jnp.int32])
+def test_wide_outer_products_equal_numpy(rng, columns, kind):
+    left = jnp.asarray(3 * rng.normal(size=(MANY, WIDE)), kind)
+    right = jnp.asarray(rng.normal(size=(MANY, columns)), jnp.float32)
+    mask = rng.uniform(size=MANY) < 0.8
+    left64, right64 = np.asarray(left, np.float64), np.asarray(right, np.float64)
+    norms = np.linalg.norm(left64, axis=1) * np.linalg.norm(right64, axis=1)
+    max_norm = float(np.median(norms))
+    weights = right64 * (np.minimum(1, max_norm / norms) * mask)[:, None]
+    got = total(OuterProduct(left, right), max_norm, mask=mask)
+    np.testing.assert_allclose(got, left64.T @ weights, rtol=1e-4, atol=1e-5 * max_norm)
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf, 3e38])
+def test_spoiled_examples_of_wide_outer_products_add_nothing(rng, bad):
+    left = rng.normal(size=(MANY, WIDE)).astype(np.float32)
+    right = rng.normal(size=(MANY, 2)).astype(np.float32)
+    # in the first part, where the last two overlap, and in the last one
+    places = np.isin(np.arange(MANY), [5, 40, 66])
+    want = total(OuterProduct(left, right), 1.0, mask=~places)
+    spoiled = left.copy()
+    spoiled[places, WIDE - 1] = bad
+    np.testing.assert_array_equal(total(OuterProduct(spoiled, right), 1.0), want)
+    np.testing.assert_array_equal(
+        total(OuterProduct(spoiled, right), 1.0, mask=~places), want
+    )  # and so do spoiled records that take no part
+    assert np.abs(want).max() > 0
+    assert not flat(total(OuterProduct(spoiled, right), 1.0, mask=np.zeros(MANY, bool))).any()
+
+
+def test_one_example_of_many_wide_ones_adds_its_bound_once(rng):
+    left = rng.normal(size=(MANY, WIDE)).astype(np.float32)
+    right = rng.normal(size=(MANY, 2)).astype(np.float32)
+    for place in (0, 31, 37, 38, 45, 63, 64, 69):
+        alone = total(OuterProduct(left, right), 1.0, mask=np.arange(MANY) == place)
+        np.testing.assert_allclose(np.linalg.norm(alone), 1.0, rtol=1e-5)
+
+
+def test_wide_outer_products_of_many_runs_at_once(rng):
+    left = jnp.asarray(rng.normal(size=(3, MANY, WIDE)), jnp.float32)
+    right = jnp.asarray(rng.normal(size=(3, MANY, 2)), jnp.float32)
+    runs = jax.vmap(lambda x, c: total(OuterProduct(x, c), 1.0))(left, right)
+    shared = jax.vmap(lambda c: total(OuterProduct(left[0], c), 1.0))(right)
+    for run in range(3):
+        one = total(OuterProduct(left[run], right[run]), 1.0)
+        np.testing.assert_allclose(runs[run], one, rtol=1e-5, atol=1e-5)
+        one = total(OuterProduct(left[0], right[run]), 1.0)
+        np.testing.assert_allclose(shared[run], one, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("norm", NORMS)

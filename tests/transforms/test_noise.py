@@ -14,8 +14,12 @@ N = 4000
 
 
 def draw(transform, size, seed, dtype=jnp.float32):
-    updates = jnp.zeros(size, dtype)
-    return transform.update(updates, transform.init(updates), key=jax.random.key(seed))[0]
+    @jax.jit
+    def drawn(key):
+        updates = jnp.zeros(size, dtype)
+        return transform.update(updates, transform.init(updates), key=key)[0]
+
+    return drawn(jax.random.key(seed))
 
 
 @pytest.mark.parametrize("law", LAWS)
