@@ -10,7 +10,7 @@ from dpjax.privacy._budget import Budget
 from dpjax.privacy._compose import composed_epsilon
 from dpjax.privacy._event_json import guarantee_from_json, guarantee_to_json
 from dpjax.privacy._filter import Filter, Plan, is_free, plan
-from dpjax.privacy._guarantee import Guarantee
+from dpjax.privacy._guarantee import Guarantee, quiet_epsilon
 from dpjax.privacy._relations import relation_name
 
 _LEVELS = 32  # of the odometer, from budget / 16 to 3/2 budget
@@ -111,7 +111,7 @@ def _judge(
     if len(guarantees) == 1:
         # The first is chosen before any output, so its exact curve may decide. If it is past the
         # filter it stays alone: which of the two rules holds is known before any output too.
-        total = min(total, guarantees[0].epsilon(delta))
+        total = min(total, quiet_epsilon(guarantees[0], delta))
         admitted = admitted or total <= epsilon
     return total, admitted
 

@@ -413,6 +413,7 @@ def _once(dim, n, slope=0.5, **options):
     return OnlineToBatch.for_budget(loss, n, budget, single_pass=True, **options)
 
 
+@pytest.mark.filterwarnings("ignore:delta = .* is at least 1 / num_records")
 @pytest.mark.parametrize(
     ("much", "little"),
     [
@@ -436,6 +437,7 @@ def test_a_single_pass_clips_whole_increments_only_where_noise_dominates(much, l
     assert _once(**much, slope=11.0).clip == "centred"  # gradients turn within a small distance
 
 
+@pytest.mark.filterwarnings("ignore:delta = .* is at least 1 / num_records")
 def test_a_single_pass_on_vertices_clips_as_noise_tells():
     domain = dpjax.geometry.L1Ball(10, 2.0)
     problem = SimplexRisk(_loss, domain, 10, grad_range=4.0, smoothness=1.0)
@@ -444,6 +446,7 @@ def test_a_single_pass_on_vertices_clips_as_noise_tells():
         assert (solver.clip, solver.norm) == (clip, "linf")
 
 
+@pytest.mark.filterwarnings("ignore:delta = .* is at least 1 / num_records")
 def test_steps_of_a_single_pass_are_shorter_where_noise_grows_with_the_way():
     def stride(**options):
         solver = _once(10, **options)
