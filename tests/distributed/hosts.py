@@ -59,7 +59,8 @@ class Hosts:
 
     def said(self, i):
         """The end of what a process said."""
-        return f"process {i}:\n" + self.outputs[i].read_text(errors="replace")[-4000:]
+        # the trace of a crash alone may be longer than a few thousand characters
+        return f"process {i}:\n" + self.outputs[i].read_text(errors="replace")[-20_000:]
 
     def wait(self, seconds):
         """Waits for all to end well; AssertionError with the words of one that did not."""
