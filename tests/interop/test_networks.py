@@ -23,7 +23,8 @@ def nnx_network():
 
 
 def eqx_network():
-    network = eqx.nn.MLP(64, 10, WIDTH, 1, key=jax.random.key(1))
+    with jax.debug_key_reuse(False):  # the oldest equinox splits a key twice
+        network = eqx.nn.MLP(64, 10, WIDTH, 1, key=jax.random.key(1))
     params, static = eqx.partition(network, eqx.is_inexact_array)
     return params, lambda params, x: eqx.combine(params, static)(x)
 
