@@ -9,33 +9,11 @@ import pytest
 from dp_accounting import dp_event as dpe
 
 import dpjax
-from dpjax import problems, solvers
 from dpjax.privacy import Budget, DeltaWarning, Guarantee, check_budget, compose_guarantees
 from dpjax.queries import Domain, Marginals
+from tests.hostile.test_arguments import PLANNED
 
-RISK = problems.Risk.linear(lambda margin, y: (margin - y) ** 2, 3, radius=1.0, lipschitz=1.0)
-ON_SIMPLEX = problems.SimplexRisk(loss=lambda w, r: r["c"] @ w, dim=5, grad_range=1.0)
-GAME = problems.Saddle.matrix_game((5, 5))
 WORKLOAD = Marginals.all_kway(Domain({"a": 2, "b": 3}), 1)
-TABLES = problems.QueryRelease(WORKLOAD)
-RATES = problems.RateConstrained.linear(3, 2)
-PLANNED = [
-    (solvers.DPSGD, RISK),
-    (solvers.RateConstrainedSGDA, RATES),
-    (solvers.DPFTRL, RISK),
-    (solvers.OnlineToBatch, RISK),
-    (solvers.OnlineToNonconvex, RISK),
-    (solvers.FrankWolfe, ON_SIMPLEX),
-    (solvers.AnytimeMirrorDescent, ON_SIMPLEX),
-    (solvers.SaddleMirrorDescent, GAME),
-    (solvers.MultilevelSaddle, GAME),
-    (solvers.GaussianFit, TABLES),
-    (solvers.MWEM, TABLES),
-    (solvers.HistogramRelease, TABLES),
-    (solvers.FrankWolfeRelease, TABLES),
-    (solvers.MirrorDescentRelease, TABLES),
-    (solvers.SaddleRelease, TABLES),
-]
 
 
 def seen(call):
