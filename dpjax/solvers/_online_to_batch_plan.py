@@ -114,7 +114,7 @@ def _constants(problem: Any, published: bool) -> dict[str, Any]:
                 f"vertices must be a simplex or an L1Ball, got {type(domain).__name__}: FrankWolfe "
                 "and AnytimeMirrorDescent take any polytope"
             )
-        radius = float(domain.radius) if isinstance(domain, L1Ball) else 1.0
+        radius = _radius(problem)
         largest = float(spread) / (2 * radius)
         curvature = problem.smoothness
         curvature = float(spread) / 2 if curvature is None else float(curvature)
@@ -137,6 +137,8 @@ def _constants(problem: Any, published: bool) -> dict[str, Any]:
 
 
 def _radius(problem: Any) -> Any:
+    if hasattr(problem, "domains"):
+        return float(getattr(problem.domains[0], "radius", 1.0))
     radius = getattr(problem, "radius", None)
     return 1.0 if radius is None else radius
 
@@ -259,7 +261,7 @@ def _noise(problem: Any, full: bool, published: bool, fields: dict[str, Any]) ->
 
 def _first_share(problem: Any, fields: dict[str, Any]) -> float:
     """In proportion to the first gradient among all changes, over a path of one radius."""
-    path = 2.0 if hasattr(problem, "domains") else float(_radius(problem))
+    path = float(_radius(problem)) * (2 if hasattr(problem, "domains") else 1)
     half = 0.5 if fields["clip"] == "centred" else 1.0
     changes = half * float(fields["smoothness"]) * path
     first = float(fields["clip_norm"])
