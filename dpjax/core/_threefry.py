@@ -1,8 +1,15 @@
 """Threefry-2x32, written out so that it compiles to one loop over its counters."""
 
+import functools
+import math
+
 import jax
+import jax.numpy as jnp
 import numpy as np
 
+# below, words are no cost beside the rest
+_MANY = 2**11
+_COUNTERS = 2**32
 _ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
 _PARITY = np.uint32(0x1BD11BDA)
 
@@ -35,3 +42,37 @@ def threefry_2x32(
         x = x + schedule[(block + 1) % 3]
         y = y + schedule[(block + 2) % 3] + np.uint32(block + 1)
     return x, y
+
+
+def positions(shape: tuple[int, ...]) -> jax.Array:
+    """The position of each entry in row-major order, uint32."""
+    strides = [math.prod(shape[axis + 1 :]) for axis in range(len(shape))]
+    # along each axis by itself, so that a sharded axis needs nothing of the other shards
+    iotas = [jax.lax.broadcasted_iota(jnp.uint32, shape, axis) for axis in range(len(shape))]
+    steps = [iota * np.uint32(stride) for iota, stride in zip(iotas, strides, strict=True)]
+    return sum(steps[1:], steps[0])
+
+
+@functools.partial(jax.jit, static_argnums=(1, 2))
+def written_out_words(data: jax.Array, shape: tuple[int, ...], count: int) -> list[jax.Array]:
+    """`random_words` of a Threefry key's two words `data`, by blocks whose rounds are written out.
+
+    Compiled under this name, by which `dpjax.testing.keys_drawn` knows that a key is drawn with.
+    """
+    places = positions(shape)
+    blocks = [
+        threefry_2x32(data[0], data[1], jnp.uint32(number), places) for number in range(count // 2)
+    ]
+    return [word for block in blocks for word in block]
+
+
+def random_words(key: jax.Array, shape: tuple[int, ...], count: int) -> list[jax.Array]:
+    """Independent random words, an even `count` of arrays of `shape` uint32.
+
+    Of many by Threefry both words of a block are used, where `jax.random.bits` adds them up, and
+    an entry depends on the key and on its position alone.
+    """
+    threefry = str(jax.random.key_impl(key)) == "threefry2x32"
+    if not threefry or not _MANY <= math.prod(shape) < _COUNTERS:
+        return list(jax.random.bits(key, (count, *shape), jnp.uint32))
+    return written_out_words(jax.random.key_data(key), shape, count)

@@ -13,6 +13,7 @@ from dpjax.testing._trees import QUICK, fresh
 
 _INLINE = ("jit", "pjit", "closed_call", "core_call", "remat2", "checkpoint", "custom_jvp_call")
 _PUBLIC = "public_words"  # what is no noise may be drawn again, as directions are at two points
+_WORDS = "written_out_words"  # bits of a key that JAX's own generator does not make
 _JAXPR_NAMES = ("jaxpr", "call_jaxpr", "fun_jaxpr")
 
 
@@ -116,6 +117,8 @@ def _apply(equation: Any, inputs: list[Any], found: list[Any]) -> list[Any]:
     if name in _INLINE or name.startswith("custom_vjp_call"):
         inner = next(params[n] for n in _JAXPR_NAMES if n in params)
         consts = getattr(inner, "consts", ())
+        if params.get("name") == _WORDS:
+            found.append((inputs[0], jnp.ones(inputs[0].shape[:-1], bool)))
         if params.get("name") == _PUBLIC:
             found = []
         return _evaluate(getattr(inner, "jaxpr", inner), consts, inputs, found)

@@ -9,6 +9,7 @@ from jax.typing import ArrayLike
 
 from dpjax.core import PyTree, Transform, check_nonnegative, check_scalar
 from dpjax.transforms._draws import map_with_keys
+from dpjax.transforms._laplace import laplace
 from dpjax.transforms._normal import normal
 
 
@@ -85,7 +86,7 @@ def add_laplace(scale: ArrayLike) -> Transform:
     """
     check_scalar("scale", scale)
     check_nonnegative("scale", scale)
-    return _add_noise(scale, _standard_laplace)
+    return _add_noise(scale, laplace)
 
 
 def _add_noise(scale: ArrayLike, draw: Callable[..., jax.Array]) -> Transform:
@@ -120,14 +121,3 @@ def _noisy(
     wide = jnp.promote_types(leaf.dtype, jnp.float32)
     noise = jnp.asarray(scale, wide) * draw(key, leaf.shape, wide)
     return (leaf.astype(wide) + noise).astype(leaf.dtype)
-
-
-def _standard_laplace(key: jax.Array, shape: tuple[int, ...], dtype: Any) -> jax.Array:
-    """Laplace draws of scale 1 with an exponential tail that float32 does not cut at 16."""
-    sign_key, exponent_key, fraction_key = jax.random.split(key, 3)
-    high, low = jax.random.bits(exponent_key, (2, *shape), jnp.uint32)
-    # U = 2^-zeros * F with F uniform on [1/2, 1): the leading zeros are geometric
-    zeros = jnp.where(high > 0, jax.lax.clz(high), 32 + jax.lax.clz(low)).astype(dtype)
-    fraction = 0.5 + 0.5 * jax.random.uniform(fraction_key, shape, dtype)
-    magnitude = zeros * jnp.asarray(jnp.log(2.0), dtype) - jnp.log(fraction)
-    return magnitude * jax.random.rademacher(sign_key, shape, dtype)

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from dpjax.core._threefry import threefry_2x32
+from dpjax.core._threefry import written_out_words
 
 # below, a draw is no cost beside the step, and a program of its own takes longer to compile
 _LONG = 2**14
@@ -38,22 +38,13 @@ def normal(key: jax.Array, shape: tuple[int, ...], dtype: Any) -> jax.Array:
         return jax.random.normal(key, shape, dtype)
 
     def written_out(words: jax.Array) -> jax.Array:
-        return _normals(*threefry_2x32(words[0], words[1], jnp.uint32(0), _positions(shape)))
+        return _normals(*written_out_words(words, shape, 2))
 
     def as_jax(words: jax.Array) -> jax.Array:
         return jax.random.normal(jax.random.wrap_key_data(words, impl="threefry2x32"), shape, dtype)
 
     words = jax.random.key_data(key)
     return jax.lax.platform_dependent(words, cpu=written_out, default=as_jax)
-
-
-def _positions(shape: tuple[int, ...]) -> jax.Array:
-    """The position of each entry in row-major order, uint32."""
-    strides = [math.prod(shape[axis + 1 :]) for axis in range(len(shape))]
-    # along each axis by itself, so that a sharded axis needs nothing of the other shards
-    iotas = [jax.lax.broadcasted_iota(jnp.uint32, shape, axis) for axis in range(len(shape))]
-    steps = [iota * np.uint32(stride) for iota, stride in zip(iotas, strides, strict=True)]
-    return sum(steps[1:], steps[0])
 
 
 def _normals(high: jax.Array, low: jax.Array) -> jax.Array:

@@ -47,6 +47,7 @@ def noisy(updates, key_of_leaf, scale=1.0, dtype=None):
     return treedef.unflatten(made)
 
 
+@pytest.mark.slow
 def test_a_good_transform_passes():
     def good(scale):
         def update(updates, key, count):
@@ -136,6 +137,7 @@ def test_bad_transforms_fail(build, message):
         check(dpt.TransformCase(build, UPDATES))
 
 
+@pytest.mark.slow
 def test_a_hidden_key_is_seen_even_where_values_differ():
     """Noise that mixes the right key with a reused one."""
 

@@ -5,6 +5,9 @@ import pytest
 
 import dpjax
 import dpjax.testing as dpt
+from dpjax.geometry._gumbel import gumbels
+from dpjax.transforms._laplace import laplace
+from dpjax.transforms._normal import normal
 
 
 def words(seed=0):
@@ -47,6 +50,29 @@ def test_sees_draws_under_every_transformation():
     assert {row.tobytes() for row in found} == {np.asarray(row).tobytes() for row in want}
     assert len(found) == 12
     dpt.check_draws_differ([found], "program")
+
+
+@pytest.mark.parametrize(
+    "draw",
+    [
+        lambda key: normal(key, (2**14,), jnp.float32),
+        lambda key: laplace(key, (2**11,), jnp.float32),
+        lambda key: gumbels(key, (2**11,), jnp.float32),
+    ],
+    ids=["normal", "laplace", "gumbels"],
+)
+def test_sees_draws_whose_bits_are_not_made_by_jax(draw):
+    """Of long vectors, by the platform that runs; alone, in a loop and for several keys at once."""
+
+    def program(data):
+        key = jax.random.wrap_key_data(data)
+        keys = jax.random.split(key, 5)
+        _, looped = jax.lax.scan(lambda _, k: (0, draw(k)), 0, keys[:2])
+        return draw(keys[2]), looped, jax.vmap(draw)(keys[3:])
+
+    expected = np.asarray(jax.random.key_data(jax.random.split(jax.random.key(0), 5)))
+    seen = dpt.keys_drawn(program, words())
+    assert sorted(seen.tolist()) == sorted(expected.tolist())
 
 
 @pytest.mark.parametrize("which", [0, 1])

@@ -11,18 +11,20 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 import dpjax
 
 SIZE = 8 * 2**14
-NOISE = dpjax.transforms.add_gaussian(1.0)
+GAUSSIAN, LAPLACE = dpjax.transforms.add_gaussian(1.0), dpjax.transforms.add_laplace(1.0)
+CASES = {
+    "threefry2x32": (GAUSSIAN, "threefry2x32"),
+    "threefry2x32, Laplace": (LAPLACE, "threefry2x32"),
+    "rbg": (GAUSSIAN, "rbg"),
+}
 
 
-def noisy(key, updates):
-    return NOISE.update(updates, NOISE.init(updates), key=key)[0]
-
-
-def facts(impl, sharding):
+def facts(noise, impl, sharding):
     words, zeros = jax.random.key_data(jax.random.key(0, impl=impl)), jnp.zeros(SIZE)
 
     def run(words, updates):
-        return noisy(jax.random.wrap_key_data(words, impl=impl), updates)
+        key = jax.random.wrap_key_data(words, impl=impl)
+        return noise.update(updates, noise.init(updates), key=key)[0]
 
     given = (words, jax.device_put(zeros, sharding))
     compiled = jax.jit(run, out_shardings=sharding).lower(*given).compile()
@@ -43,4 +45,4 @@ def facts(impl, sharding):
 
 if __name__ == "__main__":
     sharding = NamedSharding(Mesh(np.array(jax.devices()), ("x",)), PartitionSpec("x"))
-    print(json.dumps({impl: facts(impl, sharding) for impl in ("threefry2x32", "rbg")}))
+    print(json.dumps({name: facts(*case, sharding) for name, case in CASES.items()}))

@@ -162,6 +162,7 @@ def run(transform, updates, key, **extra):
     return scan(updates, extra)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("variance_reduced", [False, True])
 def test_aggregation_sums_nodes_that_are_drawn_once(variance_reduced, key):
     num_steps, rng = 11, np.random.default_rng(0)

@@ -101,6 +101,7 @@ def test_steps_are_bounded_over_the_whole_tree(rng, key):
     dpt.check_uncorrelated(shares[1:-1], shares[2:])
 
 
+@pytest.mark.slow
 def test_blocks_reach_no_further_than_stated(rng, key):
     """All M points lie within (M + 1) D / 2 of their mean, which is nearly reached."""
     bound = 0.5
@@ -123,6 +124,7 @@ def test_blocks_reach_no_further_than_stated(rng, key):
                 assert far.max() >= bound * (size - 1) / 2 * 0.9
 
 
+@pytest.mark.slow
 def test_gradients_along_a_step_add_up_to_the_change_of_any_function(key, x64):
     """E[h(x_t) - h(x_{t-1})] = E <grad h(z_t), step_t>, with h neither convex nor smooth."""
 
@@ -187,6 +189,7 @@ def test_regret_of_a_block_that_starts_anywhere(x64):
             assert regret(signed, rate, far, best) <= constant * unit
 
 
+@pytest.mark.slow
 def test_odd_inputs(key):
     start = jnp.ones(2, jnp.bfloat16)
     gradients = jnp.ones((3, 2), jnp.bfloat16)

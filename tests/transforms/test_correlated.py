@@ -209,6 +209,7 @@ def test_a_neighbour_makes_the_same_outputs_with_other_noise(name):
         assert np.linalg.norm(shift) <= 1 / multiplier * (1 + 1e-9)
 
 
+@pytest.mark.slow
 def test_long_vectors_have_the_same_noise(key):
     """Above the size where steps are compiled another way on CPU."""
     for strategy in (STRATEGIES["tree"], STRATEGIES["toeplitz"], STRATEGIES["reduced"]):

@@ -80,6 +80,7 @@ def test_exact_curve_is_below_the_claim(stddev, sensitivity):
     assert caught
 
 
+@pytest.mark.slow
 def test_dtypes_and_bad_arguments():
     noise = add_discrete_gaussian(3.0)
     tree = {"a": jnp.zeros(3, jnp.int32), "b": jnp.zeros((2, 2), jnp.uint32)}

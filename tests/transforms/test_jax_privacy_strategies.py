@@ -27,6 +27,7 @@ def theirs(steps=STEPS):
     ), BufferedToeplitz(steps, ours.omega, ours.decay)
 
 
+@pytest.mark.slow
 def test_buffered_toeplitz_is_theirs_on_the_same_draws():
     matrix, ours = theirs()
     draws = np.random.default_rng(0).normal(size=(STEPS, 5))

@@ -27,6 +27,7 @@ def moved(size):
     return max(float(np.linalg.norm(whole - some)) for some in without)
 
 
+@pytest.mark.slow
 def test_parts_are_summed_with_what_rounding_lost():
     assert 0.9 < moved(None) < 1 + 6e-8 * N
 

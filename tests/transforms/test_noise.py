@@ -74,9 +74,9 @@ def test_leaves_steps_stages_and_keys_are_independent(law):
 
 def test_laplace_tail_passes_sixteen_scales(monkeypatch, key):
     """All 64 bits 0, or one bit set: the exponent reaches 64 halvings, 44 scales."""
-    for words, zeros in (((0, 0), 64), ((0, 1), 63), ((1, 0), 31), ((2**31, 0), 0)):
+    for exponent, zeros in (((0, 0), 64), ((0, 1), 63), ((1, 0), 31), ((2**31, 0), 0)):
 
-        def bits(key, shape, dtype, words=words):
+        def bits(key, shape, dtype, words=(*exponent, 2**31, 7)):
             return jnp.broadcast_to(jnp.asarray(words, dtype)[:, None], shape)
 
         monkeypatch.setattr(jax.random, "bits", bits)

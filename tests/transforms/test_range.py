@@ -147,6 +147,7 @@ def test_bound_zero_zero_examples_and_no_examples(rng, name):
         assert not np.any(none)
 
 
+@pytest.mark.slow
 def test_what_no_draw_sees_passes_but_hides_nothing(rng):
     domain, rows = Simplex(P), normals(rng, B, P)
     want = np.asarray(total(rows, 1.0, domain), np.float64)

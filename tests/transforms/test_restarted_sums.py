@@ -59,6 +59,7 @@ def run(strategy, stddev, updates, key, scales=None):
     return jax.tree.map(np.asarray, scan(updates, scales))
 
 
+@pytest.mark.slow
 @each_strategy
 def test_every_period_is_one_run_of_correlated_noise_with_a_key_of_its_own(name, key, rng):
     strategy = STRATEGIES[name]
@@ -185,6 +186,7 @@ def test_printed_tree_releases_a_last_change_without_noise(x64):
     assert (BinaryTree(16).prefix_stddev() > 0).all()
 
 
+@pytest.mark.slow
 def test_one_tree_for_large_and_small_steps_costs_what_is_declared(x64):
     """The column norms of the tree's map, for every period to 64."""
     largest = noise_map(BinaryTree(64), np.ones(64)) / BinaryTree(64).node_factor

@@ -159,6 +159,7 @@ def test_records_have_the_directions_of_their_place(rng, key):
         np.testing.assert_allclose(join(own)[b], join(want)[0], rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_the_same_key_gives_close_estimates_at_close_points(rng, key):
     u = unit_vector(rng)
     _, gradients = ramp(u)
@@ -238,6 +239,7 @@ def test_factors_that_depend_on_the_point_become_arrays(directions, wrap, rng, k
     assert isinstance(made["v"], OuterProduct)
 
 
+@pytest.mark.slow
 def test_radius_and_keys_may_be_traced_and_swept_in_one_trace(rng, key):
     gradients, batch = quadratic(rng)
     params = split(rng.normal(size=DIM))

@@ -145,6 +145,7 @@ def test_coordinates_and_gradient_are_adjoint_maps(rng, key):
     np.testing.assert_allclose(batch["g"] @ back, v @ noise, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_common_directions_make_small_changes(rng, key):
     """At points close by: never more than d L |x - x'| / r, where other directions make noise."""
     dim, radius, step, count = 400, 1.0, 0.002, 400
@@ -176,6 +177,7 @@ def test_changes_along_common_directions_are_unbiased(rng, key):
     assert np.linalg.norm(two - one, axis=1).max() <= DIM * 0.1 / RADIUS * (1 + 1e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("impl", ["threefry2x32", pytest.param("rbg", marks=pytest.mark.slow)])
 def test_chunks_do_not_matter(impl, rng):
     key = jax.random.key(3, impl=impl)
@@ -231,6 +233,7 @@ def test_records_have_the_directions_of_their_place(rng, key):
         np.testing.assert_allclose(own[b], want[0], rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_one_dimension(key):
     """The sphere is 1 and -1, and each of them gives the central difference."""
     batch = {"y": np.float32([0.5, 2.0])}
@@ -254,6 +257,7 @@ def thresholds(w, x, y):
     return np.where((margins > 0) == (y > 0), 0.0, 1.0).astype(np.float32)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["shared", "record"])
 @pytest.mark.parametrize("method", ["expand_dims", "broadcast_all"])
 def test_losses_may_be_host_code(kind, method, rng, key):
@@ -297,6 +301,7 @@ def test_losses_of_a_linear_risk_are_one_product(rng, key):
     assert "16x7xf" in products[0]
 
 
+@pytest.mark.slow
 def test_one_trace_for_all_radii_points_and_keys(rng, key):
     batch = slopes(rng)
     traces = []
@@ -335,6 +340,7 @@ def test_a_spoiled_record_spoils_no_other(kind, rng, key):
         assert coordinates(oracle, x, nothing, key).shape == (0, 10)
 
 
+@pytest.mark.slow
 def test_low_precision_is_widened(rng, key):
     batch, x = slopes(rng), jnp.asarray(rng.normal(size=7), jnp.bfloat16)
     low = smooth_zeroth_order(lambda x, batch: linear(x, batch) > 0, 0.5, 30)
@@ -372,6 +378,7 @@ def test_cancellation_and_what_helps_against_it(rng, key):
     assert error(50.0, 50.0) == 0
 
 
+@pytest.mark.slow
 def test_double_precision(rng, key, x64):
     batch = {"g": rng.normal(size=(5, 7)), "c": np.full(5, 50.0)}
     x = rng.normal(size=7)
