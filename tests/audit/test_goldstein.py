@@ -102,6 +102,7 @@ FAR = np.array([0.0, 0.5, -0.5, 0.98, -0.98, 1.02, -1.02, 3.0])
 WANT = np.array([0, 0, 0, 0, 0, 3, 3, 3])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("d", "pieces"), [(2, 5), (20, 20)])
 def test_kink_of_an_absolute_value_is_found_up_to_the_radius_and_not_beyond(rng, d, pieces):
     u = unit(rng, d)
@@ -137,6 +138,7 @@ def mean_absolute_values(points, radii, seed=0):
     return GoldsteinNorm(*(np.sqrt(200) * bound for bound in found))
 
 
+@pytest.mark.slow
 def test_mean_absolute_value_has_its_known_slack():
     # 25 of 200 signs can turn: |0.1 * 1_25| = 0.5 < 0.505 < |0.1 * 1_26|, distance 1 - 50 / 200
     points = np.outer([0.1, 0.1, 1.0], np.ones(200))
@@ -159,12 +161,14 @@ def test_largest_coordinate():
     np.testing.assert_allclose(upper[4:], 1, rtol=3e-6)
 
 
+@pytest.mark.slow
 def test_kinks_that_point_up_count_too():
     at = np.array([0, 0.28, 0.5, 0.69, 0.72, 1, -1.29, -1.32])
     for bound in norms(two_wells, at[:, None], 0.3):
         np.testing.assert_allclose(bound, [0, 0, 1, 1, 0, 0, 0, 1], atol=1e-6)
 
 
+@pytest.mark.slow
 def test_planted_solutions_are_stationary_and_points_away_from_them_are_not(rng):
     d, n = 200, 400
     rows = rng.normal(size=(n, d)) / np.sqrt(d)
@@ -181,6 +185,7 @@ def test_planted_solutions_are_stationary_and_points_away_from_them_are_not(rng)
 # piecewise linear losses, of which the distance is known exactly
 
 
+@pytest.mark.slow
 def test_never_below_the_distance_and_mostly_at_it(rng):
     count, pieces, d, radius = 80, 5, 2, 0.5
     rise, fall = rng.normal(size=(2, count, pieces, d + 1)) * np.append(np.ones(d), 0.5)
@@ -352,6 +357,7 @@ def fenced(x, reach, slope, curve, outside):
     return jnp.where(distance <= reach, value, outside)
 
 
+@pytest.mark.slow
 def test_points_stay_in_the_ball_and_what_is_not_finite_gives_nan():
     nan, inf, five = np.nan, np.inf, np.sqrt(5)
     cases = np.array(
@@ -392,6 +398,7 @@ def test_one_gradient_is_the_norm_of_that_gradient():
 # as a function
 
 
+@pytest.mark.slow
 def test_trees_one_by_one_give_what_vectors_give_together_in_one_trace(rng):
     traces, seen = [], []
 
@@ -416,6 +423,7 @@ def test_trees_one_by_one_give_what_vectors_give_together_in_one_trace(rng):
     assert np.all(abs(other.upper - together.upper) > 1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("x64")
 def test_types_are_those_of_the_parameters():
     for dtype, want in ((jnp.bfloat16, np.float32), (jnp.float32, np.float32), (float, np.float64)):

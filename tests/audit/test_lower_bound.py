@@ -35,6 +35,7 @@ def gaussian_epsilon(shift):
     return high
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("bound", ["clopper_pearson", "gdp"])
 def test_bounds_hold_as_often_as_stated(bound, rng):
     shift, repeats, confidence, runs = 1.0, 300, 0.8, 400
@@ -115,6 +116,7 @@ def test_a_score_replaces_learning_and_one_function_compiles_once():
     assert len(traces) - first < first  # shapes only
 
 
+@pytest.mark.slow
 def test_batches_drawn_on_the_host_are_audited_too():
     sampler = PoissonSampler(0.5, 2, 8, method="host")
     solver = DPSGD(sampler, 0.2, 1.0, 1.0, 4.0)
@@ -168,6 +170,7 @@ def test_bad_arguments(options, error, words):
         audit.lower_bound(_solver(), PROBLEM, ROWS, **(kwargs | options))
 
 
+@pytest.mark.slow
 def test_the_command_prints_a_table_and_fails_on_a_broken_claim(monkeypatch, capsys):
     name = "DPSGD(Risk, full batch, uniform average)"
     arguments = [name, "--runs", "2000", "--delta", "0.01"]

@@ -77,6 +77,7 @@ def test_every_peer_meets_its_budget_and_maps_over_keys(name, small):
         np.testing.assert_allclose(one, two[1], atol=1e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["lp", "hedge"])
 def test_without_noise_the_mean_game_is_solved(large, method):
     records = jnp.asarray(large["game"].data["A"])

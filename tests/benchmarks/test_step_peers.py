@@ -39,6 +39,7 @@ def by_hand(sampler, records, clip):
     return {"b": b, "w": w}
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:optax.global_norm:DeprecationWarning")
 @pytest.mark.parametrize("library", ["optax.contrib", "jax_privacy"])
 def test_steps_without_noise_are_clipped_sums(library, setting, monkeypatch):

@@ -108,6 +108,7 @@ def test_register_refuses_what_is_taken_or_unknown():
     assert set(ENTRIES) >= SLOW
 
 
+@pytest.mark.slow
 def test_importing_dpjax_does_not_import_the_suite():
     import subprocess
 

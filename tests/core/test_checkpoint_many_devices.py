@@ -57,6 +57,7 @@ def spread_job(value=0.0, noise=1.0, **axes):
     return solver, dpjax.problems.Risk(distance, init), dpjax.shard_records(data, mesh)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_records_over_many_devices(name, tmp_path, monkeypatch):
     solver, problem, data = case_of(name)
@@ -74,6 +75,7 @@ def plain():
     return solve(spread_job())
 
 
+@pytest.mark.slow
 def test_parameters_over_many_devices(plain, tmp_path, monkeypatch):
     interrupt(monkeypatch, {2, 5})
     resumed, attempts = until_done(spread_job(), tmp_path, everies=(1, 5))
@@ -98,6 +100,7 @@ OTHERS = {
 }
 
 
+@pytest.mark.slow
 def test_other_runs_and_other_devices_are_refused(plain, tmp_path, monkeypatch):
     interrupt(monkeypatch, {2})
     with pytest.raises(Interrupted):

@@ -116,6 +116,7 @@ def refusal(folder, *args, **options):
     return str(error.value)
 
 
+@pytest.mark.slow
 def test_other_runs_are_refused_before_the_first_checkpoint_and_after(begun, plain):
     """First with the manifest alone, then with checkpoints; then the run itself goes on."""
     for what, (other, names) in OTHERS.items():

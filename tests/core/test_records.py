@@ -96,6 +96,7 @@ def test_a_row_more_would_be_seen():
     assert np.abs(runs[0] - runs[1]).max() > 1e-3
 
 
+@pytest.mark.slow
 def test_a_prologue_sees_records_alone():
     """The histogram of query release counts no padding."""
     domain = dpjax.queries.Domain({"a": 2, "b": 4})

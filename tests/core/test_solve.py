@@ -107,6 +107,7 @@ def test_records_outside_the_public_domain():
         dpjax.solve(SOLVER, PROBLEM, data | {"y": data["y"] + 1}, key=jax.random.key(0))
 
 
+@pytest.mark.slow
 def test_vmap_over_keys_equals_loop():
     data = make_data()
 

@@ -103,6 +103,7 @@ def test_pack_round_trip_and_bad_values(table):
         pack({**some, "age": some["age"] - 100})
 
 
+@pytest.mark.slow
 def test_the_script_rebuilds_the_committed_files_byte_for_byte(tmp_path, original):
     script = ROOT / "scripts" / "build_adult.py"
     train, test = original("adult_train.csv.gz"), original("adult_test.csv.gz")

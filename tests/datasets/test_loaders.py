@@ -56,6 +56,7 @@ def check_rows_stand_alone(features, table, x):
         np.testing.assert_array_equal(alone[0], x[i])
 
 
+@pytest.mark.slow
 def test_credit_original(original):
     path = original("credit_default.csv.gz")
     d = credit_default(path)

@@ -67,6 +67,7 @@ def _run(solver, records, problem=None, **options):
     return dpjax.solve(solver, problem, records, key=jax.random.key(1), **options)
 
 
+@pytest.mark.slow
 def test_any_number_of_devices_and_any_mesh():
     solver, data = _dpsgd(PoissonSampler(0.2, 5, N)), _data()
     want = _run(solver, data).params
@@ -80,6 +81,7 @@ def test_any_number_of_devices_and_any_mesh():
     assert_same(_run(solver, both).params, want)
 
 
+@pytest.mark.slow
 def test_meshes_of_explicit_axes():
     """As `jax.make_mesh` makes them, where there are such."""
     mesh = jax.make_mesh((8,), ("records",))
@@ -88,6 +90,7 @@ def test_meshes_of_explicit_axes():
     assert_same(got, _run(solver, _data()).params)
 
 
+@pytest.mark.slow
 def test_draws_by_shards_do_not_depend_on_the_number_of_devices():
     solver = _dpsgd(PoissonSampler(0.2, 5, N, shards=8))
     rows = solver.sampler.rows
@@ -125,6 +128,7 @@ def test_what_devices_exchange_in_a_step():
     assert sum(s * c for (_, _, s), c in collectives(across).items()) <= 4 * (N + slots) * (D + 4)
 
 
+@pytest.mark.slow
 def test_wide_records_stay_where_they_are():
     """On one CPU they are added in parts, which would cut across the devices."""
     width = 2**9
@@ -145,6 +149,7 @@ def test_the_check_of_exchanges_sees_a_gather():
     assert moved(gather) == spread.nbytes
 
 
+@pytest.mark.slow
 def test_an_ordered_batch_is_not_padded():
     """Its records would fall into other parts of it: 7 records in a batch, over 8 devices."""
     case = SOLVERS["OnlineToNonconvex(as published)"].make()
@@ -166,6 +171,7 @@ def test_an_ordered_batch_is_not_padded():
     assert_same(got, want)
 
 
+@pytest.mark.slow
 def test_parameters_in_a_tree():
     """Weights over features and a bias, on a mesh of both axes."""
     problem, mesh = RateConstrained.linear(8, 2), mesh_of(2, 4)

@@ -202,6 +202,7 @@ def _nothing(w, record):
     return 0.0 * jnp.sum(w) * record["y"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "strategy",
     [

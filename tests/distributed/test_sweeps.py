@@ -23,6 +23,7 @@ def records():
     return {"x": x, "y": (x[:, 0] > 0).astype(np.int32)}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "sampler", [FullBatch(3), PoissonSampler(0.25, 3, N)], ids=["full", "gaps"]
 )

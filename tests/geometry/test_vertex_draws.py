@@ -75,6 +75,7 @@ def test_a_million_equal_logits(key):
     assert abs(repeated - expected) < 6 * math.sqrt(expected)
 
 
+@pytest.mark.slow
 def test_noise_has_no_ties_in_its_tail(key):
     # of low resolution, they have about a thousand values above 9, none above 16
     noise = np.asarray(gumbels(key, (5_000_000,), jnp.float32))
@@ -136,6 +137,7 @@ def test_common_shift(key, rng):
     assert_law(shifted, logits)
 
 
+@pytest.mark.slow
 def test_vmap_equals_loop(rng):
     logits = jnp.asarray(rng.normal(size=(2, 1000)), jnp.float32)
     keys = jax.random.split(jax.random.key(3), 2)
@@ -198,6 +200,7 @@ def test_extreme_scores_on_the_l1_ball(key, rng):
     assert_law(ball.sample(key, v, DRAWS), ball.scores(v))
 
 
+@pytest.mark.slow
 def test_l1_ball_vmap_equals_loop(rng):
     v = jnp.asarray(rng.normal(size=(2, 700)), jnp.float32)
     radii = jnp.array([0.5, 2.0])

@@ -79,6 +79,7 @@ def test_spread(case, rng):
     )
 
 
+@pytest.mark.slow
 def test_integers_do_not_round_the_radius():
     ball = L1Ball(2, 2.5)
     assert float(ball.spread(jnp.array([3, -1]))) == 15.0

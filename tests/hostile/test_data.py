@@ -46,6 +46,7 @@ def features(data, change):
     return {k: change(np.asarray(a)) if np.ndim(a) > 1 else np.asarray(a) for k, a in data.items()}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("entry", "dtypes"), _SOLVERS)
 def test_layout_and_type_change_no_more_than_a_cast(entry, dtypes):
     case = entry.make()

@@ -41,6 +41,7 @@ _ARGUMENTS = [
 ]
 
 
+@pytest.mark.slow
 @_FUZZ(max_examples=500)
 @given(where=st.sampled_from(_ARGUMENTS), value=_THINGS)
 def test_what_a_constructor_takes_lies_in_its_bounds(where, value):
@@ -170,6 +171,7 @@ def test_a_guarantee_is_total(noise, delta, epsilon, relation):
         assert guarantee.delta(least * (1 + 1e-9)) <= delta * (1 + 1e-6)
 
 
+@pytest.mark.slow
 @_FUZZ(max_examples=8)
 @given(epsilon=st.floats(1e-9, 2.0), delta=st.floats(1e-200, 1 - 1e-6))  # beyond, slow
 def test_calibrated_noise_meets_the_budget_or_says_why_not(epsilon, delta):

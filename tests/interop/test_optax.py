@@ -26,6 +26,7 @@ def updates(chain, state, steps):
     return made, state
 
 
+@pytest.mark.slow
 def test_the_chain_is_the_keyed_noise_then_what_optax_does():
     """The draws are those of the keyed transformation, with keys split off one after another."""
     chain = optimizer(jax.random.key(0))
@@ -54,6 +55,7 @@ def test_no_draw_comes_twice_over_steps_stages_leaves_and_keys(key):
     assert len(np.unique(values)) >= len(values) - 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("after", [0, 2])
 def test_a_run_that_goes_on_from_a_checkpoint_draws_what_it_would_have_drawn(tmp_path, after):
     chain, alike = (optimizer(jax.random.key(0)) for _ in range(2))

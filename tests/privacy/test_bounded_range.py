@@ -208,6 +208,7 @@ def test_one_draw_in_closed_form():
 # Calibration.
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("draws", "least", "most"), [(10, 1.13, 1.15), (100, 1.049, 1.06)])
 def test_range_that_a_budget_allows(draws, least, most):
     budget = Budget(1.0, DELTA, "replace_one")

@@ -82,6 +82,7 @@ def test_pure_noise_and_zcdp_scale():
         assert group.delta(0.5) == Guarantee(three).delta(0.5)
 
 
+@pytest.mark.slow
 def test_a_sampled_group_is_in_the_batch_by_its_number_of_members():
     rate, noise, size, epsilon = 0.1, 12.0, 3, 0.02
     event = dpe.PoissonSampledDpEvent(rate, dpe.GaussianDpEvent(noise))

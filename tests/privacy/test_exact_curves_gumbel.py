@@ -59,6 +59,7 @@ def default_wins(values, gap):
     return int(np.searchsorted(values, able, side="left").sum())
 
 
+@pytest.mark.slow
 def test_default_gumbels_break_the_ratio_of_rare_draws(default_values):
     assert len(np.unique(default_values)) == 2**BITS
     assert default_values[[0, 1, -1]] == pytest.approx([-4.4698, -2.7690, 15.9424], abs=1e-4)
@@ -130,6 +131,7 @@ def library_bounds(table, gap):
     return chance @ below(largest, raised[0]), chance @ below(smallest, raised[1])
 
 
+@pytest.mark.slow
 def test_draws_of_the_library_keep_the_ratio_there(library_blocks):
     chance, largest, smallest = library_blocks
     assert chance.sum() == pytest.approx(1, abs=1e-12)

@@ -126,6 +126,7 @@ def test_randomized_response_counts_every_repetition():
     assert curve(3) == pytest.approx(3 * math.log(3), rel=1e-3)
 
 
+@pytest.mark.slow
 def test_other_events_of_the_library_compose():
     mixture = dpe.MixtureOfGaussiansDpEvent(2.0, [0.0, 1.0], [0.5, 0.5])
     discrete = dpe.DiscreteLaplaceDpEvent(0.5, 1)

@@ -232,6 +232,7 @@ def test_best_response_certifies_at_scale():
         assert float(response.lower) > 0.9 * scale  # the minimum is (1 - 1/100)^2 = .9801
 
 
+@pytest.mark.slow
 def test_best_response_stays_total():
     constant = best_response(lambda p: 0.0 * jnp.sum(p) + 2.0, Simplex(3), steps=50)
     assert (float(constant.value), float(constant.lower)) == (2.0, 2.0)

@@ -79,6 +79,7 @@ def test_another_field_and_range():
 # Polytopes.
 
 
+@pytest.mark.slow
 def test_points_of_polytopes_are_means_of_vertices(rng):
     problem = Saddle(
         lambda x, y, rec: (rec["a"] @ x) * y[0] + jnp.sum(y**2),
@@ -120,6 +121,7 @@ def test_own_fast_path_takes_the_place_of_autodiff(rng):
     assert seen == [((2,), (2,))]
 
 
+@pytest.mark.slow
 def test_projection():
     x, y = Saddle.matrix_game((2, 3)).project((jnp.array([2.0, 0.0]), jnp.ones(3)))
     np.testing.assert_allclose(x, [1, 0], atol=1e-6)
@@ -144,6 +146,7 @@ def pair_of_losses(x, rec):
     return jnp.stack([jnp.sum((x - rec["t"]) ** 2), rec["c"] @ x])
 
 
+@pytest.mark.slow
 def test_largest_of_losses(rng):
     problem = max_loss(pair_of_losses, 2, grad_range=(3.0, 2.0), dim=4, third_order=0.3)
     assert isinstance(problem.domains[0], Simplex)
@@ -170,6 +173,7 @@ def absolute(x, rec):
     return jnp.abs(rec["c"] @ x)
 
 
+@pytest.mark.slow
 def test_group_risk_is_the_mean_within_each_group(rng):
     group = np.array([0, 1, 0, 2, 1, 0, 0, 2])
     shares = np.bincount(group) / len(group)

@@ -83,6 +83,7 @@ def test_linear_losses_are_what_autodiff_gives(domain, draws, kind, rng):
         np.testing.assert_allclose(mean_loss, loss.mean(), rtol=1e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("vertices", "assume_bounded"),
     [

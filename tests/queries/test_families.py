@@ -175,6 +175,7 @@ def test_sensitivities_over_all_neighbours(name, relation):
 # Halfspaces.
 
 
+@pytest.mark.slow
 def test_equal_points_are_never_told_apart(rng):
     """Their projections are equal in every bit, wherever they stand among the points."""
     points = rng.normal(size=(30, 5))

@@ -173,6 +173,7 @@ def test_dot_products_agree_on_adult(adult, rng):
     assert abs(here) > 30
 
 
+@pytest.mark.slow
 def test_adult(adult):
     codes, workload = adult
     assert workload.num_queries == 14955

@@ -12,12 +12,14 @@ def plan(sampler, n, seed=0):
     return np.asarray(indices), np.asarray(mask)
 
 
+@pytest.mark.slow
 def test_everybody_takes_part_exactly_once():
     sampler = IndependentPartition(steps=7, num_records=200)
     indices, mask = plan(sampler, 190)
     assert sorted(indices[mask].tolist()) == list(range(190))
 
 
+@pytest.mark.slow
 def test_batches_are_uniform_and_independent():
     sampler = IndependentPartition(steps=4, num_records=2000)
     counts = np.array([plan(sampler, 2000, seed)[1].sum(axis=1) for seed in range(50)])

@@ -71,6 +71,7 @@ def test_poisson_batches_of_two_thousand_million_records():
     assert abs(np.mean(every > 0.9 * n) - 0.1) < 6 * np.sqrt(0.09 / every.size)
 
 
+@pytest.mark.slow
 def test_one_sampler_a_shard_is_the_sampler_of_all():
     """Beyond int32: n / D records a shard, the same rate, a key for each; failures add up."""
     whole, shard = PoissonSampler(1e-3, 5, 800_000), PoissonSampler(1e-3, 5, 100_000)

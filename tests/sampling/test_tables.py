@@ -122,6 +122,7 @@ def test_ties_of_the_high_word_go_by_the_low_word():
         ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("rate", "bound"), [(512 / 36_000, 36_000), (1e-6, 2**31 - 1)])
 def test_gaps_are_geometric(rate, bound):
     """Gaps of one long draw against the geometric distribution (KS), and not against 1.05 rate."""

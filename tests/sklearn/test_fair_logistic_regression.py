@@ -40,6 +40,7 @@ def routing():
         yield
 
 
+@pytest.mark.slow
 def test_scikit_learn_is_asked_for_by_this_package_alone_which_names_the_extra():
     code = "import sys, dpjax; assert 'sklearn' not in sys.modules, 'imported too early'\n"
     code += "sys.modules['sklearn'] = None\nimport dpjax.sklearn"
@@ -71,6 +72,7 @@ def test_adult_is_near_the_quickstart(adult, steps, most_error, most_disparity):
     assert model.disparity(test.x, test.y, sensitive_features=test.group) <= most_disparity
 
 
+@pytest.mark.slow
 def test_the_guarantee_is_that_of_the_solver_with_the_same_arguments(small):
     x, y, group = small
     model = FairLogisticRegression(epsilon=2.0, delta=1e-6, **PUBLIC)
@@ -119,6 +121,7 @@ def test_values_beyond_single_precision_do_no_harm(small):
     assert np.all(np.isfinite(model.coef_))
 
 
+@pytest.mark.slow
 def test_names_of_classes_and_groups_and_three_classes(small):
     x, y, group = small
     y = np.array(["no", "yes", "maybe"])[y + (x[:, 2] > 1)]
@@ -135,6 +138,7 @@ def test_names_of_classes_and_groups_and_three_classes(small):
     np.testing.assert_array_equal(model.predict(x), best)
 
 
+@pytest.mark.slow
 def test_disparity_is_the_difference_of_rates(small):
     x, y, group = small
     model = FairLogisticRegression(**PUBLIC).fit(x, y, sensitive_features=group)
@@ -147,6 +151,7 @@ def test_disparity_is_the_difference_of_rates(small):
     assert missed.disparity(x, y) == pytest.approx(rate, abs=1e-6)
 
 
+@pytest.mark.slow
 def test_a_constraint_is_felt(small):
     """With noise that hardly matters, parity costs most of the gap."""
     x, y, group = (np.repeat(column, 10, axis=0) for column in small)
@@ -231,6 +236,7 @@ def test_a_seed_gives_one_model_for_the_same_and_unlike_noise_for_other_inputs(s
     assert np.all(np.abs(coef(x, random_state=None) - coef(x, random_state=None)) > 1e-4)
 
 
+@pytest.mark.slow
 def test_a_pipeline_of_public_encoders_with_groups_routed(small, routing):
     x, y, group = small
     table = np.stack([np.digitize(column, [-1, 0, 1]) for column in x.T], axis=1)
@@ -243,6 +249,7 @@ def test_a_pipeline_of_public_encoders_with_groups_routed(small, routing):
     assert pipeline.score(table, y) > 0.5
 
 
+@pytest.mark.slow
 def test_a_grid_search_gets_groups_and_costs_what_its_fits_cost(small, routing):
     x, y, group = small
     model = FairLogisticRegression(**PUBLIC).set_fit_request(sensitive_features=True)

@@ -38,6 +38,7 @@ def model():
     return PrivateSynthesizer(DOMAIN, workload="all_2way", random_state=0)
 
 
+@pytest.mark.slow
 def test_answers_are_near_the_truth_within_the_budget(codes, model):
     model.fit(codes)
     assert 0.9 < model.epsilon_ <= 1.0
@@ -65,6 +66,7 @@ def test_the_guarantee_is_that_of_release(codes, key):
     assert model.guarantee_ == released.guarantee
 
 
+@pytest.mark.slow
 def test_samples_come_in_the_container_that_was_fitted(codes, model):
     systematic = model.fit(codes).sample(5000, systematic=True, random_state=1)
     assert (systematic.shape, systematic.dtype) == ((5000, 3), np.int32)
@@ -88,6 +90,7 @@ def test_samples_come_in_the_container_that_was_fitted(codes, model):
     assert frame.columns == ["sex", "age", "income"]
 
 
+@pytest.mark.slow
 def test_samples_repeat_by_seed_only_and_default_to_the_public_number(codes, model):
     model.set_params(num_records=4000).fit(codes[:4000])
     assert len(model.sample()) == 4000
@@ -97,6 +100,7 @@ def test_samples_repeat_by_seed_only_and_default_to_the_public_number(codes, mod
     assert np.any(model.sample(50) != model.sample(50))
 
 
+@pytest.mark.slow
 def test_under_add_or_remove_the_number_is_an_argument(codes):
     model = PrivateSynthesizer(DOMAIN, workload="all_1way", relation="add_or_remove_one")
     with pytest.raises(ValueError, match="num_records is required"):
@@ -134,6 +138,7 @@ def test_what_is_out_of_bounds_is_refused_with_its_name(codes, model, parameters
         model.set_params(**parameters).fit(codes)
 
 
+@pytest.mark.slow
 def test_methods_and_their_options_pass_through(codes, model):
     model.set_params(method="mwem", method_options={"steps": 3}).fit(codes)
     assert model.release_.method == "mwem"

@@ -163,6 +163,7 @@ def test_many_draws_are_the_anytime_method_itself():
     assert np.abs(w - 0.25).max() > 0.02
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", [{"num_draws": 100}, {"refresh": 4, "num_draws": 50}])
 def test_finds_the_optimum_without_privacy(options):
     theta = np.array([0.5, -0.3, 0, 0, 0, 0])
@@ -180,6 +181,7 @@ def test_finds_the_optimum_without_privacy(options):
 # Against published reference runs at (1, 1e-6): risk at 0 is .175.
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "reference"),
     [
@@ -296,6 +298,7 @@ def test_refuses_what_is_out_of_bounds(fields, match):
         AnytimeMirrorDescent(TaperedPartition(3, 9), **(valid | fields))
 
 
+@pytest.mark.slow
 def test_refuses_other_samplers_and_two_blocks(key):
     with pytest.raises(TypeError, match="FullBatch"):
         AnytimeMirrorDescent(FullBatch(3), 0.1, 2.0)

@@ -27,6 +27,7 @@ def accuracy(params, rows):
     return np.mean((rows["x"] @ np.asarray(params) > 0) == (rows["y"] > 0))
 
 
+@pytest.mark.slow
 def test_counting_mistakes_trains_a_linear_classifier(census):
     train, test = census
 

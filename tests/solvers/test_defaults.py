@@ -14,6 +14,7 @@ def _solver(num_records, epsilon, **overrides):
     )
 
 
+@pytest.mark.slow
 def test_steps_shrink_under_heavy_noise_only():
     small, large = _solver(1000, 0.2), _solver(200_000, 3.0)
     assert large.primal.learning_rate == 1.0
@@ -30,6 +31,7 @@ def test_what_is_given_is_kept():
     assert solver.primal.clip_norm == 1.5
 
 
+@pytest.mark.slow
 def test_a_sweep_over_budgets_has_one_shape():
     shapes = {
         (s.sampler.capacity, s.sampler.steps, s.primal.batch_size)

@@ -80,6 +80,7 @@ def _path(solver, data, key, problem=PROBLEM):
     return run(problem, data, jax.random.key_data(key))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "fields",
     [

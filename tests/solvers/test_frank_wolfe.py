@@ -369,6 +369,7 @@ def test_without_noise_it_is_frank_wolfe(name, kind, rng):
     assert excess[-1] <= 0.01 * (risk(path[0]) - found.fun)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name", ["simplex", "l1 ball, linear", pytest.param("polytope", marks=pytest.mark.slow)]
 )
@@ -438,6 +439,7 @@ def test_one_trace_for_all_seeds_and_sharpnesses():
     np.testing.assert_array_equal(indices[1, 2], alone[1])
 
 
+@pytest.mark.slow
 def test_packed_signs_are_signs(rng):
     n, p = 70, 41
     x = jnp.asarray(rng.choice([-1, 1], (n, p)), jnp.int8)

@@ -139,6 +139,7 @@ def test_estimates_have_the_mean_of_many_draws(max_level, antithetic):
     assert np.abs(want - gradient(x)).max() > 1e-2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("antithetic", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_draws_happen_where_estimates_begin(antithetic):
     levels = (1, 0, 2, 0)
@@ -164,6 +165,7 @@ def test_draws_happen_where_estimates_begin(antithetic):
         assert drawn.max() < d
 
 
+@pytest.mark.slow
 def test_finds_the_value_of_a_game_without_privacy():
     entries = np.array([1.0, 0.5])
     problem = Saddle.matrix_game((2, 2), value_range=1.0)
@@ -214,6 +216,7 @@ def test_units_of_the_loss_do_not_matter(scale):
 # State, compilation, types.
 
 
+@pytest.mark.slow
 def test_state_follows_from_the_draws(rng):
     solver = MultilevelSaddle(TaperedPartition(15, 20), (1e-9, 1e-9), (2.0, 2.0), (0, 1, 0), 1)
     run = solver_of(solver, saddle())

@@ -193,6 +193,7 @@ def test_estimates_of_records_that_are_all_one_are_gradients(clip, x64):
     assert np.ptp(states.point) > 0.05
 
 
+@pytest.mark.slow
 def test_convex_losses_are_not_biased_by_centred_clipping(x64):
     """The change of a gradient is within H/2 of (H/2) times that of the point: no more is kept."""
     data = _least_squares()
@@ -405,6 +406,23 @@ def test_plans_take_public_constants_alone():
     assert (kept.learning_rate, kept.noise_multiplier) == (0.5, 9.0)
 
 
+@pytest.mark.parametrize("single_pass", [False, True])
+def test_plans_do_not_depend_on_the_unit_of_length(single_pass):
+    """A ball of three times the radius with records a third as long is the same problem."""
+
+    def plan(radius):
+        ball = dpjax.geometry.L1Ball(50, radius)
+        problem = SimplexRisk(_loss, ball, 50, grad_range=2.0, smoothness=4.0)
+        options = {"single_pass": True} if single_pass else {}
+        return OnlineToBatch.for_budget(problem, 900, BUDGET, **options)
+
+    one, three = plan(1.0), plan(3.0)
+    assert (one.clip, one.sampler) == (three.clip, three.sampler)
+    assert jax.tree.map(float, one.noise) == jax.tree.map(float, three.noise)
+    assert float(three.clip_norm) == pytest.approx(float(one.clip_norm) / 3)
+    assert float(three.smoothness) == pytest.approx(float(one.smoothness) / 9)
+
+
 def _once(dim, n, slope=0.5, **options):
     """Of a single pass, with HR over G = `slope`."""
     loss = Risk.linear(lambda m, y: jax.nn.softplus(-y * m), dim, 2.0, lipschitz=3.0, smoothness=1)
@@ -518,6 +536,7 @@ def mean_excess(n, seeds, epsilon=1.0, **options):
     return np.logaddexp(0, -y[None] * (found @ x.T)).mean(axis=1).mean() - least
 
 
+@pytest.mark.slow
 def test_it_does_better_than_as_published():
     single = mean_excess(1024, 8, single_pass=True)
     assert mean_excess(1024, 8, as_published=True) > 3 * single
@@ -534,6 +553,7 @@ def test_at_larger_size_too():
     assert single < 0.01
 
 
+@pytest.mark.slow
 def test_one_pass_finds_an_optimum_inside_the_ball():
     """By default: clipping whole increments has a bias there, whatever the number of records."""
     n, seeds, truth = 20_000, 4, 3.0 * np.eye(10)[0]
@@ -595,6 +615,7 @@ def test_what_comes_back_is_released_but_for_the_key(single_pass):
     assert shares == {"clipped_fraction"} | (set() if single_pass else {"clipped_changes_fraction"})
 
 
+@pytest.mark.slow
 def test_a_sweep_compiles_once_and_equals_its_runs():
     data = _least_squares()
     base = OnlineToBatch.for_budget(BALL, 20, BUDGET, steps=6, shrinkage=False)
@@ -697,6 +718,7 @@ def test_without_smoothness_the_first_gradient_is_all_there_is(x64):
     assert info.displacement[-1] > 0
 
 
+@pytest.mark.slow
 def test_more_steps_than_the_noise_is_made_for_are_nan():
     batch = {"x": jnp.ones((2, 3)), "y": jnp.zeros(2)}
 

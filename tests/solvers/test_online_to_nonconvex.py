@@ -266,6 +266,7 @@ BY_HAND = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name", [pytest.param(n, marks=pytest.mark.slow if n == "restarts" else []) for n in BY_HAND]
 )
@@ -298,6 +299,7 @@ def test_runs_without_noise_are_those_computed_by_hand(name, told):
         assert (lengths > radius * (1 - 1e-6)).any()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("schedule", "selection"),
     [
@@ -347,6 +349,7 @@ def test_noisy_runs_stay_where_they_should(schedule, selection, told):
     assert radius == pytest.approx(0.05 + 4.5 * solver.max_displacement * left)
 
 
+@pytest.mark.slow
 def test_records_of_a_batch_are_in_one_move_each_and_keep_their_places():
     solver = _solver(DisjointPartition(2, 9), BinaryTree(4), **(CHANGES | {"increment_records": 2}))
     batch = {"a": jnp.arange(9.0), "b": jnp.arange(18.0).reshape(9, 2)}
@@ -378,6 +381,7 @@ ORACLES = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("oracle", "fields"), ORACLES)
 def test_changes_add_up_to_estimates_along_the_directions_of_their_period(oracle, fields, told):
     """Without noise and clipping, on all records."""
@@ -466,6 +470,7 @@ def test_no_records_no_clip_norm_or_no_displacement_and_nothing_is_released(told
     assert np.linalg.norm(np.diff(Moves.points, axis=0), axis=1).min() > 0
 
 
+@pytest.mark.slow
 def test_an_empty_batch_is_a_step_along_noise(told):
     problem = Risk(loss, START)
     solver = _solver(FullBatch(2), SplitNoise(2), noise_multiplier=2.0)
@@ -494,6 +499,7 @@ def _counted(seen):
     return outside, inside
 
 
+@pytest.mark.slow
 def test_values_may_come_from_outside_and_jump():
     """The share of errors, counted by NumPy: the run of the same loss in JAX, and it learns."""
     rng, seen = np.random.default_rng(0), []
@@ -564,6 +570,7 @@ def test_sweeps_compile_once():
         assert (np.abs(np.asarray(sweep(words, *others)) - together).max(axis=1) > 1e-4).all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("oracle", ["first", pytest.param("zeroth", marks=pytest.mark.slow)])
 def test_parameters_of_few_digits_move_in_many(oracle):
     """The points of a bfloat16 problem are in float32, and are rounded for the loss alone."""
@@ -630,6 +637,7 @@ def test_batches_that_may_be_cut_are_paid_for():
         assert 0.999 < solver.guarantee().epsilon(1e-5) <= 1.0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("oracle", ["first", pytest.param("zeroth", marks=pytest.mark.slow)])
 def test_published_fields(oracle):
     """Noise by the printed formula; the true epsilon is told, and is less than half."""

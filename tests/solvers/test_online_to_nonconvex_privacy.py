@@ -589,6 +589,7 @@ def test_no_record_adds_more_than_is_accounted_for(oracle, kind, rng):
 # The noise that is drawn when nothing is patched.
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("oracle", ["first", pytest.param("zeroth", marks=SLOW)])
 def test_noise_has_the_scale_that_is_declared_anew_in_every_period(oracle):
     """On data that say nothing; changes are bounded by twice the clip norm, wherever points go."""
@@ -631,6 +632,7 @@ OUT_OF_BOUNDS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("published", [pytest.param(False, marks=SLOW), True])
 def test_traced_values_out_of_bounds_release_nothing(published):
     """A sweep cannot look at them; no sum of theirs has less noise than records could add."""

@@ -63,6 +63,7 @@ def test_fit_reaches_what_scipy_reaches(start, instance):
     assert np.abs(law - special.log_softmax(start * queries.sum(axis=0))).max() > 0.1
 
 
+@pytest.mark.slow
 def test_gradient_by_hand_is_that_of_differences(instance, x64):
     queries, measured, precision, _ = instance
     given = Dense(queries), *(jnp.asarray(a) for a in (measured, precision))
@@ -85,6 +86,7 @@ NOISELESS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name",
     [
@@ -105,6 +107,7 @@ def test_without_noise_the_fit_gives_the_answers(name):
     assert not np.isfinite(solver.guarantee().epsilon(1e-5))
 
 
+@pytest.mark.slow
 def test_without_noise_the_histogram_is_exact():
     workload, data = NOISELESS["two-way"]
     solver = HistogramRelease(FullBatch(1), 0.0, 500.0)
@@ -114,6 +117,7 @@ def test_without_noise_the_histogram_is_exact():
     np.testing.assert_allclose(released.answers, workload.answers_of_records(data), atol=1e-6)
 
 
+@pytest.mark.slow
 def test_precise_tables_weigh_more_than_others():
     """Two copies of one attribute's facts: the fit follows the table with the smaller noise."""
     workload = Marginals(DOMAIN, (("a", "b"), ("b", "c")))

@@ -48,6 +48,7 @@ def check(got, want, cells=None, queries=None, sign=1):
             np.testing.assert_array_equal(sign * signs, signs_want)
 
 
+@pytest.mark.slow
 def test_order_of_cells():
     check(run(QUERIES[:, PERMUTED], np.argsort(PERMUTED)[RECORDS]), run(), PERMUTED, np.arange(M))
     with pytest.raises(AssertionError):  # of the cells alone
@@ -69,6 +70,7 @@ def test_scale_of_queries_and_of_the_entropy():
         check(run(3 * QUERIES, alpha=0.3), run())
 
 
+@pytest.mark.slow
 def test_a_replicated_query_and_a_merged_cell():
     twice = run(np.concatenate([QUERIES, QUERIES[2:3]]))
     check(twice, run(), queries=np.append(np.arange(M), 2))
@@ -78,6 +80,7 @@ def test_a_replicated_query_and_a_merged_cell():
         assert np.abs(np.exp(laws[1:K]) - np.exp(merged[1:])).max() > 1e-3
 
 
+@pytest.mark.slow
 def test_multiplicative_weights_by_hand_draw_for_draw():
     """MWEM whose measured step is a constant one, on the distribution itself, with one key."""
     tau, step = 0.05, 0.4

@@ -176,6 +176,7 @@ def divergence(law, i, j, stddev, epsilon):
     return float(np.sum(p * special.ndtr(reach) - q * special.ndtr(reach - shift)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("relation", [REPLACE, ADD, pytest.param(SPECIAL, marks=pytest.mark.slow)])
 def test_selections_and_measurements_together_are_within_their_guarantee(relation):
     problem, solver = mwem(relation)

@@ -42,6 +42,7 @@ def _records(seed, n, p, classes, groups):
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "general"),
     [
@@ -138,6 +139,7 @@ def test_two_groups_closed_form(x64, base_rates, sizes, slack, want, net):
         np.testing.assert_array_equal(lam, 0)
 
 
+@pytest.mark.slow
 def test_false_negative_rate_closed_form(x64):
     """Oracle 3: an intercept only."""
     y = np.asarray([1] * 30 + [0] * 70)
@@ -151,6 +153,7 @@ def test_false_negative_rate_closed_form(x64):
     np.testing.assert_allclose(solution.state.multipliers, [1.25], atol=1e-5)
 
 
+@pytest.mark.slow
 def test_multi_class_closed_form(x64):
     """Oracle 4: three classes, slack 0 pools the groups."""
     counts = np.array([[42, 21, 7], [6, 9, 15]])
@@ -165,6 +168,7 @@ def test_multi_class_closed_form(x64):
     np.testing.assert_allclose(rates, [[0.48, 0.30, 0.22]] * 2, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_matches_scipy_slsqp(x64):
     """Oracle 5: logistic regression under |gap| <= 0.05."""
     rng = np.random.default_rng(5)
@@ -208,6 +212,7 @@ def test_matches_scipy_slsqp(x64):
     assert float(worst) <= slack + 1e-6
 
 
+@pytest.mark.slow
 def test_permuting_records_and_groups_is_equivariant(x64):
     data = _records(7, 50, 4, 2, 3)
     problem = problems.RateConstrained.linear(4, 2, problems.demographic_parity(3, 2, 0.05))
@@ -226,6 +231,7 @@ def test_permuting_records_and_groups_is_equivariant(x64):
     np.testing.assert_allclose(moved.state.multipliers.reshape(3, 2), want, atol=1e-9)
 
 
+@pytest.mark.slow
 def test_unused_subsets_and_empty_parts_change_nothing(x64):
     data = _records(8, 30, 3, 2, 2)
     con = problems.demographic_parity(2, 2, 0.05)
@@ -291,6 +297,7 @@ def test_empty_batches_and_parts_give_finite_outputs(denominator, histogram, rat
         assert min(smallest) < 0  # in some table every subset's noisy size was negative
 
 
+@pytest.mark.slow
 def test_as_all_denominators_agree_without_noise_on_the_full_batch(x64):
     data = _records(10, 30, 3, 2, 2)
     problem = problems.RateConstrained.linear(3, 2, problems.demographic_parity(2, 2, 0.05))

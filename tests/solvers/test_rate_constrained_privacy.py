@@ -59,6 +59,7 @@ def test_gaussian_event_is_the_sampled_gaussian_of_sigma_eff():
     )
 
 
+@pytest.mark.slow
 def test_noise_that_runs_is_the_noise_that_is_accounted():
     """At a zero gradient and an empty batch the step shows its noise; it must have std z C / m."""
     problem = _problem(p=400)
@@ -118,6 +119,7 @@ def test_one_record_moves_table_and_sum_by_at_most_the_claim(rates):
     assert largest > 2 * 0.99  # the bound is reached: the test has power
 
 
+@pytest.mark.slow
 def test_j_zero_is_dpsgd_exactly():
     data = _records(200)
     empty = problems.RateConstrained.linear(4, 2)
@@ -152,6 +154,7 @@ def test_fixed_denominators_account_for_the_counts():
     assert public.guarantee().epsilon(1e-5) == batch.guarantee().epsilon(1e-5)
 
 
+@pytest.mark.slow
 def test_as_published_still_reports_its_true_epsilon():
     solver = _solver(as_published=True)
     assert (solver.histogram, solver.rates, solver.multiplier_set) == ("laplace", "soft", "orthant")
@@ -179,6 +182,7 @@ def test_replace_one_doubles_the_noise_and_laplace_is_refused():
         _solver(budget=dpjax.Budget(1.0, 1e-5, "replace_one"), histogram="laplace")
 
 
+@pytest.mark.slow
 def test_truncated_batches_use_the_truncated_event():
     sampler = PoissonSampler(0.05, 20, 2000, capacity=120, overflow="truncate")
     options = {"sampler": sampler, "batch_size": None, "steps": None}

@@ -113,6 +113,7 @@ def test_without_noise_it_is_exact_and_says_that_it_is_not_private():
         assert error < 0.1, (method, error)
 
 
+@pytest.mark.slow
 def test_auto_looks_at_sizes_alone_and_says_why():
     few = dpjax.release(WORKLOAD, _codes(40), dpjax.Budget(0.3, 1e-6), key=jax.random.key(0))
     assert few.method == "gaussian_fit"

@@ -2,10 +2,12 @@
 
 import jax
 import numpy as np
+import pytest
 
 import dpjax
 
 
+@pytest.mark.slow
 def test_it_fits_a_line_whatever_the_number_of_cells():
     workload = dpjax.queries.Prefix(5000)
     released = dpjax.release(

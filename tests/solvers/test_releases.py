@@ -32,6 +32,7 @@ def _draws(run, seed):
     return np.asarray(jax.jit(jax.vmap(lambda w: run(jax.random.wrap_key_data(w))))(words))
 
 
+@pytest.mark.slow
 def test_laplace_table_has_the_scale_of_its_event():
     """On an empty batch the size of a group is the sum of two Laplace cells."""
     problem, solver = _solver(histogram="laplace")

@@ -116,6 +116,7 @@ def test_results_lie_in_the_domains(output, relation):
 # Without privacy: the averages of the vertices drawn against plain mirror descent.
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("output", ["played", pytest.param("fresh", marks=pytest.mark.slow)])
 def test_many_draws_are_entropic_mirror_descent(output):
     steps, size, tau, k = 30, 4, (0.3, 0.2), 2000 if output == "played" else 300
@@ -172,6 +173,7 @@ def simplex_projection(v):
     return np.maximum(v - tops[np.flatnonzero(ordered > tops)[-1]], 0)
 
 
+@pytest.mark.slow
 def test_quadratic_saddle():
     mu, nu, n = 1.0, 0.5, 4_000
     rng = np.random.default_rng(5)
@@ -204,6 +206,7 @@ def test_quadratic_saddle():
     np.testing.assert_allclose(y, y_star, atol=0.15)
 
 
+@pytest.mark.slow
 def test_largest_of_two_losses():
     # 1/2 |x - e_1|^2 and 1/2 |x - e_2|^2: value 1/4 at (1/2, 1/2, 0, 0)
     targets = jnp.eye(4)[:2]
@@ -235,6 +238,7 @@ def test_one_block_is_convex_optimisation():
 # Against published reference runs at (1, 1e-6).
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("n", "reference"), [pytest.param(3_000, 0.49, marks=pytest.mark.slow), (30_000, 0.15)]
 )
@@ -365,6 +369,7 @@ def test_sweep_of_seeds_and_step_sizes_traces_once_and_equals_a_loop(rng):
     assert len(traces) == 2
 
 
+@pytest.mark.slow
 def test_integers_are_what_floats_are(rng):
     matrices = rng.integers(-1, 2, (40, 6, 5)).astype(np.int8)
     solver = SaddleMirrorDescent(DisjointPartition(8, 5), (0.3, 0.3), (2.0, 2.0), 2)
@@ -390,6 +395,7 @@ def test_double_precision(x64, rng):
     assert u.dtype == np.float64
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["arrays", pytest.param("outer products", marks=pytest.mark.slow)])
 def test_assume_bounded_skips_clipping_only(kind, rng):
     matrices = rng.uniform(-1, 1, (24, 4, 3)).astype(np.float32)

@@ -222,6 +222,7 @@ def test_bounds_fall_with_data_as_they_should(single):
     assert slopes == pytest.approx(want, abs=0.02)
 
 
+@pytest.mark.slow
 def test_plans_in_periods():
     """Changes are worth their noise in few cases, and never with all records."""
     for directions in (None, 10**9):  # with as many, changes are as small as can be
@@ -338,6 +339,7 @@ def test_solvers_have_the_sizes_and_the_noise_of_their_plan(oracle, passes, peri
         assert solver.noise.num_steps == period
 
 
+@pytest.mark.slow
 def test_runs_are_as_stationary_as_the_bound_says():
     """|u.x - b| in three dimensions: 0 within the radius of the kink, else 1."""
     dim, moves, block, far, size = 3, 256, 32, 0.1, 10

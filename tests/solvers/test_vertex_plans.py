@@ -355,6 +355,7 @@ MEASURED = {
 OFTEN = {("quadratic, played", True), ("regression, anytime", True)}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "certified"),
     [

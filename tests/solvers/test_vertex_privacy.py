@@ -415,6 +415,7 @@ def test_no_neighbour_found_by_a_long_climb_does(name):
 # The checks above can fail, and the bounds that random runs do not reach can be reached.
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "tampered",
     [
@@ -489,6 +490,7 @@ def test_multilevel_estimates_reach_their_sensitivity_at_every_level(antithetic)
     assert width_by_hand(solver, 3)[0] > 1.5 * 2 / estimator.records(1)
 
 
+@pytest.mark.slow
 def test_late_draws_of_an_average_reach_their_bound():
     # an early record moves all but the first iterate: its share of rho tends to 1
     steps = 120
