@@ -1,16 +1,20 @@
 """Hot paths against their floors: DP-SGD steps, noise, draws of vertices, many seeds.
 
-Every figure is a ratio of medians of calls that took turns in one process. The floors:
+Every figure is a ratio of medians of calls that took turns in one process: the median of such
+ratios in several rounds, each with programs compiled anew and memory of its own, and in brackets
+the lowest and the highest. The floors:
 
 - A step of DP-SGD: a step of SGD by `jax.grad` on 512 records drawn uniformly (`step_time` says
   more of both, and of "our product", in which XLA multiplies faster on CPU).
 - A step whose noise is all its cost, on ten million parameters: `jax.random.normal` of as many,
-  written to memory that is there already. All but Laplace noise draw one normal a parameter.
+  written to memory that is there already.
 - A draw of vertices: a pass over the logits, for the largest and for the sum of exponentials.
   Where a draw is among both signs of each entry, over both; where a vector is made, zeros beside.
 - Many seeds: one run of the same small problem, whose time is mostly the overhead of its steps.
 """
 
+import statistics
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +26,7 @@ from benchmarks import _hot_path_tasks as tasks
 from benchmarks import _runner
 from benchmarks._text import table
 
+ROUNDS = 5
 GOALS = {"descent": 1.4, "noise": 1.3, "draws": 2.0, "seeds": 40.0}
 _FLOORS = {
     "clip, Gaussian, SGD, rbg": "jax.random.normal, rbg",
@@ -33,15 +38,26 @@ _FLOORS = {
 
 
 def run(*, fast: bool, data: Path | None) -> dict[str, Any]:
-    """Times and ratios of each path."""
+    """Times of each path in the last round, and ratios in all of them."""
     del data
-    return {
-        "goals": GOALS,
-        "descent": _descent(fast),
-        "noise": _noise(fast),
-        "draws": _draws(fast),
-        "seeds": _seeds(fast),
-    }
+    paths = {"descent": _descent, "noise": _noise, "draws": _draws, "seeds": _seeds}
+    rounds = []
+    for _ in range(1 if fast else ROUNDS):
+        rounds.append({name: path(fast) for name, path in paths.items()})
+        jax.clear_caches()
+    result: dict[str, Any] = {"goals": GOALS, "rounds": len(rounds), **rounds[-1]}
+    for name in paths:
+        ratios = [each[name]["ratios"] for each in rounds]
+        for key, summarise in (("ratios", statistics.median), ("lowest", min), ("highest", max)):
+            result[name] = {**result[name], key: _leaf_by_leaf(summarise, *ratios)}
+    return result
+
+
+def _leaf_by_leaf(function: Callable[[list[Any]], Any], *trees: Any) -> Any:
+    """`function` of the list of each leaf's values; dictionaries keep their order."""
+    if isinstance(trees[0], dict):
+        return {k: _leaf_by_leaf(function, *(tree[k] for tree in trees)) for k in trees[0]}
+    return function(list(trees))
 
 
 def _descent(fast: bool) -> dict[str, Any]:
@@ -111,29 +127,37 @@ def _ratio(times: dict[str, Any], name: str, floor: str) -> float:
 def readme(result: dict[str, Any]) -> str:
     """The ratios of all paths."""
     goals = result["goals"]
-    descent = [
-        [name, *(f"{ratio:.2f}" for ratio in ratios.values())]
-        for name, ratios in result["descent"]["ratios"].items()
-    ]
-    noise = [[name, f"{ratio:.2f}"] for name, ratio in result["noise"]["ratios"].items()]
+    descent = _cells(result["descent"])
+    noise = _cells(result["noise"])
     others = ", ".join(f"{n} {r:.2f}" for n, r in result["noise"]["generators"].items())
-    draws = result["draws"]["ratios"]
+    draws = _cells(result["draws"])
     names = list(next(iter(draws.values())))
-    chosen = [[name, *(f"{draws[dim][name]:.2f}" for dim in draws)] for name in names]
-    seeds = [[name, f"{ratio:.1f}"] for name, ratio in result["seeds"]["ratios"].items()]
+    chosen = [[name, *(draws[dim][name] for dim in draws)] for name in names]
     parts = [
+        f"Medians of {result['rounds']} rounds, with the lowest and the highest.",
         f"A step of DP-SGD at batch 512, over one of SGD (goal: {goals['descent']}):",
-        table(["linear model", "to SGD", "to SGD, our product"], descent),
+        table(
+            ["linear model", "to SGD", "to SGD, our product"],
+            [[name, *ratios.values()] for name, ratios in descent.items()],
+        ),
         f"A step on {result['noise']['dim']:,} parameters, over `jax.random.normal` of as many "
         f"with the same generator (goal: {goals['noise']}):",
-        table(["step", "ratio"], noise),
+        table(["step", "ratio"], [list(row) for row in noise.items()]),
         f"Normals of other generators, over those of the default one: {others}.",
         f"Draws among d vertices, over a pass over their logits (goal: {goals['draws']:.0f}):",
         table(["draws", *(f"d = {dim}" for dim in draws)], chosen),
         f"{result['seeds']['seeds']} seeds under `vmap`, over one (goal: {goals['seeds']:.0f}):",
-        table(["small problem", "ratio"], seeds),
+        table(["small problem", "ratio"], [list(row) for row in _cells(result["seeds"]).items()]),
     ]
     return "\n\n".join(parts)
+
+
+def _cells(path: dict[str, Any]) -> Any:
+    """`median (lowest to highest)` in place of each ratio."""
+    return _leaf_by_leaf(
+        lambda values: "{} ({} to {})".format(*(f"{value:.3g}" for value in values)),
+        *(path[key] for key in ("ratios", "lowest", "highest")),
+    )
 
 
 def summary(result: dict[str, Any]) -> str:
