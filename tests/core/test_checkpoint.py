@@ -47,7 +47,6 @@ def test_the_representative_solvers_are_registered():
     assert set(REPRESENTATIVE) <= set(ENTRIES)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_interrupted_and_plain_runs_agree_to_the_bit(name, tmp_path, monkeypatch):
     job = case_of(name)
