@@ -78,7 +78,7 @@ def check_budget(budget: Any, num_records: int | None = None) -> Budget:
       The budget.
 
     Warns:
-      DeltaWarning: If `delta >= 1 / num_records`.
+      DeltaWarning: If `delta >= 1 / num_records` and epsilon is finite.
 
     Raises:
       TypeError: If it is no `Budget`, or `num_records` no integer.
@@ -96,7 +96,7 @@ def check_budget(budget: Any, num_records: int | None = None) -> Budget:
         return budget
     check_int("num_records", num_records, minimum=1)
     share = 1 / num_records
-    if budget.delta >= share:
+    if budget.delta >= share and budget.epsilon < math.inf:  # else nothing is promised anyway
         warn_of_delta(
             f"delta = {budget.delta:.3g} is at least 1 / num_records = 1 / {num_records}, which "
             "would allow publishing a record at random: choose delta far below 1 / num_records, "

@@ -153,7 +153,7 @@ def given_noise(numbers):
     noisy = _noise._noisy
 
     def given(leaf, scale, draw, key):
-        kind = "laplace" if draw is _noise._standard_laplace else "normal"
+        kind = "laplace" if draw is _noise.laplace else "normal"
         released.append(noisy(leaf, scale, lambda *rest: take(kind, *rest), key))
         return released[-1]
 

@@ -53,6 +53,7 @@ def test_numbers_of_any_size():
     check_budget(Budget(1.0, 0.999), 1)
     with pytest.warns(DeltaWarning, match=r"delta = 1e-30 is at least 1 / num_records"):
         check_budget(Budget(1.0, 1e-30), 10**400)
+    check_budget(Budget(math.inf, 0.5), 10)  # promises nothing, and is told of nothing
     with pytest.raises(ValueError, match="num_records must be >= 1, got 0"):
         check_budget(Budget(1.0, 1e-5), 0)
     with pytest.raises(TypeError, match="num_records must be an integer"):
