@@ -86,6 +86,26 @@ def test_laplace_tail_passes_sixteen_scales(monkeypatch, key):
         assert np.all(magnitude <= np.log(2) * (zeros + 1) + 1e-4)
 
 
+def test_laplace_sign_is_a_bit_of_its_own(monkeypatch):
+    def drawn(fine):
+        def bits(key, shape, dtype):
+            words = jnp.asarray([2**30, 5, fine, 7], dtype)
+            return jnp.broadcast_to(words[:, None], shape)
+
+        monkeypatch.setattr(jax.random, "bits", bits)
+        value = np.asarray(draw(add_laplace(1.0), 1, seed=0)).item()
+        monkeypatch.undo()
+        return value
+
+    word = 0x5A5A5A5A
+    value = drawn(word)
+    assert drawn(word ^ 1) == -value
+    for place in range(9, 32):  # of the fraction
+        other = drawn(word ^ (1 << place))
+        assert np.sign(other) == np.sign(value)
+        assert other != value or place < 12  # the logarithm may round the finest away
+
+
 def test_laplace_tail_is_exponential():
     # of two million draws about 90 lie beyond 10 scales, as the law says
     samples = np.abs(np.asarray(draw(add_laplace(1.0), 2_000_000, seed=3)))
