@@ -9,6 +9,7 @@ from dpjax.core import wide
 from dpjax.geometry import L1Ball, log_normalize, sample_vertices
 from dpjax.queries import Marginals
 from dpjax.queries._workload import spread_cells
+from dpjax.transforms._laplace import laplace
 
 _SHARPEST = 1e30  # stands for infinity, of which no multiple of 0 is 0
 
@@ -89,7 +90,7 @@ def select_query(key: jax.Array, gaps: jax.Array, sharpness: Any) -> SelectionIn
 def loudest_query(key: jax.Array, gaps: jax.Array, scale: Any) -> SelectionInfo:
     r"""The query and sign whose $\pm$ gap with fresh Laplace noise of this scale is largest."""
     scores = jnp.concatenate([gaps, -gaps])
-    noise = scale * jax.random.laplace(key, scores.shape, scores.dtype)
+    noise = scale * laplace(key, scores.shape, scores.dtype)
     drawn = jnp.argmax(scores + noise).astype(jnp.int32)
     size = gaps.shape[0]
     return SelectionInfo(drawn % size, jnp.where(drawn < size, 1, -1).astype(jnp.int8)[None])

@@ -106,6 +106,19 @@ def test_laplace_noise_picks_the_loudest_query():
         compare(found, every, shown / 0.15)
 
 
+def test_laplace_noise_of_queries_has_the_tail_of_the_transformation(key, monkeypatch):
+    """Numbers of JAX end at 16 scales in float32: a query 20 behind would never be chosen."""
+
+    def bits(key, shape, dtype):
+        high = jnp.full(shape[1:], 2**31, dtype).at[0].set(0)
+        low, sign = jnp.zeros(shape[1:], dtype), jnp.ones(shape[1:], dtype)
+        return jnp.stack([high, low, sign, low])
+
+    monkeypatch.setattr(jax.random, "bits", bits)
+    found = query_state.loudest_query(key, jnp.asarray([0.0, 20.0, 3.0], jnp.float32), 1.0)
+    assert (int(found.index), int(found.signs[0])) == (0, 1)
+
+
 def test_rare_signs_are_drawn_as_often_as_they_should():
     line = Marginals(Domain({"a": 4096}), (("a",),))
     gaps = jnp.where(jnp.arange(4096) % 2 == 0, 1.0, -1.0)
