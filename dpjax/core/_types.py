@@ -21,7 +21,9 @@ class Aggregator(NamedTuple):
     **sum**: the normaliser is a public constant and belongs to the caller.
 
     `sensitivity(relation)` is the largest change of that sum, in the aggregator's own norm, over
-    neighbours under `relation`. Noise is scaled by asking it, never by remembering a number.
+    neighbours under `relation`. Noise is scaled by asking it, never by remembering a number. With
+    `rows=B`, the rows of a batch, and the `dtype` of the sum (float32) it is that of the
+    floating-point sum, rounding included.
 
     Attributes:
       init: `init(params) -> state`.
@@ -31,7 +33,7 @@ class Aggregator(NamedTuple):
 
     init: Callable[..., Any]
     update: Callable[..., tuple[PyTree, Any]]
-    sensitivity: Callable[[Any], float]
+    sensitivity: Callable[..., float]
 
 
 @runtime_checkable

@@ -62,15 +62,13 @@ def block_size(dim: int, shortest: int = _SHORT) -> int:
     return max(even, key=lambda size: dim // size & -(dim // size), default=shortest)
 
 
-def block_lse(
-    values: jax.Array, size: int, reduce: Callable[[jax.Array, int], jax.Array] = lse
-) -> jax.Array:
-    """`reduce` of each block of `size` entries of `values`; the last takes what is left over."""
-    used = values.shape[0] // size * size
-    table = reduce(values[:used].reshape(-1, size), 1)
-    if used == values.shape[0]:
+def block_reduce(reduce: Callable[..., jax.Array], size: int, *vectors: jax.Array) -> jax.Array:
+    """`reduce` of each block of `size` entries of vectors; the last takes what is left over."""
+    used = vectors[0].shape[0] // size * size
+    table = reduce(*(vector[:used].reshape(-1, size) for vector in vectors), 1)
+    if used == vectors[0].shape[0]:
         return table
-    return jnp.concatenate([table, reduce(values[used:], 0)[None]])
+    return jnp.concatenate([table, reduce(*(vector[used:] for vector in vectors), 0)[None]])
 
 
 def stages(logits: jax.Array) -> list[Stage]:
@@ -78,7 +76,7 @@ def stages(logits: jax.Array) -> list[Stage]:
     size = block_size(logits.shape[0])
     if logits.shape[0] <= 2 * size:
         return [Stage(logits, logits.shape[0])]
-    return [*table_stages(block_lse(logits, size)), Stage(logits, size)]
+    return [*table_stages(block_reduce(lse, size, logits)), Stage(logits, size)]
 
 
 def table_stages(table: jax.Array) -> list[Stage]:
@@ -87,7 +85,7 @@ def table_stages(table: jax.Array) -> list[Stage]:
     while table.shape[0] > 2 * _SHORTER:
         size = block_size(table.shape[0], _SHORTER)
         finer.insert(0, Stage(table, size))
-        table = block_lse(table, size)
+        table = block_reduce(lse, size, table)
     return [Stage(table, table.shape[0]), *finer]
 
 

@@ -47,8 +47,17 @@ class Domain(Protocol):
     def spread(self, v: ArrayLike) -> jax.Array:
         r"""$\max_i \langle v, v_i\rangle - \min_i \langle v, v_i\rangle$; `[..., p]` to `[...]`."""
 
-    def sample(self, key: jax.Array, v: ArrayLike, k: int) -> jax.Array:
-        """`k` independent vertices from the softmax of `scores(v)`: indices `[k]` int32."""
+    def logits(self, v: ArrayLike, low: ArrayLike | None = None) -> jax.Array:
+        """`scores(v + low)` up to a shift near the largest, `[m]`.
+
+        `low` `[p]` is what rounding left over of v. The shift comes first, so that what rounding
+        does to a score is small against its distance from the largest.
+        """
+
+    def sample(
+        self, key: jax.Array, v: ArrayLike, k: int, low: ArrayLike | None = None
+    ) -> jax.Array:
+        """`k` independent vertices from the softmax of `logits(v, low)`: indices `[k]` int32."""
 
     def project(self, v: ArrayLike) -> jax.Array:
         """The nearest point in the l2 norm to `v` `[p]`, `[p]`."""

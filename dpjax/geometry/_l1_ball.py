@@ -23,7 +23,7 @@ from dpjax.geometry._blocks import (
     as_floating,
     as_vector,
     block_entries,
-    block_lse,
+    block_reduce,
     block_size,
     draw,
     noisy_argmax,
@@ -115,17 +115,28 @@ class L1Ball:
         largest = jnp.max(jnp.abs(as_floating(v)), axis=-1)
         return 2 * self._radius(largest.dtype) * largest
 
-    def sample(self, key: jax.Array, v: ArrayLike, k: int) -> jax.Array:
-        """`k` independent vertices from the softmax of `scores(v)`, `[k]` int32.
+    def logits(self, v: ArrayLike, low: ArrayLike | None = None) -> jax.Array:
+        """`scores(v + low)` less a number near the largest, `[2p]`, rounded after that."""
+        check_shape("v", v, (self.dim,))
+        v = as_vector("v", v)
+        low = jnp.zeros_like(v) if low is None else jnp.asarray(low, v.dtype)
+        top = jnp.max(jnp.abs(v))
+        return self._radius(v.dtype) * jnp.concatenate([(v - top) + low, (-v - top) - low])
 
-        The law, not the realisation, of `sample_vertices(key, scores(v), k)`: both signs of a
+    def sample(
+        self, key: jax.Array, v: ArrayLike, k: int, low: ArrayLike | None = None
+    ) -> jax.Array:
+        """`k` independent vertices from the softmax of `scores(v + low)`, `[k]` int32.
+
+        The law, not the realisation, of `sample_vertices(key, logits(v, low), k)`: both signs of a
         coordinate share a block, so that the `2p` scores are never written.
         """
         check_key("key", key)
         check_int("k", k, minimum=1)
         check_shape("v", v, (self.dim,))
         v = as_vector("v", v)
-        return _sample(key, v, self._radius(v.dtype), int(k), many_devices())
+        low = jnp.zeros_like(v) if low is None else jnp.asarray(low, v.dtype)
+        return _sample(key, v, low, self._radius(v.dtype), int(k), many_devices())
 
     def project(self, v: ArrayLike) -> jax.Array:
         """The nearest point of the ball in the l2 norm, `[p]`."""
@@ -137,18 +148,22 @@ class L1Ball:
         return jnp.asarray(self.radius, dtype)
 
 
-@functools.partial(jax.jit, static_argnums=(3, 4))
-def _sample(key: jax.Array, v: jax.Array, radius: jax.Array, k: int, spread: bool) -> jax.Array:
+@functools.partial(jax.jit, static_argnums=(4, 5))
+def _sample(
+    key: jax.Array, v: jax.Array, low: jax.Array, radius: jax.Array, k: int, spread: bool
+) -> jax.Array:
     dim = v.shape[0]
     size = min(dim, block_size(dim))
-    tops = block_lse(v, size, _largest_modulus)
+    tops = block_reduce(_largest_modulus, size, v)
     top = _or_zero(jnp.max(tops))
-    sums = block_lse(v, size, lambda values, axis: _lse_of_both_signs(values, axis, radius))
+    sums = block_reduce(functools.partial(_lse_of_both_signs, radius=radius), size, v, low)
     # a difference before it is multiplied: rounding then is of what matters, not of the largest
     table = radius * (_or_zero(tops) - top) + sums
     block, noise = draw(key, k, table_stages(table), spread, more=2 * size)
-    values, mine, first = jax.vmap(block_entries, (None, None, 0, None))(v, size, block, spread)
-    both = radius * (jnp.stack([values, -values], axis=1) - top)
+    entries = jax.vmap(block_entries, (None, None, 0, None))
+    values, mine, first = entries(v, size, block, spread)
+    lows, _, _ = entries(low, size, block, spread)
+    both = radius * jnp.stack([(values - top) + lows, (-values - top) - lows], axis=1)
     weights = jnp.where(mine[:, None], both, -jnp.inf).reshape(k, 2 * size)
     place = noisy_argmax(weights, noise)
     return first + jnp.where(place < size, place, dim + place - size)
@@ -163,9 +178,14 @@ def _or_zero(value: jax.Array) -> jax.Array:
     return jnp.where(jnp.isinf(value), 0, value)
 
 
-def _lse_of_both_signs(values: jax.Array, axis: int, radius: jax.Array) -> jax.Array:
-    """Log-sum-exp of `radius * values` both ways, less `radius` times the largest modulus."""
+def _lse_of_both_signs(
+    values: jax.Array, lows: jax.Array, axis: int, *, radius: jax.Array
+) -> jax.Array:
+    """Log-sum-exp of `radius * (values + lows)` both ways, less `radius` times the largest modulus.
+
+    That modulus is of the values alone.
+    """
     top = jnp.expand_dims(_or_zero(_largest_modulus(values, axis)), axis)
-    up = jnp.sum(jnp.exp(radius * (values - top)), axis=axis)
-    down = jnp.sum(jnp.exp(radius * (-values - top)), axis=axis)
+    up = jnp.sum(jnp.exp(radius * ((values - top) + lows)), axis=axis)
+    down = jnp.sum(jnp.exp(radius * ((-values - top) - lows)), axis=axis)
     return jnp.log(up + down)

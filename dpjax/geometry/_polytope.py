@@ -118,9 +118,17 @@ class Polytope:
         scores = jnp.matmul(jnp.asarray(v), self._matrix.T, precision=_EXACT)
         return jnp.max(scores, axis=-1) - jnp.min(scores, axis=-1)
 
-    def sample(self, key: jax.Array, v: ArrayLike, k: int) -> jax.Array:
-        """`k` independent vertices from the softmax of `scores(v)`: see `sample_vertices`."""
-        return sample_vertices(key, self.scores(v), k)
+    def logits(self, v: ArrayLike, low: ArrayLike | None = None) -> jax.Array:
+        """`scores(v + low)` less the largest of `scores(v)`, `[m]`, rounded after that."""
+        scores = self.scores(v)
+        shifted = scores - jnp.max(scores)
+        return shifted if low is None else shifted + self.scores(low)
+
+    def sample(
+        self, key: jax.Array, v: ArrayLike, k: int, low: ArrayLike | None = None
+    ) -> jax.Array:
+        """`k` independent vertices from the softmax of `scores(v + low)`: see `sample_vertices`."""
+        return sample_vertices(key, self.scores(v) if low is None else self.logits(v, low), k)
 
     def project(self, v: ArrayLike) -> jax.Array:
         """Not available: the projection on a general polytope is a quadratic program.

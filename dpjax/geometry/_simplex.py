@@ -84,9 +84,17 @@ class Simplex:
         array = as_floating(v)
         return jnp.max(array, axis=-1) - jnp.min(array, axis=-1)
 
-    def sample(self, key: jax.Array, v: ArrayLike, k: int) -> jax.Array:
-        """`k` independent vertices from the softmax of `v` `[p]`: see `sample_vertices`."""
-        return sample_vertices(key, self.scores(v), k)
+    def logits(self, v: ArrayLike, low: ArrayLike | None = None) -> jax.Array:
+        """`scores(v + low)` less the largest of `scores(v)`, `[p]`, rounded after that."""
+        scores = self.scores(v)
+        shifted = scores - jnp.max(scores)
+        return shifted if low is None else shifted + self.scores(low)
+
+    def sample(
+        self, key: jax.Array, v: ArrayLike, k: int, low: ArrayLike | None = None
+    ) -> jax.Array:
+        """`k` independent vertices from the softmax of `v + low` `[p]`: see `sample_vertices`."""
+        return sample_vertices(key, self.scores(v) if low is None else self.logits(v, low), k)
 
     def project(self, v: ArrayLike) -> jax.Array:
         """The nearest point of the simplex in the l2 norm, `[p]`."""

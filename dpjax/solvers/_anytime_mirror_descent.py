@@ -25,11 +25,13 @@ from dpjax.solvers._vertex_steps import (
     add_scores,
     available_rho,
     check_vertex_fields,
-    clipped_sums,
-    divisor,
+    coordinates,
     draws_event,
     influence,
+    no_scores,
+    range_sums,
     single_pass_sampler,
+    step_weights,
 )
 
 _CHOICES = ("certified", "steps", "num_draws", "refresh")  # of plan_anytime
@@ -39,8 +41,8 @@ class AnytimeState(NamedTuple):
     """State of `AnytimeMirrorDescent`, over p coordinates and m vertices.
 
     Attributes:
-      scores: Sum of gradients times step size, `[p]`, and what rounding lost of it; *secret*, and
-        redacted by `dpjax.solve`, as the next.
+      scores: Sum of gradients times step size, a pair of `[p]`, of `[m]` on a polytope; *secret*,
+        and redacted by `dpjax.solve`, as the next.
       average: The sum of all iterates so far, as `(top, mass)` with `exp(top) * mass` a vertex's
         sum and `exp(top)` the largest of its terms, `[m]` each: nothing under- or overflows.
       indices: The vertices drawn last, `[K]` int32.
@@ -72,8 +74,8 @@ class AnytimeMirrorDescent(VertexSolver):
     batch by one vector of range at most $\eta = c\,\tau\,\omega / b_t$ (as in
     `SaddleMirrorDescent`). A draw from $w_t$ is a draw from an iterate chosen without looking at
     the data, then forgotten, so it is $\eta^2/8$-zCDP as well. The event counts K draws at every
-    refresh after a record's batch, for the batch where this comes to most. Idealised in one
-    respect: scores and averages (in the log domain) are floating point.
+    refresh after a record's batch, for the batch where this comes to most. What rounding of scores
+    and averages may add is taken off the step size.
 
     | input | effect |
     | --- | --- |
@@ -210,7 +212,7 @@ class AnytimeMirrorDescent(VertexSolver):
         (domain,) = problem.domains
         m = domain.num_vertices
         return AnytimeState(
-            (jnp.zeros(domain.dim), jnp.zeros(domain.dim)),
+            no_scores(domain),
             (jnp.full(m, -jnp.inf), jnp.zeros(m)),
             jnp.zeros(self.num_draws, jnp.int32),
             jnp.zeros((), jnp.int32),
@@ -219,7 +221,7 @@ class AnytimeMirrorDescent(VertexSolver):
 
     def prepare(self, problem: Any, state: AnytimeState) -> AnytimeState:
         """Adds the present iterate to the average."""
-        iterate = log_normalize(problem.domains[0].scores(state.scores[0]))
+        iterate = log_normalize(coordinates(problem.domains[0]).logits(*state.scores))
         top, mass = state.average
         smaller = jnp.exp(-jnp.abs(iterate - top))  # of the two, relative to the larger
         mass = jnp.where(iterate > top, mass * smaller + 1, mass + smaller)
@@ -257,11 +259,13 @@ class AnytimeMirrorDescent(VertexSolver):
     ) -> AnytimeState:
         """The part of a step that sees data: new scores, given what was drawn."""
         gradients = problem.gradients_at_vertices((state.indices,), batch)
-        (total,) = clipped_sums(
-            problem.domains, gradients, mask, self.grad_range, self.assume_bounded
+        # each iterate rounds the average's logits once more
+        rounded = 100 + 2 * (self.sampler.steps + 1)
+        weights = step_weights(self, state.count, state.scores.high.dtype, logit=rounded)
+        (term,) = range_sums(
+            problem.domains, gradients, mask, self.grad_range, weights, self.assume_bounded
         )
-        share = self.step_size[0] / divisor(self.sampler, state.count, total.dtype)
-        scores = add_scores(problem.domains[0], state.scores, -share * total)
+        scores = add_scores(problem.domains[0], state.scores, term, 1)
         return state._replace(scores=scores, count=state.count + 1)
 
     def finalize(self, problem: Any, state: AnytimeState) -> PyTree:

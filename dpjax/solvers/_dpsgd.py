@@ -38,6 +38,7 @@ from dpjax.transforms import (
     clip_scale,
     microbatched_sum,
 )
+from dpjax.transforms._weighted_sum import noised_sum
 
 SGD = optax.sgd(1.0)
 
@@ -81,7 +82,8 @@ class DPSGD:
        + z C\, \mathcal N(0, I)\Big), \qquad
        \theta_{t+1} = \theta_t + \eta\, \mathrm{optimizer}(g_t) $$
 
-    Guarantee: l2 sensitivity C of the sum under add-or-remove-one, enforced by clipping;
+    Guarantee: l2 sensitivity C of the sum under add-or-remove-one, enforced by clipping, with
+    noise larger by what rounding of the sum may add to it (`rounding_allowance`);
     with `PoissonSampler(rate, steps, ...)` the event is
     `SelfComposed(PoissonSampled(rate, Gaussian(z)), steps)`, plus
     `(1 + e^epsilon) * sampler.failure_probability()` in delta. The optimizer, the projection and
@@ -231,7 +233,9 @@ class DPSGD:
         total = microbatched_sum(gradients, clip, batch, mask, size=self.microbatch_size)
         # a sum of factored gradients may have an axis of one that the parameters have not
         total = jax.tree.map(lambda g, p: g.reshape(p.shape), total, state.params)
-        noisy, noise_state = self.make_noise().update(total, state.noise, key=state.key)
+        noisy, noise_state = noised_sum(
+            self.make_noise(), total, state.noise, rows=mask.shape[0], key=state.key
+        )
         mean = jax.tree.map(lambda g, p: (g / self.batch_size).astype(p.dtype), noisy, state.params)
         updates, opt_state = self.optimizer.update(mean, state.opt_state, state.params)
         updates = jax.tree.map(lambda u: (self.learning_rate * u).astype(u.dtype), updates)

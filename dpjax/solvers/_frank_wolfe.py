@@ -25,8 +25,16 @@ from dpjax.privacy import Budget, Guarantee, check_budget, zcdp_budget
 from dpjax.sampling import FullBatch
 from dpjax.solvers._vertex_constants import check_one_block, constants_of
 from dpjax.solvers._vertex_solver import VertexInfo
-from dpjax.solvers._vertex_steps import clipped_sums, influence
-from dpjax.transforms._microbatch import sum_in_parts
+from dpjax.solvers._vertex_steps import (
+    add_scores,
+    draw_vertices,
+    influence,
+    no_scores,
+    range_sums,
+    shrunk,
+)
+from dpjax.transforms._parts import fold_in_parts
+from dpjax.transforms._weighted_sum import Pair, add_pairs
 
 _RELATIONS = ("add_or_remove_one", "replace_one", "replace_special")
 # by default so many numbers, but no fewer records, of features or gradients are floats at a time;
@@ -83,8 +91,8 @@ class FrankWolfe:
     with omega `grad_range` (enforced by scaling each record's gradient) and c = 2 under
     replace-one, 1 under add-or-remove-one, where the number of records is secret and n a constant
     near it. So each draw is $\eta^2/8$-zCDP whatever was drawn before, and the event is T of them:
-    `SelfComposedDpEvent(ZCDpEvent(eta**2 / 8), T)`. Idealised in one respect: gradients are summed
-    and vertices sampled in floating point; the sum over microbatches is compensated.
+    `SelfComposedDpEvent(ZCDpEvent(eta**2 / 8), T)`. Scores are sums of centred gradients, exact in
+    twice the precision; what rounding remains is taken off lambda.
 
     | input | effect |
     | --- | --- |
@@ -256,32 +264,39 @@ class FrankWolfe:
         self, problem: Any, batch: PyTree, mask: jax.Array, state: FrankWolfeState
     ) -> tuple[FrankWolfeState, VertexInfo]:
         """One step on the records of `batch` (leaves `[B, ...]`) where `mask [B]` is True."""
-        (domain,) = problem.domains
+        key = jax.random.fold_in(state.key, state.count)
         toward = self.direction(problem, batch, mask, state)
-        index = domain.sample(jax.random.fold_in(state.key, state.count), toward, 1)
+        index = draw_vertices(key, problem.domains[0], toward, 1)
         return self.move(problem, index, state), VertexInfo((index,))
 
     def direction(
         self, problem: Any, batch: PyTree, mask: jax.Array, state: FrankWolfeState
-    ) -> jax.Array:
-        """`[p]`; the draw is from the softmax of its scores over the vertices. **Not private**."""
+    ) -> Pair:
+        """What a draw is from the softmax of, over the vertices, as a pair of `[p]`.
 
-        def clipped_sum(part: PyTree, part_mask: jax.Array, number: Any = None) -> jax.Array:
+        Of `[m]` on a polytope. **Not private**.
+        """
+        weight = self.sharpness / self.num_records
+        moved = influence(self.relation) * weight * self.grad_range
+        weight = shrunk(weight, moved, state.params.dtype)
+        domains = problem.domains
+
+        def part_sum(part: PyTree, part_mask: jax.Array, number: Any = None) -> Pair:
             del number
             gradients = problem.per_example_gradients(state.params, part)
-            (total,) = clipped_sums(
-                problem.domains, (gradients,), part_mask, (self.grad_range,), self.assume_bounded
+            (total,) = range_sums(
+                domains, (gradients,), part_mask, (self.grad_range,), (weight,), self.assume_bounded
             )
             return total
 
-        size = self.microbatch_size or max(_RECORDS, _NUMBERS // problem.domains[0].dim)
+        size = self.microbatch_size or max(_RECORDS, _NUMBERS // domains[0].dim)
         if mask.shape[0] <= size:
-            total = clipped_sum(batch, mask)
+            total = part_sum(batch, mask)
         else:
-            strided = many_devices()
-            total = sum_in_parts(clipped_sum, batch, mask, size, compensated=True, strided=strided)
-        total = total.astype(state.params.dtype)
-        return -jnp.asarray(self.sharpness / self.num_records, total.dtype) * total
+            total = fold_in_parts(
+                part_sum, batch, mask, size, add_pairs, lambda zeros: zeros, strided=many_devices()
+            )
+        return add_scores(domains[0], no_scores(domains[0]), total, 1)
 
     def move(self, problem: Any, index: jax.Array, state: FrankWolfeState) -> FrankWolfeState:
         """The state after the vertex `index [1]` was drawn."""

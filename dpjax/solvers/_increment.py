@@ -9,8 +9,8 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from dpjax.core import Aggregator, PyTree
-from dpjax.transforms import OuterProduct, clip_by_norm, per_example_norm, weighted_sum
-from dpjax.transforms._weighted_sum import clipping_bound, normal_or_zero
+from dpjax.transforms import OuterProduct, clip_by_norm, per_example_norm
+from dpjax.transforms._weighted_sum import bounded_sum, clipping_bound, normal_or_zero
 
 CLIPS = ("centred", "plain", "whole")
 
@@ -125,11 +125,14 @@ def _clip_around(centre: PyTree, change: PyTree, mask: jax.Array, radius: ArrayL
     tiny = jnp.finfo(norms.dtype).tiny
     ratio = clipping_bound(radius, norms.dtype) / jnp.maximum(norms, tiny)
     scale = jnp.where(kept, normal_or_zero(jnp.minimum(1, ratio)), 0)
-    count = jnp.sum(scale)
+    bound = clipping_bound(radius, norms.dtype)
 
     def total(leaf: Any, offset: jax.Array) -> jax.Array:
-        summed = weighted_sum(leaf, scale).reshape(offset.shape)
-        return summed - count.astype(summed.dtype) * offset.astype(summed.dtype)
+        if _is_outer(leaf):
+            around = offset.reshape(leaf.left.shape[1], leaf.right.shape[1])
+        else:
+            around, leaf = offset, leaf.reshape(leaf.shape[0], *offset.shape)
+        return bounded_sum(leaf, scale, bound, around).high.reshape(offset.shape)
 
     return jax.tree.map(total, change, centre, is_leaf=_is_outer)
 

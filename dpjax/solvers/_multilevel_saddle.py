@@ -29,11 +29,13 @@ from dpjax.solvers._vertex_steps import (
     add_scores,
     available_rho,
     check_vertex_fields,
-    clipped_sums,
-    divisor,
+    draw_vertices,
     draws_event,
     influence,
+    no_scores,
+    range_sums,
     single_pass_sampler,
+    step_weights,
 )
 from dpjax.transforms import multilevel
 
@@ -221,7 +223,7 @@ class MultilevelSaddle(VertexSolver):
         """The state before the first batch; the key (*secret*) is for the draws."""
         points = self._estimator.num_points
         return MultilevelState(
-            tuple((jnp.zeros(d.dim), jnp.zeros(d.dim)) for d in problem.domains),
+            tuple(map(no_scores, problem.domains)),
             tuple(jnp.zeros((points, d.dim)) for d in problem.domains),
             tuple(jnp.zeros(d.num_vertices, jnp.int32) for d in problem.domains),
             jnp.zeros((), jnp.int32),
@@ -245,8 +247,8 @@ class MultilevelSaddle(VertexSolver):
 
         def draw(scores: Any) -> tuple[jax.Array, ...]:
             return tuple(
-                jnp.where(used, domain.sample(jax.random.fold_in(now, b), total, size), -1)
-                for b, (domain, (total, _)) in enumerate(zip(problem.domains, scores, strict=True))
+                jnp.where(used, draw_vertices(jax.random.fold_in(now, b), domain, score, size), -1)
+                for b, (domain, score) in enumerate(zip(problem.domains, scores, strict=True))
             )
 
         def none(scores: Any) -> tuple[jax.Array, ...]:
@@ -279,27 +281,28 @@ class MultilevelSaddle(VertexSolver):
         """The part of a step that sees data: new scores, given the points in the state."""
         level = jnp.asarray(self._tables()[1])[state.count]
         estimator = self._estimator
+        levels = range(self.max_level + 1)
+        dtype = state.scores[0].high.dtype
+        records = jnp.asarray([estimator.records(n) for n in levels], dtype)[level]
+        factor = jnp.asarray([estimator.factor(n) for n in levels], dtype)[level]
+        # a step of a batch is of a record's share of a unit batch; estimates are rounded once more
+        weights = step_weights(
+            self, state.count, dtype, gain=factor / records, total=8 * mask.shape[0]
+        )
         sums = [
-            clipped_sums(
+            range_sums(
                 problem.domains,
                 problem.gradients_at(tuple(p[i] for p in state.points), batch),
                 mask,
                 self.grad_range,
+                tuple(weight / records for weight in weights),
                 self.assume_bounded,
             )
             for i in range(estimator.num_points)
         ]
-        stacked = tuple(jnp.stack(parts) for parts in zip(*sums, strict=True))
-        totals, _ = estimator.update(stacked, estimator.init(None), level=level)
-        records = np.array([estimator.records(n) for n in range(self.max_level + 1)])
-        dtype = state.scores[0][0].dtype
-        share = 1 / (divisor(self.sampler, state.count, dtype) * jnp.asarray(records, dtype)[level])
-        scores = tuple(
-            add_scores(domain, score, -sign * size * share * total)
-            for domain, score, total, sign, size in zip(
-                problem.domains, state.scores, totals, problem.signs, self.step_size, strict=True
-            )
-        )
+        stacked = jax.tree.map(lambda *parts: jnp.stack(parts), *sums)
+        terms, _ = estimator.update(stacked, estimator.init(None), level=level)
+        scores = tuple(map(add_scores, problem.domains, state.scores, terms, problem.signs))
         return state._replace(scores=scores, count=state.count + 1)
 
     def finalize(self, problem: Any, state: MultilevelState) -> PyTree:

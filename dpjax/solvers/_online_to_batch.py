@@ -39,6 +39,7 @@ from dpjax.transforms import (
     SplitNoise,
     correlated_noise,
     microbatched_sum,
+    rounding_allowance,
 )
 
 
@@ -287,7 +288,12 @@ class OnlineToBatch:
         )
         share = weights.gradient / weights.total
         reach = jnp.maximum(state.reach, displacement / share)
-        sensitivity = self._sensitivity(bound, weights, reach, state) / self.batch_size
+        # of two sums and what is made of them
+        rounding = max(
+            2 * rounding_allowance(mask.shape[0], leaf.dtype) for leaf in jax.tree.leaves(total)
+        )
+        exact = self._sensitivity(bound, weights, reach, state)
+        sensitivity = (1 + rounding) * exact / self.batch_size
         noisy, noise = correlated_noise(self.noise, self.noise_multiplier).update(
             increment, state.noise, key=state.key, sensitivity=sensitivity
         )

@@ -25,11 +25,13 @@ from dpjax.solvers._vertex_steps import (
     add_scores,
     available_rho,
     check_vertex_fields,
-    clipped_sums,
-    divisor,
+    draw_vertices,
     draws_event,
     influence,
+    no_scores,
+    range_sums,
     single_pass_sampler,
+    step_weights,
 )
 
 OUTPUTS = ("played", "fresh")
@@ -39,7 +41,7 @@ class MirrorState(NamedTuple):
     """State of `SaddleMirrorDescent`; one entry a block in each tuple.
 
     Attributes:
-      scores: Sums of gradients times step size, `[p]`, and what rounding lost of them. They follow
+      scores: Sums of gradients times step size, pairs of `[p]`, of `[m]` on a polytope. They follow
         from the data: *secret*, and redacted by `dpjax.solve`.
       counts: How often each vertex was drawn for the output, `[m]` int32.
       played: The vertices drawn last, `[K]` int32.
@@ -75,8 +77,8 @@ class SaddleMirrorDescent(VertexSolver):
     and c = 2 under replace-one, 1 under add-or-remove-one (each record picks its batch on its own).
     So each draw is $\eta^2/8$-zCDP, and a record of batch t meets $(S - t) K$ of them a block, t
     from 0 ($K + 1$ for K if fresh): the draws after the last step included, those before its own
-    left out. The event is that of the batch where this comes to most. Idealised in one respect:
-    scores are summed and sampled in floating point.
+    left out. The event is that of the batch where this comes to most. Scores are sums of centred
+    gradients, exact in twice the precision; what rounding remains is taken off the step sizes.
 
     | input | effect |
     | --- | --- |
@@ -231,7 +233,7 @@ class SaddleMirrorDescent(VertexSolver):
     def init(self, problem: Any, *, key: jax.Array) -> MirrorState:
         """The state before the first step; the key (*secret*) is for the draws."""
         return MirrorState(
-            tuple((jnp.zeros(d.dim), jnp.zeros(d.dim)) for d in problem.domains),
+            tuple(map(no_scores, problem.domains)),
             tuple(jnp.zeros(d.num_vertices, jnp.int32) for d in problem.domains),
             tuple(jnp.zeros(self.num_draws, jnp.int32) for _ in problem.domains),
             jnp.zeros((), jnp.int32),
@@ -247,10 +249,8 @@ class SaddleMirrorDescent(VertexSolver):
         """Vertices of each block, `[K]`, or `[K + 1]` with a fresh one at the end."""
         now = jax.random.fold_in(state.key, state.count)
         return tuple(
-            domain.sample(jax.random.fold_in(now, b), scores, self._draws)
-            for b, (domain, (scores, _)) in enumerate(
-                zip(problem.domains, state.scores, strict=True)
-            )
+            draw_vertices(jax.random.fold_in(now, b), domain, score, self._draws)
+            for b, (domain, score) in enumerate(zip(problem.domains, state.scores, strict=True))
         )
 
     def accept(
@@ -270,14 +270,11 @@ class SaddleMirrorDescent(VertexSolver):
     ) -> MirrorState:
         """The part of a step that sees data: new scores, given what was drawn."""
         gradients = problem.gradients_at_vertices(state.played, batch)
-        sums = clipped_sums(problem.domains, gradients, mask, self.grad_range, self.assume_bounded)
-        share = 1 / divisor(self.sampler, state.count, state.scores[0][0].dtype)
-        scores = tuple(
-            add_scores(domain, score, -sign * size * share * total)
-            for domain, score, total, sign, size in zip(
-                problem.domains, state.scores, sums, problem.signs, self.step_size, strict=True
-            )
+        weights = step_weights(self, state.count, state.scores[0].high.dtype)
+        terms = range_sums(
+            problem.domains, gradients, mask, self.grad_range, weights, self.assume_bounded
         )
+        scores = tuple(map(add_scores, problem.domains, state.scores, terms, problem.signs))
         return state._replace(scores=scores, count=state.count + 1)
 
     def finalize(self, problem: Any, state: MirrorState) -> PyTree:

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from dpjax.core import PyTree
+from dpjax.solvers._vertex_steps import coordinates
 
 
 class VertexInfo(NamedTuple):
@@ -56,7 +57,7 @@ class VertexSolver:
     def logits(self: Any, problem: Any, state: Any) -> tuple[jax.Array, ...]:
         """What a draw now is the softmax of, `[m]` a block, up to a shift. **Not private**."""
         pairs = zip(problem.domains, state.scores, strict=True)
-        return tuple(domain.scores(total) for domain, (total, _) in pairs)
+        return tuple(coordinates(domain).logits(*score) for domain, score in pairs)
 
     def redact(self: Any, state: Any) -> Any:
         """The state without the scores, which no draw covers."""

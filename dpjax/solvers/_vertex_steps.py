@@ -8,8 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 from dp_accounting import dp_event as dpe
 
-from dpjax.core import check_choice, check_positive
-from dpjax.geometry import Simplex
+from dpjax.core import check_choice, check_positive, wide
+from dpjax.geometry import Polytope, Simplex
 from dpjax.privacy import Budget, check_budget, resolve_relation, zcdp_budget
 from dpjax.sampling import (
     DisjointPartition,
@@ -19,8 +19,9 @@ from dpjax.sampling import (
 )
 from dpjax.sampling._capacity import DELTA_SHARE
 from dpjax.solvers._sampled_event import check_relation
-from dpjax.transforms import OuterProduct, clip_by_range, weighted_sum
-from dpjax.transforms._microbatch import add_compensated
+from dpjax.transforms import OuterProduct, PackedSigns
+from dpjax.transforms._range import range_sum
+from dpjax.transforms._weighted_sum import Pair, add_pairs, pair_of
 
 _SINGLE_PASS = (DisjointPartition, TaperedPartition, IndependentPartition)
 _RELATIONS = ("replace_one", "add_or_remove_one", "replace_special")
@@ -31,40 +32,122 @@ def influence(relation: Any) -> int:
     return 2 if resolve_relation(relation).name == "REPLACE_ONE" else 1
 
 
-def clipped_sums(
+def coordinates(domain: Any) -> Any:
+    """The domain in whose coordinates scores are kept.
+
+    On a polytope a record gives a score to each vertex, and from there on it is a simplex: sums of
+    gradients may be far larger than any difference of scores, which they would round.
+    """
+    return Simplex(domain.num_vertices) if isinstance(domain, Polytope) else domain
+
+
+def range_sums(
     domains: tuple[Any, ...],
     gradients: tuple[Any, ...],
     mask: jax.Array,
     ranges: tuple[Any, ...],
+    weights: tuple[Any, ...],
     assume_bounded: bool,
-) -> tuple[jax.Array, ...]:
-    """Sum over the batch of each block's gradients, of bounded range or as they are."""
-    if assume_bounded:
-        return tuple(_masked_sum(leaf, mask) for leaf in gradients)
+) -> tuple[Pair, ...]:
+    """Weighted sums over the batch of each block's gradients, of bounded range, in `coordinates`.
+
+    One record moves a sum by a vector of range at most its weight times the bound, whatever the
+    others are.
+    """
     return tuple(
-        clip_by_range(bound, domain).update(leaf, None, mask=mask)[0]
-        for domain, leaf, bound in zip(domains, gradients, ranges, strict=True)
+        range_sum(
+            _in_coordinates(domain, leaf),
+            mask,
+            bound,
+            coordinates(domain),
+            weight=weight,
+            clipped=not assume_bounded,
+        )
+        for domain, leaf, bound, weight in zip(domains, gradients, ranges, weights, strict=True)
     )
 
 
-def _masked_sum(leaf: Any, mask: jax.Array) -> jax.Array:
+def _in_coordinates(domain: Any, leaf: Any) -> Any:
+    if not isinstance(domain, Polytope):
+        return leaf
+
+    def scores(rows: Any) -> jax.Array:
+        rows = wide(rows.unpack() if isinstance(rows, PackedSigns) else rows)
+        return jnp.matmul(rows, domain.vertices.T, precision=jax.lax.Precision.HIGHEST)
+
     if isinstance(leaf, OuterProduct):
-        return weighted_sum(leaf.left, jnp.where(mask, leaf.right[:, 0], 0))
-    return weighted_sum(leaf, mask)
+        return leaf._replace(left=scores(leaf.left))
+    return scores(leaf)
 
 
-def add_scores(
-    domain: Any, score: tuple[jax.Array, jax.Array], term: jax.Array
-) -> tuple[jax.Array, jax.Array]:
-    """The score and a term, compensated; on the simplex up to a shift that makes the largest 0.
+def shrunk(weight: Any, moved: Any, dtype: Any, logit: float = 0.0, total: float = 0.0) -> Any:
+    r"""The weight of a sum, less what rounding may add to the range of its draws.
 
-    Draws ignore a common shift, but its digits would be lost to what one record moves: gradients
-    of 10 times their range, in 300 batches of 50, would leave but two digits of it.
+    A draw's logits are differences from the largest, each rounded by at most
+    $\epsilon / 2$ of itself, and a vertex whose logit is 90 below the largest is never drawn; the
+    weights of blocks are sums of some hundred terms. So two neighbours' logits, moved by a vector
+    of range eta, differ by one of range at most $\eta + 200 \epsilon$. The weight is smaller by
+    that share, and by $2^{-12}$ for scales and products: what is drawn is then of range eta.
+
+    Args:
+      weight: Of the sum, scalar.
+      moved: eta, by which one record moves the logits without rounding, scalar.
+      dtype: Of the logits.
+      logit: Further roundings of a logit, in units of epsilon.
+      total: Roundings of the sum, in units of epsilon times eta.
+
+    Returns:
+      The smaller weight; 0 where rounding is all there is.
     """
-    total, lost = add_compensated(score[0], score[1], term)
-    if not isinstance(domain, Simplex):
-        return total, lost
-    return add_compensated(total, lost, -jnp.max(total))
+    eps = float(jnp.finfo(dtype).eps)
+    added = (200 + logit) * eps / jnp.maximum(moved, jnp.finfo(dtype).tiny)
+    return weight * jnp.maximum(1 - 2.0**-12 - total * eps - added, 0)
+
+
+def step_weights(
+    solver: Any,
+    count: jax.Array,
+    dtype: Any,
+    *,
+    gain: Any = 1.0,
+    logit: float = 0.0,
+    total: float = 0.0,
+) -> tuple[Any, ...]:
+    """What step `count` multiplies each block's sum of gradients by, but for the sign.
+
+    A record may move the scores by `gain` times the range of its gradient; `logit` and `total` are
+    as for `shrunk`.
+    """
+    share = 1 / divisor(solver.sampler, count, dtype)
+    factor = influence(solver.relation) * gain
+    return tuple(
+        shrunk(size * share, factor * size * share * bound, dtype, logit, total)
+        for size, bound in zip(solver.step_size, solver.grad_range, strict=True)
+    )
+
+
+def no_scores(domain: Any) -> Pair:
+    """Scores before any record."""
+    return pair_of(jnp.zeros(coordinates(domain).dim))
+
+
+def add_scores(domain: Any, score: Pair, term: Pair, sign: int) -> Pair:
+    """The score less `sign` times a term; on the simplex up to a shift that makes the largest 0.
+
+    Draws ignore a common shift, but its digits would be lost to what one record moves.
+    """
+    total = add_pairs(score, Pair(-sign * term.high, -sign * term.low))
+    if not isinstance(coordinates(domain), Simplex):
+        return total
+    return add_pairs(total, pair_of(jnp.broadcast_to(-jnp.max(total.high), total.high.shape)))
+
+
+def draw_vertices(key: jax.Array, domain: Any, score: Pair, k: int) -> jax.Array:
+    """`k` vertices from the softmax of a block's scores, `[k]` int32."""
+    space = coordinates(domain)
+    # on a simplex the largest score is 0, and what rounding left over is small against any other
+    low = None if isinstance(space, Simplex) else score.low
+    return space.sample(key, score.high, k, low=low)
 
 
 def divisor(sampler: Any, count: jax.Array, dtype: Any) -> jax.Array:

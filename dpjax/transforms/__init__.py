@@ -65,5 +65,6 @@ from dpjax.transforms._strongly_convex import StronglyConvexState as StronglyCon
 from dpjax.transforms._strongly_convex import strongly_convex_descent as strongly_convex_descent
 from dpjax.transforms._tree_aggregation import TreeAggregationState as TreeAggregationState
 from dpjax.transforms._tree_aggregation import tree_aggregation as tree_aggregation
+from dpjax.transforms._weighted_sum import rounding_allowance as rounding_allowance
 from dpjax.transforms._weighted_sum import weighted_sum as weighted_sum
 from dpjax.transforms._zeroth_order import ZerothOrder as ZerothOrder

@@ -7,8 +7,9 @@ import jax
 import jax.numpy as jnp
 
 from dpjax.core import Aggregator, PyTree, check_int, many_devices
+from dpjax.transforms._parts import fold_in_parts
+from dpjax.transforms._weighted_sum import Pair, add_pairs, pair_of
 
-# the rounding of a float32 sum of so many is moved by one of them by less than a hundredth of it
 MOST_AT_ONCE = 2**16
 _MOST_IN_FLOAT32 = 2**24
 
@@ -25,9 +26,9 @@ def microbatched_sum(
 ) -> PyTree:
     """Sum of `aggregator` over a batch, `size` examples in memory at a time.
 
-    Equal to one `aggregator.update` on the whole batch up to the order of summation; of more than
-    65,536 examples the sum over microbatches is compensated, since in float32 one example would
-    otherwise move the rounding of all the others. For aggregators without state.
+    Equal to one `aggregator.update` on the whole batch up to rounding; the sum over microbatches is
+    carried in twice the precision, since one example would otherwise move the rounding of all the
+    others. For aggregators without state.
 
     Guarantee: the sensitivity of `aggregator`; every example meets it once.
 
@@ -73,76 +74,26 @@ def microbatched_sum(
     size = MOST_AT_ONCE if size is None else size
     if num <= size:
         total = reduce(batch, mask, key)
-        _check_number(num, total)
-        return total
-    strided = many_devices() and not consecutive
-    return sum_in_parts(of, batch, mask, size, compensated=num > MOST_AT_ONCE, strided=strided)
+    else:
+        strided = many_devices() and not consecutive
+        pairs = fold_in_parts(of, batch, mask, size, _add, _start, strided=strided)
+        total = jax.tree.map(lambda pair: pair.high, pairs, is_leaf=_is_pair)
+    _check_number(num, total)
+    return total
 
 
-def sum_in_parts(
-    of: Callable[[PyTree, jax.Array, jax.Array], PyTree],
-    batch: PyTree,
-    mask: jax.Array,
-    size: int,
-    *,
-    compensated: bool,
-    strided: bool,
-) -> PyTree:
-    """Sum of `of(part, part_mask, number)` over parts of at most `size` examples.
+def _start(zeros: PyTree) -> PyTree:
+    return jax.tree.map(pair_of, zeros)
 
-    Nothing is copied: parts are consecutive, the last one reaching back over examples of the one
-    before it, masked; or, where it comes out even, a part takes every so-manieth example, so that
-    each device that holds a share of them has its share of each part.
 
-    Args:
-      of: Gives a tree of arrays.
-      batch: Tree with leaves `[B, ...]`.
-      mask: bool `[B]`.
-      size: Examples a part, `< B`.
-      compensated: Whether the sum over parts is, so that its rounding stays small against what one
-        of many examples adds.
-      strided: Whether parts are of every so-manieth example, if so many divide their number.
+def _add(carry: PyTree, term: PyTree) -> PyTree:
+    return jax.tree.map(
+        lambda pair, one: add_pairs(pair, pair_of(one)), carry, term, is_leaf=_is_pair
+    )
 
-    Raises:
-      ValueError: If there are 2^24 examples or more and their sum is float32.
-    """
-    num = mask.shape[0]
-    least = max(1, -(-num // size))
-    even = (parts for parts in range(least, 2 * least) if num % parts == 0)
-    parts = next(even, least) if strided else least
 
-    def column_of(number: jax.Array) -> PyTree:
-        def column(leaf: jax.Array) -> jax.Array:
-            return leaf.reshape(num // parts, parts, *leaf.shape[1:])[:, number]
-
-        return of(jax.tree.map(column, batch), column(mask), number)
-
-    def slice_of(number: jax.Array) -> PyTree:
-        start = jnp.minimum(number * size, num - size)
-
-        def cut(leaf: jax.Array) -> jax.Array:
-            return jax.lax.dynamic_slice_in_dim(leaf, start, size)
-
-        new = start + jnp.arange(size, dtype=jnp.int32) >= number * size
-        return of(jax.tree.map(cut, batch), cut(mask) & new, number)
-
-    part = column_of if strided and num % parts == 0 else slice_of
-    shapes = jax.eval_shape(part, jnp.zeros((), jnp.int32))
-    _check_number(num, shapes)
-    zero = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), shapes)
-
-    def plain(total: PyTree, number: jax.Array) -> tuple[PyTree, None]:
-        return jax.tree.map(jnp.add, total, part(number)), None
-
-    def careful(carry: tuple[PyTree, PyTree], number: jax.Array) -> tuple[Any, None]:
-        pairs = jax.tree.map(add_compensated, *carry, part(number))
-        return jax.tree.transpose(jax.tree.structure(zero), jax.tree.structure((0, 0)), pairs), None
-
-    numbers = jnp.arange(parts, dtype=jnp.int32)
-    if not compensated:
-        return jax.lax.scan(plain, zero, numbers)[0]
-    total, lost = jax.lax.scan(careful, (zero, zero), numbers)[0]
-    return jax.tree.map(jnp.subtract, total, lost)
+def _is_pair(node: Any) -> bool:
+    return isinstance(node, Pair)
 
 
 def _check_number(num: int, total: PyTree) -> None:
@@ -154,12 +105,3 @@ def _check_number(num: int, total: PyTree) -> None:
                 f"rounds larger sums by as much as one example adds, got {num}: enable "
                 "jax_enable_x64 and hold parameters and data in float64"
             )
-
-
-def add_compensated(
-    total: jax.Array, lost: jax.Array, term: jax.Array
-) -> tuple[jax.Array, jax.Array]:
-    """`total + term` and what rounding lost of it (Kahan 1965)."""
-    corrected = term.astype(total.dtype) - lost
-    after = total + corrected
-    return after, (after - total) - corrected

@@ -1,6 +1,5 @@
 """Per-example clipping by range over the vertices of a domain."""
 
-import dataclasses
 from typing import Any
 
 import jax
@@ -15,18 +14,17 @@ from dpjax.core import (
     check_nonnegative,
     check_scalar,
     check_shape,
-    is_traced,
     wide,
 )
 from dpjax.geometry import Domain, L1Ball, Polytope, Simplex
-from dpjax.privacy import resolve_relation
+from dpjax.transforms._clip import sensitivity_of
 from dpjax.transforms._outer import is_outer
 from dpjax.transforms._signs import PackedSigns
-from dpjax.transforms._weighted_sum import clipping_bound, normal_or_zero, weighted_sum
+from dpjax.transforms._weighted_sum import Pair, bounded_sum, clipping_bound, normal_or_zero
 
-# an example whose scores lie this many times further from 0 than its bound lets them lie from each
-# other would by rounding wipe out what the other examples add to the sum
-_SHIFT = 1024
+# on a polytope, which has no coordinates to centre: scores lie at most so many times further from 0
+# than the bound lets them lie from each other, since the grid of a sum follows from the largest
+_SHIFT = 32
 
 
 def clip_by_range(bound: ArrayLike, domain: Domain) -> Aggregator:
@@ -37,22 +35,23 @@ def clip_by_range(bound: ArrayLike, domain: Domain) -> Aggregator:
 
     The range $|g|_V$, `domain.spread(g)`, is what a softmax over the vertices sees of a gradient:
     largest less smallest entry on the simplex, $2R \max_j |g_j|$ on the l1 ball. It is a seminorm:
-    a vector that gives all vertices one score, such as a constant on the simplex, has range 0,
-    passes as it is, and changes no draw.
+    a vector that gives all vertices one score, such as a constant on the simplex, has range 0 and
+    changes no draw. On the simplex every example is centred at its mid-range first, so that what
+    all entries have in common takes no digits from what one record changes.
 
     Guarantee: sensitivity `C` in the seminorm $|\cdot|_V$ under add-or-remove-one (and
     replace-special, where the other record counts as zero), `2C` under replace-one; enforced here
     for any input whatever. In no norm is the sum bounded, so additive noise does not make it
-    private; draws from the softmax of its scores do (`maurey_sample`, `domain.sample`). Idealised
-    in one respect: ranges and sums are computed in floating point, at least float32.
+    private; draws from the softmax of its scores do (`maurey_sample`, `domain.sample`).
+    `sensitivity(relation, rows=B)` is that of the floating-point sum, as for `clip_by_norm`.
 
     | input | contribution |
     | --- | --- |
     | `mask` False, or a batch of none | exactly 0 |
     | NaN or inf anywhere in an example, or a range beyond the float range | exactly 0 |
     | a range so large that `C / range` is below 1.2e-38, the normal float32 range | exactly 0 |
-    | range 0 | as it is |
-    | scores beyond `1024 C`, of any range | scaled to `1024 C`, or rounding would hide others |
+    | range 0 | no range: 0 on simplex and l1 ball, as it is on a polytope |
+    | scores beyond `32 C`, of any range, on a polytope | scaled to `32 C` |
     | `bound` 0 | all 0 |
     | `bound` above 1.2e30 | as with 1.2e30 |
 
@@ -79,7 +78,7 @@ def clip_by_range(bound: ArrayLike, domain: Domain) -> Aggregator:
       >>> total, _ = clip.update(
       ...     jnp.array([[4.0, 0.0], [5.0, 5.0]]), clip.init(None), mask=jnp.array([True, True]))
       >>> total.tolist()
-      [6.0, 5.0]
+      [0.5, -0.5]
       >>> clip.sensitivity("replace_one")
       2.0
 
@@ -106,65 +105,103 @@ def clip_by_range(bound: ArrayLike, domain: Domain) -> Aggregator:
         leaves, treedef = jax.tree.flatten(per_example, is_leaf=is_outer)
         if len(leaves) != 1:
             raise ValueError(f"per_example must hold 1 leaf, one domain's, got {len(leaves)}")
-        return jax.tree.unflatten(treedef, [_clipped_sum(leaves[0], mask, bound, domain)]), state
+        total = range_sum(leaves[0], mask, bound, domain).high
+        return jax.tree.unflatten(treedef, [total]), state
 
-    def sensitivity(relation: Any) -> float:
-        factor = 2 if resolve_relation(relation).name == "REPLACE_ONE" else 1
-        largest: Any = factor * bound
-        return largest if is_traced(bound) else float(largest)
-
-    return Aggregator(init, update, sensitivity)
+    # of a polytope the entries of a sum may be so much larger
+    larger = 2 * _SHIFT if isinstance(domain, Polytope) else 1
+    return Aggregator(init, update, sensitivity_of(bound, larger))
 
 
-def _clipped_sum(leaf: Any, mask: Any, bound: ArrayLike, domain: Domain) -> jax.Array:
-    rows = leaf.left if is_outer(leaf) else leaf
+def range_sum(
+    leaf: Any,
+    mask: Any,
+    bound: ArrayLike,
+    domain: Domain,
+    *,
+    weight: ArrayLike = 1.0,
+    clipped: bool = True,
+) -> Pair:
+    """`weight` times the sum of `clip_by_range`, as a pair whose range no rounding raises.
+
+    Args:
+      leaf: Examples, as there.
+      mask: Who takes part, `[B]` bool.
+      bound: C, scalar.
+      domain: Whose vertices count.
+      weight: `>= 0`, scalar; may be traced.
+      clipped: Whether examples are scaled to the bound; if not, the caller answers for it.
+
+    Returns:
+      A pair of `[p]`.
+    """
+    outer = is_outer(leaf)
+    rows = leaf.left if outer else leaf
     rows = rows if isinstance(rows, PackedSigns) else jnp.asarray(rows)
     check_shape("per_example", rows, (None, domain.dim))
-    spread, reach = _spread_and_reach(rows, domain)
-    if not is_outer(leaf):
-        return weighted_sum(rows, _scale(spread, reach, mask, bound))
-    check_shape("right", leaf.right, (rows.shape[0], 1))
-    factor = wide(leaf.right)[:, 0]
-    scale = _scale(spread * abs(factor), reach * abs(factor), mask, bound)
-    weights = jnp.where(scale > 0, factor * scale.astype(factor.dtype), 0)
-    return weighted_sum(rows, normal_or_zero(weights))
+    spread, reach, centre = _spread_reach_centre(rows, domain)
+    factor = jnp.ones_like(spread)
+    if outer:
+        check_shape("right", leaf.right, (rows.shape[0], 1))
+        factor = wide(leaf.right)[:, 0]
+    scale = _scale(spread * abs(factor), reach * abs(factor), mask, bound, clipped)
+    weight = jnp.maximum(jnp.asarray(weight, scale.dtype), 0)
+    kept = jnp.where(scale > 0, factor.astype(scale.dtype) * scale, 0)
+    largest = weight * clipping_bound(bound, scale.dtype) / 2
+    if isinstance(domain, L1Ball):
+        largest = largest / jnp.asarray(domain.radius, scale.dtype)
+    elif isinstance(domain, Polytope):
+        largest = largest * 2 * _SHIFT / jnp.maximum(_radius(domain), jnp.finfo(scale.dtype).tiny)
+    return bounded_sum(rows, normal_or_zero(kept * weight), largest, centre)
 
 
-def _scale(spread: jax.Array, reach: jax.Array, mask: Any, bound: ArrayLike) -> jax.Array:
+def _scale(
+    spread: jax.Array, reach: jax.Array, mask: Any, bound: ArrayLike, clipped: bool
+) -> jax.Array:
     """The factors `[B]` by which clipping multiplies each example; 0 for those left out."""
+    mask = check_mask(mask, spread.shape[0])
+    if not clipped:
+        return mask.astype(spread.dtype)
     tiny = jnp.finfo(spread.dtype).tiny
     bound = clipping_bound(bound, spread.dtype)  # a traced one may be negative
-    allowed = bound / jnp.maximum(jnp.maximum(spread, reach / _SHIFT), tiny)
-    scale = normal_or_zero(jnp.minimum(1, allowed))
-    mask = check_mask(mask, spread.shape[0])
+    scale = normal_or_zero(jnp.minimum(1, bound / jnp.maximum(jnp.maximum(spread, reach), tiny)))
     return jnp.where(mask & jnp.isfinite(spread) & jnp.isfinite(reach), scale, 0)
 
 
-def _spread_and_reach(rows: Any, domain: Domain) -> tuple[jax.Array, jax.Array]:
-    """Of each row its range over the vertices and a bound on the moduli of its scores, `[B]`."""
-    # vertices alike in all coordinates: the extreme ones have the range of all
-    symmetric = isinstance(domain, Simplex | L1Ball) and domain.dim > 1
-    if isinstance(rows, PackedSigns):
-        both = jnp.tile(jnp.array([[-1, 1]], jnp.int8), (rows.shape[0], 1))
-        rows = both if symmetric else rows.unpack()
-    if jnp.issubdtype(rows.dtype, jnp.inexact):
-        rows = wide(rows)
-    low, high = (wide(a) for a in _extremes(rows))
-    if symmetric:
-        domain = dataclasses.replace(domain, dim=2)  # type: ignore[type-var]
-        rows = jnp.stack([low, high], axis=1)
-    modulus = jnp.maximum(high, -low)
-    radius = jnp.asarray(_radius(domain), modulus.dtype)
-    # what is lost below the normal range must not grow with the other factor of a product
-    lost = radius * jnp.finfo(modulus.dtype).tiny
-    return domain.spread(wide(rows)) + 2 * lost, radius * modulus + lost
+def _spread_reach_centre(
+    rows: Any, domain: Domain
+) -> tuple[jax.Array, jax.Array, jax.Array | None]:
+    """Of each row its range over the vertices, what it must not exceed besides, and its centre.
+
+    `[B]`, `[B]`, and `[B, 1]` or None for 0.
+    """
+    if isinstance(domain, Simplex | L1Ball):
+        if isinstance(rows, PackedSigns):
+            both = jnp.ones(rows.shape[0])
+            low, high = -both, both
+        else:
+            if jnp.issubdtype(rows.dtype, jnp.inexact):
+                rows = wide(rows)
+            low, high = (wide(a) for a in _extremes(rows))
+        # what is lost below the normal range must not grow with the other factor of a product
+        lost = 2 * jnp.finfo(low.dtype).tiny
+        modulus = jnp.maximum(high, -low)
+        if isinstance(domain, L1Ball):
+            radius = jnp.asarray(domain.radius, low.dtype)
+            return radius * (2 * modulus + lost), radius * modulus, None
+        centre = None if isinstance(rows, PackedSigns) else (low / 2 + high / 2)[:, None]
+        # NaN and inf, which a difference may lose
+        return high - low + lost, 0 * modulus, centre
+    rows = rows.unpack() if isinstance(rows, PackedSigns) else wide(rows)
+    modulus = jnp.max(jnp.abs(wide(rows)), axis=1)
+    largest: Any = _radius(domain).astype(modulus.dtype)
+    lost = largest * jnp.finfo(modulus.dtype).tiny
+    return domain.spread(wide(rows)) + 2 * lost, (largest * modulus + lost) / _SHIFT, None
 
 
-def _radius(domain: Domain) -> Any:
-    """An upper bound on the l1 norm of the vertices, for vertices that may be traced."""
-    if isinstance(domain, Polytope):
-        return jnp.max(jnp.sum(jnp.abs(wide(domain.vertices)), axis=1))
-    return 1.0 if isinstance(domain, Simplex) else domain.radius_l1
+def _radius(domain: Any) -> jax.Array:
+    """An upper bound on the l1 norm of the vertices, which may be traced."""
+    return jnp.max(jnp.sum(jnp.abs(wide(domain.vertices)), axis=1))
 
 
 @jax.custom_jvp

@@ -89,9 +89,14 @@ class PackedSigns:
         return jax.lax.map(lambda words: jnp.sum(_flip(planes, words)), self.words)
 
     def weighted_sum(self, weights: ArrayLike) -> jax.Array:
-        """Sum of the records times `weights` `[n]`, `[p]`, in one pass over the words."""
+        """Sum of the records times `weights` `[n]`, `[p]`, in one pass over the words.
+
+        Of integers of 32 or 64 bits the sum is of integers; all other weights are widened to
+        float32.
+        """
         weights = jnp.asarray(weights)
-        weights = weights.astype(jnp.promote_types(weights.dtype, jnp.float32))
+        if weights.dtype not in (jnp.int32, jnp.int64):
+            weights = weights.astype(jnp.promote_types(weights.dtype, jnp.float32))
 
         # record by record: XLA's CPU compiler vectorises this loop, and none with several at once
         def add(total: jax.Array, record: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, None]:
@@ -109,9 +114,12 @@ class PackedSigns:
 def _flip(values: jax.Array, words: jax.Array) -> jax.Array:
     """Values `[32, W]` where the bit is 1, their negatives where it is 0."""
     shifts = jnp.arange(_WORD, dtype=jnp.uint32)[:, None]
-    ones = ((words[None, :] >> shifts) & 1).astype(bool)
+    bits = (words[None, :] >> shifts) & 1
+    if jnp.issubdtype(values.dtype, jnp.integer):
+        negative = bits.astype(values.dtype) - 1  # all bits where the sign changes
+        return (values ^ negative) - negative
     if values.dtype != jnp.float32:
-        return jnp.where(ones, values, -values)
+        return jnp.where(bits.astype(bool), values, -values)
     # the bit moves to the place of the sign: half the work of a selection
     signs = (~words[None, :] << (_WORD - 1 - shifts)) & jnp.uint32(_SIGN)
     flipped = jax.lax.bitcast_convert_type(values, jnp.uint32) ^ signs
