@@ -52,8 +52,9 @@ def solve(
     With `checkpoint`, a run that was killed at any moment goes on when the same call is made again,
     and its result is the uninterrupted one to the bit, on one kind of device. A folder belongs to
     one run: with another key, data, problem, solver, program, devices or version of JAX the call is
-    refused, since one noise on two data sets gives both away. A Python callback is known by its
-    bytecode and by what it closes over, not by the globals it reads. A damaged checkpoint is passed
+    refused, since one noise on two data sets gives both away. A Python function, a callback or
+    a static field, is known by its bytecode and by what it closes over, not by the globals it
+    reads. A damaged checkpoint is passed
     over, with a warning, for the last whole one.
 
     Data and `problem.init` may lie on several devices (`jax.sharding.NamedSharding`, see
