@@ -68,7 +68,8 @@ def solve(
     Guarantee: `solver.guarantee()`, for the release of everything returned except
     `state`'s key and `sensitive`. Records outside the problem's *public* domain (`problem.check`)
     raise before the mechanism starts; that refusal is about the input's domain and is not covered.
-    Under `jit` or `vmap` over data nothing raises; the problem says what such records then count.
+    Under `jit` or `vmap` over data shapes, types and numbers of records raise as ever, values
+    cannot; the problem says what such records then count.
 
     Args:
       solver: The method, with its public constants.
@@ -135,7 +136,7 @@ def solve(
         arguments=(data.num_records, every, checkpoint is None, sensitive),
     )
     solver, problem, data = automatic((solver, problem, data))
-    if hasattr(problem, "check") and not is_traced(data):
+    if hasattr(problem, "check"):
         processes.agree(lambda: problem.check(data.arrays))
     data = jax.tree.map(_array, data)
 
