@@ -210,13 +210,12 @@ def _move(bar: Any, done: int, state: Any, outputs: PyTree) -> None:
 
 def _array(leaf: Any) -> jax.Array:
     """A leaf of data as JAX takes it: of real numbers, in this machine's byte order."""
+    array: Any = leaf if isinstance(leaf, jax.Array) else np.asarray(leaf)
+    kinds = (np.integer, np.floating, np.bool_)
+    if not any(jax.dtypes.issubdtype(array.dtype, kind) for kind in kinds):
+        raise TypeError(f"data must hold real numbers, got an array of {array.dtype}")
     if isinstance(leaf, jax.Array):
         return leaf
-    array = np.asarray(leaf)
-    if not any(jax.dtypes.issubdtype(array.dtype, kind) for kind in (np.number, np.bool_)):
-        raise TypeError(f"data must hold numbers, got an array of {array.dtype}")
-    if jax.dtypes.issubdtype(array.dtype, np.complexfloating):
-        raise TypeError(f"data must hold real numbers, got an array of {array.dtype}")
     return jnp.asarray(array.astype(array.dtype.newbyteorder("="), copy=False))
 
 

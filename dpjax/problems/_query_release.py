@@ -131,8 +131,8 @@ class QueryRelease:
         counts = jax.ShapeDtypeStruct((self.workload.universe_size,), jnp.int32)
         if jnp.issubdtype(jax.eval_shape(self.workload.answers, counts).dtype, jnp.integer):
             raise ValueError(
-                f"sums over records must be < 2**31 in int32, got up to {number * added.linf:.3g}: "
-                "hold the queries as floats"
+                "sums over records must be < 2**31 in int32, and may be larger for so many: hold "
+                "the queries as floats"
             )
 
     def answers(self, records: ArrayLike, num_records: Any) -> jax.Array:
