@@ -180,7 +180,7 @@ def test_values_read_from_the_data_warn(small, missing):
         ({"constraint": "parity"}, "constraint must be one of"),
         ({"relation": "replace_special"}, "relation must be one of"),
         ({"relation": "add_or_remove_one"}, "num_records is required under add_or_remove_one"),
-        ({"num_records": 599}, "num_records must bound the 600 records"),
+        ({"num_records": 599}, "num_records must bound the records, got 599"),
         ({"classes": [0, 2]}, "of .* records have another"),
         ({"classes": [0, 0, 1]}, "classes must be distinct"),
         ({"groups": [1, 2]}, "groups must hold every value that occurs: "),
