@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 
-from dpjax.core import PyTree, check_int, is_traced, wide
+from dpjax.core import PyTree, check_int, is_traced, static_field, wide
 from dpjax.privacy import RelationLike, resolve_relation
 from dpjax.queries import QuerySensitivity
 from dpjax.queries._workload import check_counted
@@ -27,7 +27,6 @@ class _Sensitivities(NamedTuple):
     axes: tuple[int, ...]
 
 
-@jax.tree_util.register_pytree_with_keys_class
 @dataclasses.dataclass(frozen=True)
 class QueryRelease:
     r"""Find a distribution p over the universe whose answers are those of the records.
@@ -63,7 +62,7 @@ class QueryRelease:
     """
 
     workload: Any
-    max_bytes: int = 16 * 2**30
+    max_bytes: int = static_field(default=16 * 2**30)
 
     def __post_init__(self) -> None:
         check_int("max_bytes", self.max_bytes, minimum=1)
@@ -120,7 +119,11 @@ class QueryRelease:
         self.check_number(np.shape(records)[0])
 
     def check_number(self, number: int) -> None:
-        """Raises if sums over so many records are rounded by what one of them changes (static)."""
+        """Raises ValueError if sums over so many records are rounded by what one changes.
+
+        Args:
+          number: Of records; static, so that it is known under a trace too.
+        """
         check_counted(number)
         if self._sensitivities is None:
             return
@@ -152,15 +155,20 @@ class QueryRelease:
         surplus = jnp.shape(records)[0] / num_records - 1
         return self.answers(records, num_records) - wide(self.workload.centre) * surplus
 
-    def tree_flatten_with_keys(self) -> tuple[Any, Any]:
-        """The workload, and as structure all else, the sensitivities among it."""
-        key = jax.tree_util.GetAttrKey("workload")
-        return ((key, self.workload),), (type(self), self.max_bytes, self._sensitivities)
 
-    @classmethod
-    def tree_unflatten(cls, structure: Any, leaves: Any) -> "QueryRelease":
-        """The inverse; leaves may be of any kind, so that nothing is checked."""
-        made = object.__new__(cls)
-        (workload,), (_, max_bytes, carried) = leaves, structure
-        vars(made).update({"workload": workload, "max_bytes": max_bytes, _CARRIED: carried})
-        return made
+def _flatten(problem: QueryRelease) -> tuple[Any, Any]:
+    """The workload, and as structure all else, the sensitivities among it."""
+    key = jax.tree_util.GetAttrKey("workload")
+    structure = type(problem), problem.max_bytes, problem._sensitivities
+    return ((key, problem.workload),), structure
+
+
+def _unflatten(structure: Any, leaves: Any) -> QueryRelease:
+    """The inverse; leaves may be of any kind, so that nothing is checked."""
+    made = object.__new__(QueryRelease)
+    (workload,), (_, max_bytes, carried) = leaves, structure
+    vars(made).update({"workload": workload, "max_bytes": max_bytes, _CARRIED: carried})
+    return made
+
+
+jax.tree_util.register_pytree_with_keys(QueryRelease, _flatten, _unflatten)
