@@ -18,7 +18,8 @@ from typing import Any
 import jax
 import numpy as np
 
-from dpjax.core._fingerprint import Fingerprint, array_bytes, differences, digest_of
+from dpjax.core._digest import array_bytes
+from dpjax.core._fingerprint import Fingerprint, differences, digest_of
 from dpjax.core._types import PyTree
 
 _MANIFEST = "run.json"

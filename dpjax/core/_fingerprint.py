@@ -12,13 +12,13 @@ import jax
 import jaxlib
 import numpy as np
 
-from dpjax.core._addressable import device_count, own_parts, spans_processes
-from dpjax.core._host_functions import callbacks, function_chunks
+from dpjax.core._addressable import device_count, spans_processes
+from dpjax.core._digest import array_bytes, tree_digest, value_digest
+from dpjax.core._host_functions import callbacks
 from dpjax.core._loop import Job, words
 from dpjax.core._processes import Processes
 from dpjax.core._types import PyTree
 
-_ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 _POINTER = re.compile(r'(custom_call @\S*callback\S*\(.*?backend_config = )"\d+"')
 _CLEAR = ("jax", "jaxlib", "backend", "x64", "sensitive", "devices")
 
@@ -40,7 +40,7 @@ def fingerprint(
 
     Args:
       key: The run's key (*secret*).
-      job: What runs: leaves and, by its printed form, what is static.
+      job: What runs: leaves and static fields, functions among them.
       programs: What was traced and lowered; it holds losses, optimizers and constants.
       processes: Those that hold the job's arrays.
 
@@ -50,7 +50,7 @@ def fingerprint(
     Raises:
       ValueError: If processes differ in the key, the program or versions.
     """
-    secret = str(jax.random.key_impl(key)).encode() + _bytes(words(key)).tobytes()
+    secret = str(jax.random.key_impl(key)).encode() + array_bytes(np.asarray(words(key))).tobytes()
 
     def keyed(name: str, chunks: Iterable[Any] = ()) -> str:
         digest = hmac.new(secret, name.encode(), hashlib.sha256)
@@ -61,7 +61,7 @@ def fingerprint(
     trees = {"data": job.data, "problem": job.problem, "solver": job.solver, "batches": job.xs}
     own: Fingerprint = {
         "key": keyed("key"),
-        **{name: keyed(name, _tree_chunks(tree)) for name, tree in trees.items()},
+        **{name: keyed(name, [tree_digest(tree)]) for name, tree in trees.items()},
         "program": keyed("program", itertools.chain(*map(_program_chunks, programs))),
         "jax": jax.__version__,
         "jaxlib": jaxlib.__version__,
@@ -88,7 +88,7 @@ def check_alike(processes: Processes, **parts: PyTree) -> None:
     """Raises ValueError, in all processes, unless each has the same trees but for shared arrays."""
     if processes.devices:
         alone = {name: jax.tree.map(_unshared, tree) for name, tree in parts.items()}
-        processes.check_alike({k: b"".join(map(bytes, _tree_chunks(v))) for k, v in alone.items()})
+        processes.check_alike({k: tree_digest(v) for k, v in alone.items()})
 
 
 def digest_of(value: Fingerprint) -> bytes:
@@ -107,30 +107,6 @@ def differences(there: Fingerprint, here: Fingerprint) -> list[str]:
         return ["key", *found]
     keyed = [name for name in here if name not in _CLEAR and there.get(name) != here[name]]
     return keyed + found
-
-
-def array_bytes(array: Any) -> Any:
-    """The bytes of an array, `[size]` uint8, without a copy where it lies in order."""
-    return np.ascontiguousarray(array).reshape(-1).view(np.uint8)
-
-
-def _bytes(array: Any) -> np.ndarray:
-    return array_bytes(np.asarray(array))
-
-
-def _tree_chunks(tree: PyTree) -> Iterator[Any]:
-    plain = words(tree)
-    yield _ADDRESS.sub("", str(jax.tree.structure(tree))).encode()
-    for leaf in jax.tree.leaves(plain):
-        if spans_processes(leaf):
-            yield f"{leaf.dtype}{leaf.shape}".encode()
-            for place, part in own_parts(leaf):
-                yield place.encode()
-                yield _bytes(part)
-        else:
-            array = np.asarray(leaf)
-            yield f"{array.dtype}{array.shape}".encode()
-            yield array_bytes(array)
 
 
 def _unshared(leaf: Any) -> Any:
@@ -154,4 +130,4 @@ def _program_chunks(program: Program) -> Iterator[bytes]:
     traced, lowered = program
     yield _POINTER.sub(r"\1", lowered.as_text()).encode()
     for callback in callbacks(traced.jaxpr.jaxpr):
-        yield from function_chunks(callback)
+        yield value_digest(callback, strict=False)

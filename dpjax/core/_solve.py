@@ -52,8 +52,9 @@ def solve(
     With `checkpoint`, a run that was killed at any moment goes on when the same call is made again,
     and its result is the uninterrupted one to the bit, on one kind of device. A folder belongs to
     one run: with another key, data, problem, solver, program, devices or version of JAX the call is
-    refused, since one noise on two data sets gives both away. A Python callback is known by its
-    bytecode and by what it closes over, not by the globals it reads. A damaged checkpoint is passed
+    refused, since one noise on two data sets gives both away. A Python function, a callback or
+    a static field, is known by its bytecode and by what it closes over, not by the globals it
+    reads. A damaged checkpoint is passed
     over, with a warning, for the last whole one.
 
     Data and `problem.init` may lie on several devices (`jax.sharding.NamedSharding`, see
@@ -67,7 +68,8 @@ def solve(
     Guarantee: `solver.guarantee()`, for the release of everything returned except
     `state`'s key and `sensitive`. Records outside the problem's *public* domain (`problem.check`)
     raise before the mechanism starts; that refusal is about the input's domain and is not covered.
-    Under `jit` or `vmap` over data nothing raises; the problem says what such records then count.
+    Under `jit` or `vmap` over data shapes, types and numbers of records raise as ever, values
+    cannot; the problem says what such records then count.
 
     Args:
       solver: The method, with its public constants.
@@ -134,7 +136,7 @@ def solve(
         arguments=(data.num_records, every, checkpoint is None, sensitive),
     )
     solver, problem, data = automatic((solver, problem, data))
-    if hasattr(problem, "check") and not is_traced(data):
+    if hasattr(problem, "check"):
         processes.agree(lambda: problem.check(data.arrays))
     data = jax.tree.map(_array, data)
 
@@ -208,13 +210,12 @@ def _move(bar: Any, done: int, state: Any, outputs: PyTree) -> None:
 
 def _array(leaf: Any) -> jax.Array:
     """A leaf of data as JAX takes it: of real numbers, in this machine's byte order."""
+    array: Any = leaf if isinstance(leaf, jax.Array) else np.asarray(leaf)
+    kinds = (np.integer, np.floating, np.bool_)
+    if not any(jax.dtypes.issubdtype(array.dtype, kind) for kind in kinds):
+        raise TypeError(f"data must hold real numbers, got an array of {array.dtype}")
     if isinstance(leaf, jax.Array):
         return leaf
-    array = np.asarray(leaf)
-    if not any(jax.dtypes.issubdtype(array.dtype, kind) for kind in (np.number, np.bool_)):
-        raise TypeError(f"data must hold numbers, got an array of {array.dtype}")
-    if jax.dtypes.issubdtype(array.dtype, np.complexfloating):
-        raise TypeError(f"data must hold real numbers, got an array of {array.dtype}")
     return jnp.asarray(array.astype(array.dtype.newbyteorder("="), copy=False))
 
 

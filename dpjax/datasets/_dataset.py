@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from dpjax.core._checks import check_choice, check_int, check_probability, check_shape
+from dpjax.core._checks import check_int, check_probability, check_shape
 
 
 @dataclass(frozen=True, eq=False)
@@ -136,7 +136,9 @@ class Dataset:
 
 
 def check_codes(name: str, column: np.ndarray, allowed: tuple[int, ...]) -> None:
-    """Raises ValueError, naming the first bad value, unless every code is a documented one."""
+    """Raises ValueError, naming the number of others, unless every code is a documented one."""
     bad = ~np.isin(column, allowed)
     if np.any(bad):
-        check_choice(name, column[bad].flat[0].item(), allowed)
+        raise ValueError(
+            f"{name} must be one of {list(allowed)}: {bad.sum()} of {bad.size} records are none"
+        )

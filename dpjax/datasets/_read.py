@@ -101,5 +101,5 @@ def parse_columns(
 def _numbers(name: str, column: str, values: Sequence[str]) -> np.ndarray:
     try:
         return np.array([float(value or "nan") for value in values], np.float64)
-    except ValueError as error:
-        raise ValueError(f"{name} column {column!r} must hold numbers: {error}") from error
+    except ValueError:  # whose message shows the field
+        raise ValueError(f"{name} column {column!r} must hold numbers, got text") from None

@@ -85,7 +85,7 @@ class L1Ball:
     @property
     def radius_l1(self) -> Any:
         """Largest l1 distance of a vertex from the origin: `radius`."""
-        return self.radius if is_traced(self.radius) else float(self.radius)
+        return jnp.abs(self.radius) if is_traced(self.radius) else float(self.radius)
 
     def scores(self, v: ArrayLike) -> jax.Array:
         """Inner products of the vertices with `v` `[p]`: `(R v, -R v)`, `[2p]`."""
@@ -113,7 +113,8 @@ class L1Ball:
         """`2 R` times the largest modulus along the last axis of `v` `[..., p]`."""
         check_last_axis("v", v, self.dim)
         largest = jnp.max(jnp.abs(as_floating(v)), axis=-1)
-        return 2 * self._radius(largest.dtype) * largest
+        # a traced radius may be negative, and its ball is that of the modulus
+        return 2 * jnp.abs(self._radius(largest.dtype)) * largest
 
     def logits(self, v: ArrayLike, low: ArrayLike | None = None) -> jax.Array:
         """`scores(v + low)` less a number near the largest, `[2p]`, rounded after that."""

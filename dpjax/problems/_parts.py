@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from dpjax.core import PyTree, check_int
+from dpjax.core import PyTree, check_int, is_traced
 from dpjax.core._addressable import held
 
 
@@ -22,7 +22,7 @@ class PartRule(Protocol):
         """Part ids, int32 `[B]`."""
 
     def check(self, data: PyTree) -> None:
-        """Raises unless the records' fields exist and lie in their public ranges (host)."""
+        """Raises unless the records' fields exist and, unless traced, lie in their ranges."""
 
 
 @dataclass(frozen=True)
@@ -130,7 +130,7 @@ class ByTable:
 
 
 def check_codes(field: str, data: PyTree, size: int) -> None:
-    """Raises unless `data[field]` holds integers `[n]` in `0..size-1` (host)."""
+    """Raises unless `data[field]` holds integers `[n]`, and in `0..size-1` if they are known."""
     if not isinstance(data, dict) or field not in data:
         raise ValueError(f'data must be a dict with the integer field "{field}"')
     codes: Any = data[field] if isinstance(data[field], jax.Array) else np.asarray(data[field])
@@ -139,10 +139,15 @@ def check_codes(field: str, data: PyTree, size: int) -> None:
             f'data["{field}"] must be integers of shape [n], got {codes.dtype} of shape '
             f"{list(codes.shape)}"
         )
+    if is_traced(codes):
+        return
     codes = held(codes)
     outside = (codes < 0) | (codes >= size)
     if np.any(outside):
-        raise ValueError(f'data["{field}"] must lie in 0..{size - 1}, got {codes[outside][0]}')
+        raise ValueError(
+            f'data["{field}"] must lie in 0..{size - 1}: {outside.sum()} of {codes.size} records '
+            "are outside"
+        )
 
 
 def _in_range(codes: jax.Array, size: int) -> jax.Array:

@@ -1,24 +1,32 @@
 """Query release: the answers of a workload on records, to be matched by a distribution."""
 
 import dataclasses
-from typing import Any
+import functools
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 
-from dpjax.core import PyTree, check_int, is_traced, register_dataclass, static_field, wide
+from dpjax.core import PyTree, check_int, is_traced, static_field, wide
 from dpjax.privacy import RelationLike, resolve_relation
 from dpjax.queries import QuerySensitivity
+from dpjax.queries._workload import check_counted
 
 _BYTES = 4 * 8  # float32 vectors over the universe that a solver may hold at once
-_MOST_COUNTED = 2**24  # from here on float32 skips whole numbers
-_MOST_INDEXED = 2**31 - 1
 _RELATIONS = ("replace_one", "add_or_remove_one")
+_ARRAYS = (jax.Array, np.ndarray, np.generic)
+_CARRIED = "_carried"
 
 
-@register_dataclass
+class _Sensitivities(NamedTuple):
+    """Under each of `_RELATIONS`, and the number of axes of the workload's arrays they are for."""
+
+    of: tuple[QuerySensitivity, ...]
+    axes: tuple[int, ...]
+
+
 @dataclasses.dataclass(frozen=True)
 class QueryRelease:
     r"""Find a distribution p over the universe whose answers are those of the records.
@@ -36,10 +44,9 @@ class QueryRelease:
     at a million, 19% at four million. In 64-bit types that is nothing.
 
     Args:
-      workload: The queries, a `dpjax.queries.Workload`.
+      workload: The queries, a `dpjax.queries.Workload`. Built of a traced one a problem knows no
+        sensitivities; built outside it keeps them through `jit` and `vmap`.
       max_bytes: Most memory that vectors over the universe may take, eight of them in float32
-        (static).
-      sensitivities: Of the workload under replace-one and add-or-remove-one; computed from it
         (static).
 
     Raises:
@@ -56,16 +63,13 @@ class QueryRelease:
 
     workload: Any
     max_bytes: int = static_field(default=16 * 2**30)
-    sensitivities: tuple[QuerySensitivity, QuerySensitivity] | None = static_field(default=None)
 
     def __post_init__(self) -> None:
         check_int("max_bytes", self.max_bytes, minimum=1)
-        if self.sensitivities is not None or is_traced(self.workload):
-            return
         if not hasattr(self.workload, "answers_of_records"):
-            if isinstance(self.workload, str | bytes | int | float | None):
-                raise TypeError(f"workload must be of dpjax.queries, got {self.workload!r}")
-            return  # a placeholder of a pytree
+            raise TypeError(
+                f"workload must be of dpjax.queries, got {type(self.workload).__name__}"
+            )
         size = int(self.workload.universe_size)
         if size < 2:
             raise ValueError(f"the universe must have >= 2 cells, got {size}: nothing is unknown")
@@ -75,8 +79,6 @@ class QueryRelease:
                 f"GiB, above max_bytes = {self.max_bytes / 2**30:.3g} GiB: drop attributes, merge "
                 "categories, or release groups of attributes one by one"
             )
-        both = tuple(map(self.workload.sensitivity, _RELATIONS))
-        object.__setattr__(self, "sensitivities", both)
 
     def sensitivity(self, relation: RelationLike) -> QuerySensitivity:
         """How far one record moves sums of the queries (host, static).
@@ -84,56 +86,57 @@ class QueryRelease:
         Raises:
           ValueError: If the problem was built under a transformation, of a traced workload.
         """
-        if self.sensitivities is None:
+        if self._sensitivities is None:
             raise ValueError(
                 "sensitivities are unknown of a workload that was traced: build the problem "
-                "outside jit and vmap, or give it `sensitivities`"
+                "outside jit and vmap"
             )
-        return self.sensitivities[resolve_relation(relation).name != "REPLACE_ONE"]
+        return self._sensitivities.of[resolve_relation(relation).name != "REPLACE_ONE"]
+
+    @functools.cached_property
+    def _sensitivities(self) -> "_Sensitivities | None":
+        """Of the workload, wherever its entries can be looked at: never those of another one.
+
+        Else those that came with the tree whose leaves were traced or stacked.
+        """
+        carried: _Sensitivities | None = self.__dict__.get(_CARRIED)
+        leaves = jax.tree.leaves(self.workload)
+        if is_traced(leaves) or not all(isinstance(leaf, _ARRAYS) for leaf in leaves):
+            return carried
+        axes = tuple(map(np.ndim, leaves))
+        if carried is not None and carried.axes != axes:
+            return carried
+        return _Sensitivities(tuple(map(self.workload.sensitivity, _RELATIONS)), axes)
 
     def check(self, records: PyTree) -> None:
-        """Raises unless there are records, all of them in the universe, and they can be counted."""
+        """Raises unless there are records, all of them in the universe, and they can be counted.
+
+        Of traced records, unless there are some and they can be counted.
+        """
         if np.shape(records)[:1] == (0,):
             raise ValueError("records must be n >= 1 of them, got none")
         self.workload.record_cells(records)
-        if not is_traced(self.workload):
-            self._check_sensitivities()
-        self._check_number(np.shape(records)[0])
+        self.check_number(np.shape(records)[0])
 
-    def _check_number(self, number: int) -> None:
-        """Raises if sums over so many records are rounded by what one of them changes."""
-        if self.sensitivities is None:
+    def check_number(self, number: int) -> None:
+        """Raises ValueError if sums over so many records are rounded by what one changes.
+
+        Args:
+          number: Of records; static, so that it is known under a trace too.
+        """
+        check_counted(number)
+        if self._sensitivities is None:
             return
         added = self.sensitivity("add_or_remove_one")
-        sums = number * max(1.0, added.linf / (added.value_range or 1.0))
-        if jnp.zeros(0).dtype == jnp.float32 and sums >= _MOST_COUNTED:
-            raise ValueError(
-                "records, times the largest entry of a query by its range, must be < "
-                f"{_MOST_COUNTED} in float32, which rounds larger sums and with them what one "
-                f"record does, got {sums:.3g}: enable jax_enable_x64, or centre the queries"
-            )
-        if number > _MOST_INDEXED:
-            raise ValueError(
-                f"records must be <= {_MOST_INDEXED}, as cells are counted in int32, got {number}"
-            )
+        check_counted(number, added.linf / (added.value_range or 1.0))
         if number * added.linf < 2**31:
             return
         counts = jax.ShapeDtypeStruct((self.workload.universe_size,), jnp.int32)
         if jnp.issubdtype(jax.eval_shape(self.workload.answers, counts).dtype, jnp.integer):
             raise ValueError(
-                f"sums over records must be < 2**31 in int32, got up to {number * added.linf:.3g}: "
-                "hold the queries as floats"
+                "sums over records must be < 2**31 in int32, and may be larger for so many: hold "
+                "the queries as floats"
             )
-
-    def _check_sensitivities(self) -> None:
-        """Raises unless they are of this workload, and not kept by `dataclasses.replace`."""
-        for relation in _RELATIONS:
-            known, now = self.sensitivity(relation), self.workload.sensitivity(relation)
-            if any(a < b * (1 - 1e-9) for a, b in zip(known, now, strict=True)):
-                raise ValueError(
-                    f"sensitivities must be those of the workload, {now} under {relation}, got "
-                    f"{known}: make a new QueryRelease of another workload"
-                )
 
     def answers(self, records: ArrayLike, num_records: Any) -> jax.Array:
         """Sums of the queries over the records by the *public* `num_records`, `[m]` (*secret*)."""
@@ -151,3 +154,21 @@ class QueryRelease:
         """
         surplus = jnp.shape(records)[0] / num_records - 1
         return self.answers(records, num_records) - wide(self.workload.centre) * surplus
+
+
+def _flatten(problem: QueryRelease) -> tuple[Any, Any]:
+    """The workload, and as structure all else, the sensitivities among it."""
+    key = jax.tree_util.GetAttrKey("workload")
+    structure = type(problem), problem.max_bytes, problem._sensitivities
+    return ((key, problem.workload),), structure
+
+
+def _unflatten(structure: Any, leaves: Any) -> QueryRelease:
+    """The inverse; leaves may be of any kind, so that nothing is checked."""
+    made = object.__new__(QueryRelease)
+    (workload,), (_, max_bytes, carried) = leaves, structure
+    vars(made).update({"workload": workload, "max_bytes": max_bytes, _CARRIED: carried})
+    return made
+
+
+jax.tree_util.register_pytree_with_keys(QueryRelease, _flatten, _unflatten)

@@ -107,9 +107,10 @@ class RateConstrained:
         return sum(int(np.size(leaf)) for leaf in jax.tree.leaves(self.init))
 
     def check(self, data: PyTree) -> None:
-        """Raises ValueError unless the records lie in the problem's public domain (host).
+        """Raises ValueError unless the records lie in the problem's public domain.
 
-        NaN and inf in `x` are let through: such a record contributes nothing.
+        Of traced records shapes and types alone are looked at. NaN and inf in `x` are let through:
+        such a record contributes nothing.
         """
         check_fields(data, "x", "y")
         if isinstance(self.logits, LinearLogits):

@@ -77,7 +77,5 @@ def _check_range(name: str, values: Any, size: int) -> None:
     values = held(values)
     bad = values[(values < 0) | (values >= size)]
     if bad.size:
-        raise ValueError(
-            f"{name} must lie in [0, {size}), got {bad.flat[0]} "
-            f"({bad.size} of {values.size} are outside)"
-        )
+        # of records: how many, not which
+        raise ValueError(f"{name} must lie in [0, {size}): {bad.size} of {values.size} are outside")

@@ -134,7 +134,7 @@ class Domain:
 
         Raises:
           TypeError: If `table` is none of these.
-          ValueError: If a value is outside its domain (names column, value and number of rows), a
+          ValueError: If a value is outside its domain (names the column and the number of rows), a
             column is missing, lengths differ, or there are no records.
 
         Example:

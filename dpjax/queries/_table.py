@@ -63,8 +63,8 @@ def _named_columns(attributes: Sequence[str], table: Any) -> list[np.ndarray] | 
 def _array_columns(attributes: Sequence[str], table: Any) -> list[np.ndarray]:
     try:
         array = np.asarray(table)
-    except ValueError as error:  # ragged
-        raise ValueError(f"table must have shape [n, {len(attributes)}]: {error}") from None
+    except ValueError:  # ragged
+        raise ValueError(f"table must have shape [n, {len(attributes)}], got ragged rows") from None
     if array.dtype.kind not in "biuf":
         raise TypeError(
             "table must be an array of codes, a mapping of columns by name or a data frame, got "
@@ -112,10 +112,8 @@ def _coded(name: str, size: int, column: np.ndarray) -> np.ndarray:
 def _refuse(name: str, column: np.ndarray, bad: np.ndarray, bound: str) -> None:
     """Raises ValueError where a value of a column is bad."""
     if bad.any():
-        value = column[bad].tolist()[0]
         raise ValueError(
-            f"column {name!r} must hold {bound}, got {value!r} "
-            f"({int(bad.sum())} of {len(bad)} rows are outside)"
+            f"column {name!r} must hold {bound}: {int(bad.sum())} of {len(bad)} rows are outside"
         )
 
 

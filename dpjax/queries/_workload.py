@@ -15,6 +15,9 @@ from dpjax.core._addressable import held, spans_processes
 from dpjax.privacy._relations import RelationLike
 from dpjax.queries._sensitivity import QuerySensitivity
 
+_MOST_COUNTED = 2**24  # from here on float32 skips whole numbers
+_MOST_INDEXED = 2**31 - 1
+
 
 class Workload(Protocol):
     r"""A family of $m$ linear queries $q_j \in R^k$ over a universe of $k$ cells.
@@ -172,6 +175,24 @@ def num_records(records: Any) -> int:
     return shape[0]
 
 
+def check_counted(number: int, largest: float = 1.0) -> None:
+    """Raises ValueError if sums over so many records are rounded by what one of them changes.
+
+    Args:
+      number: Of records (static, so that it is known under a trace too).
+      largest: Entry of a query, by the range of its entries.
+    """
+    sums = number * max(1.0, largest)
+    if jnp.zeros(0).dtype == jnp.float32 and sums >= _MOST_COUNTED:
+        raise ValueError(
+            "records, times the largest entry of a query by its range, must be < "
+            f"{_MOST_COUNTED} in float32, which rounds larger sums and with them what one "
+            "record does: enable jax_enable_x64, or centre the queries"
+        )
+    if number > _MOST_INDEXED:
+        raise ValueError(f"records must be <= {_MOST_INDEXED}, as cells are counted in int32")
+
+
 def query_index(j: ArrayLike, num_queries: int) -> jax.Array:
     """The index of a query as an int32 scalar.
 
@@ -198,9 +219,9 @@ def checked_codes(name: str, codes: Any, shape: tuple[int | None, ...], size: in
         raise TypeError(f"{name} must be of an integer type, got {codes.dtype}")
     if not is_traced(codes):
         here = held(codes)
-        bad = here[(here < 0) | (here >= size)]
-        if bad.size:
-            raise ValueError(f"{name} must lie in [0, {size}), got {bad.flat[0]}")
+        bad = np.sum((here < 0) | (here >= size))
+        if bad:
+            raise ValueError(f"{name} must lie in [0, {size}): {bad} of {here.size} are outside")
     codes = codes.astype(jnp.promote_types(codes.dtype, jnp.int32))
     return jnp.clip(codes, 0, size - 1).astype(jnp.int32)
 

@@ -116,8 +116,8 @@ class IndependentPartition:
         check_num_records(num_records)
         if num_records > self.num_records:
             raise ValueError(
-                f"the data have {num_records} records, more than the sampler's public bound "
-                f"num_records = {self.num_records}"
+                "the data have more records than the sampler's public bound num_records = "
+                f"{self.num_records}"
             )
 
 

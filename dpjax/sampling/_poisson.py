@@ -220,8 +220,8 @@ class PoissonSampler:
         check_int("num_records", num_records, minimum=1)
         if num_records > self.num_records:
             raise ValueError(
-                f"the data have {num_records} records, more than the sampler's public bound "
-                f"num_records = {self.num_records}"
+                "the data have more records than the sampler's public bound num_records = "
+                f"{self.num_records}"
             )
         if self.overflow == "truncate" and num_records < self.num_records:
             raise ValueError(

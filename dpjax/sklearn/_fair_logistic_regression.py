@@ -11,7 +11,6 @@ from sklearn.utils.validation import (
     check_consistent_length,
     check_is_fitted,
     column_or_1d,
-    validate_data,
 )
 
 from dpjax.core import check_choice, check_positive, solve
@@ -22,7 +21,7 @@ from dpjax.problems import (
     equality_of_odds,
     false_negative_rate,
 )
-from dpjax.sklearn._public import default_delta, public_codes, public_size
+from dpjax.sklearn._public import checked_rows, default_delta, public_codes, public_size
 from dpjax.sklearn._seeds import key_for
 from dpjax.solvers import RateConstrainedSGDA
 
@@ -150,16 +149,16 @@ class FairLogisticRegression(ClassifierMixin, BaseEstimator):
             is not finite, a class or group is not among the public ones, or there is but one.
         """
         check_choice("constraint", self.constraint, CONSTRAINTS)
-        rows, targets = validate_data(self, X, y, dtype=[np.float64, np.float32])
+        rows, targets = checked_rows(self, X, y, dtype=[np.float64, np.float32])
         check_classification_targets(targets)
         size = public_size(self.num_records, self.relation, len(rows))
         if len(rows) > size:
-            raise ValueError(f"num_records must bound the {len(rows)} records, got {size}")
+            raise ValueError(f"num_records must bound the records, got {size}, and more records")
         delta = default_delta(size) if self.delta is None else self.delta
         budget = Budget(self.epsilon, delta, self.relation)
         self.classes_, labels = public_codes("classes", targets, self.classes)
         if len(self.classes_) < 2:
-            raise ValueError(f"classes must be >= 2, got 1 class: {self.classes_.tolist()}")
+            raise ValueError("classes must be >= 2, got 1 class")
         with np.errstate(over="ignore"):  # a record of infinite gradient contributes nothing
             data = {"x": self._features(rows).astype(np.float32), "y": labels}
         self.groups_: Any = None
@@ -184,7 +183,7 @@ class FairLogisticRegression(ClassifierMixin, BaseEstimator):
     def decision_function(self, X: ArrayLike) -> np.ndarray:
         """Logits `[n, K]`; of two classes the second's less the first's, `[n]`."""
         check_is_fitted(self)
-        rows = validate_data(self, X, dtype=[np.float64, np.float32], reset=False)
+        rows = checked_rows(self, X, dtype=[np.float64, np.float32], reset=False)
         logits = self._features(rows) @ self.coef_.T + self.intercept_[None]
         return logits[:, 0] if len(self.classes_) == 2 else logits
 
@@ -259,7 +258,7 @@ class FairLogisticRegression(ClassifierMixin, BaseEstimator):
         check_consistent_length(X, groups)
         groups, codes = public_codes("groups", groups, public)
         if len(groups) < 2:
-            raise ValueError(f"groups must be >= 2, got 1: {groups.tolist()}")
+            raise ValueError("groups must be >= 2, got 1")
         return groups, codes
 
     def _features(self, rows: np.ndarray) -> np.ndarray:

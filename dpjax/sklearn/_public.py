@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 from jax.typing import ArrayLike
+from sklearn.utils.validation import validate_data
 
 from dpjax.core import check_choice, check_int
 
@@ -44,9 +45,21 @@ def public_codes(name: str, values: np.ndarray, public: ArrayLike | None) -> tup
     index = {label: code for code, label in enumerate(labels.tolist())}
     codes = np.array([index.get(value, -1) for value in values.tolist()], np.int32)
     if np.any(codes < 0):
-        other = values[codes < 0][:1].tolist()[0]
-        raise ValueError(f"{name} must hold every value that occurs: {other!r} is none of {public}")
+        raise ValueError(
+            f"{name} must hold every value that occurs: {np.sum(codes < 0)} of {len(codes)} "
+            "records have another"
+        )
     return labels, codes
+
+
+def checked_rows(estimator: Any, *given: Any, **options: Any) -> Any:
+    """What scikit-learn's `validate_data` returns; of a cell that is no number, nothing is said."""
+    try:
+        return validate_data(estimator, *given, **options)
+    except ValueError as error:
+        if "could not convert" in str(error):  # NumPy's message shows the cell
+            raise ValueError("X must hold numbers, got text") from None
+        raise
 
 
 def public_size(num_records: int | None, relation: str, present: int) -> int:

@@ -8,6 +8,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from dpjax.core._digest import value_digest
+
 
 def key_for(random_state: Any, *inputs: Any) -> jax.Array:
     """The key of one fit: never the same for two different inputs.
@@ -19,13 +21,16 @@ def key_for(random_state: Any, *inputs: Any) -> jax.Array:
     Args:
       random_state: None takes fresh bits of the operating system. An integer, or a `RandomState` or
         `Generator`, which is advanced, gives a key that the same call gives again (*secret*).
-      *inputs: Arrays, and values with a faithful `repr`: records and parameters (*secret*).
+      *inputs: Records, and parameters by name (*secret*): arrays to their last bit, containers,
+        workloads and domains, functions with what they close over, other objects as `pickle` sees
+        them. Equal numbers of two types, 1 and 1.0, give two keys.
 
     Returns:
       A typed key, scalar, of JAX's default generator (*secret*).
 
     Raises:
       ValueError: If `random_state` is none of these.
+      TypeError: If a parameter holds what cannot be read, such as a generator or an open file.
     """
     # how many words a key has: nothing is evaluated, and no key is made
     shape = jax.eval_shape(lambda: jax.random.key_data(jax.random.key(0))).shape
@@ -35,8 +40,10 @@ def key_for(random_state: Any, *inputs: Any) -> jax.Array:
     else:
         digest = hashlib.blake2b(key=_seed(random_state), digest_size=size)
         for value in inputs:
-            for part in _parts(value):
-                digest.update(len(part).to_bytes(8, "little") + part)
+            named = value if isinstance(value, dict) else {"": value}
+            for name, entry in named.items():
+                digest.update(value_digest(name, strict=True) + _digest(name, entry))
+            digest.update(value_digest(len(named), strict=True))
         raw = digest.digest()
     return jax.random.wrap_key_data(jnp.asarray(np.frombuffer(raw, np.uint32)).reshape(shape))
 
@@ -52,8 +59,11 @@ def _seed(random_state: Any) -> bytes:
     )
 
 
-def _parts(value: Any) -> tuple[bytes, ...]:
-    if isinstance(value, np.ndarray):
-        kind = f"{value.dtype.str} {value.shape}".encode()
-        return kind, np.ascontiguousarray(value).tobytes()
-    return (repr(value).encode(),)
+def _digest(name: str, value: Any) -> bytes:
+    try:
+        return value_digest(value, strict=True)
+    except TypeError as error:
+        raise TypeError(
+            f"{name or 'records'} must be of arrays, numbers, text, functions and objects made of "
+            f"these, by which the key of a fit is told from others, got {error}"
+        ) from error

@@ -23,6 +23,7 @@ from dpjax.core import (
 )
 from dpjax.privacy import Budget, Guarantee, check_budget
 from dpjax.queries import Hierarchy, Marginals
+from dpjax.queries._workload import check_counted
 from dpjax.sampling import FullBatch
 from dpjax.solvers._histogram_release import check_once
 from dpjax.solvers._log_linear import fit_log_linear
@@ -151,6 +152,7 @@ class GaussianFit:
             "num_records": num_records,
             "relation": relation,
         }
+        _check_sums(measured, num_records)
         return cls(FullBatch(1), **(fields | overrides))
 
     def init(self, problem: Any, *, key: jax.Array) -> GaussianFitState:
@@ -224,6 +226,7 @@ class GaussianFit:
     def guarantee(self) -> Guarantee:
         """The guarantee of the release (host); raises ValueError for stacked fields."""
         check_unstacked(self, "num_records")
+        _check_sums(self.measured, int(self.num_records))
         stddev = np.asarray(self.stddev, float)
         change = _changes(self.measured, self.relation, stddev.ndim == 0) / float(self.num_records)
         if np.any((stddev == 0) & (change > 0)):
@@ -232,6 +235,12 @@ class GaussianFit:
             ratio = np.divide(change, stddev, out=np.zeros_like(change), where=change > 0)
             event = gaussian_event(float(np.sqrt(np.sum(ratio**2))), 1.0, self.relation)
         return Guarantee(event, self.relation, self.sampler.failure_probability())
+
+
+def _check_sums(measured: Any, number: int) -> None:
+    """Raises ValueError if the sums of so many records' answers are rounded by what one changes."""
+    added = measured.sensitivity("add_or_remove_one")
+    check_counted(number, added.linf / (added.value_range or 1.0))
 
 
 def _changes(measured: Any, relation: str, together: bool) -> np.ndarray:

@@ -19,7 +19,7 @@ from dpjax.core import (
     static_field,
 )
 from dpjax.privacy import Budget, Guarantee, check_budget
-from dpjax.queries._workload import spread_cells
+from dpjax.queries._workload import num_records, spread_cells
 from dpjax.sampling import FullBatch
 from dpjax.solvers._query_budget import (
     drawn_event,
@@ -28,7 +28,7 @@ from dpjax.solvers._query_budget import (
     histogram_change,
     largest_range,
 )
-from dpjax.solvers._query_state import SelectionState
+from dpjax.solvers._query_state import SelectionState, counts
 from dpjax.solvers._selection_release import SelectionRelease, check_selection
 
 _NOISES = ("gumbel", "histogram-once", "per-step")
@@ -192,7 +192,8 @@ class MirrorDescentRelease(SelectionRelease):
         """Computes the targets, or draws the one noisy histogram that they are the answers of."""
         if self.noise == "gumbel":
             return super().prologue(problem, data, state)
-        shares = problem.workload.histogram(data).astype(float) / self.num_records
+        everyone = jnp.ones(num_records(data), bool)
+        shares = counts(problem.workload, data, everyone).astype(float) / self.num_records
         if self.noise == "per-step":
             return state._replace(targets=shares)
         noisy = self._noisy(shares, jax.random.fold_in(state.key, _ONCE))

@@ -19,7 +19,7 @@ from dpjax.core import (
     static_field,
 )
 from dpjax.privacy import Budget, Guarantee, bounded_range_eta, check_budget
-from dpjax.queries._workload import spread_cells
+from dpjax.queries._workload import num_records, spread_cells
 from dpjax.sampling import FullBatch
 from dpjax.solvers._query_budget import (
     drawn_event,
@@ -203,6 +203,7 @@ class MWEM:
 
     def prologue(self, problem: Any, data: PyTree, state: MWEMState) -> MWEMState:
         """Computes the answers, once."""
+        problem.check_number(num_records(data))
         return state._replace(
             answers=problem.answers(data, self.num_records),
             targets=problem.targets(data, self.num_records),

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from dpjax.core import wide
 from dpjax.geometry import L1Ball, log_normalize, sample_vertices
 from dpjax.queries import Marginals
-from dpjax.queries._workload import spread_cells
+from dpjax.queries._workload import check_counted, spread_cells
 from dpjax.transforms._laplace import laplace
 
 _SHARPEST = 1e30  # stands for infinity, of which no multiple of 0 is 0
@@ -70,6 +70,7 @@ def distribution(workload: Any, weights: jax.Array) -> jax.Array:
 def counts(workload: Any, records: Any, mask: jax.Array) -> jax.Array:
     """How many records that are not masked lie in each cell, `[k]` int32 (*secret*)."""
     zeros = spread_cells(workload, jnp.zeros(workload.universe_size, jnp.int32))
+    check_counted(mask.shape[0])
     cells = workload.record_cells(records)
     return spread_cells(workload, zeros.at[cells].add(mask.astype(jnp.int32)))
 

@@ -293,8 +293,8 @@ class RateConstrainedSGDA:
         if self.part_counts is None:
             if jnp.zeros(0).dtype == jnp.float32 and part.shape[0] >= _MOST_COUNTED:
                 raise ValueError(
-                    f"records must be < {_MOST_COUNTED} to be counted in float32, got "
-                    f"{part.shape[0]}: enable jax_enable_x64, or give part_counts"
+                    f"records must be < {_MOST_COUNTED} to be counted in float32: enable "
+                    "jax_enable_x64, or give part_counts"
                 )
             counts = jnp.sum(constraints.one_hot_parts(part, float), axis=0)
             release = add_gaussian(self.count_noise)

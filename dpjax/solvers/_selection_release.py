@@ -15,6 +15,7 @@ from dpjax.core import (
     check_scalar,
 )
 from dpjax.queries import Marginals
+from dpjax.queries._workload import num_records
 from dpjax.sampling import FullBatch
 from dpjax.solvers._query_state import (
     ReleasedDistribution,
@@ -102,6 +103,7 @@ class SelectionRelease(abc.ABC):
 
     def prologue(self, problem: Any, data: PyTree, state: SelectionState) -> SelectionState:
         """Computes the targets, once."""
+        problem.check_number(num_records(data))
         compute = problem.answers if self.vertices == "marginals" else problem.targets
         return state._replace(targets=compute(data, self.num_records))
 

@@ -11,8 +11,7 @@ import pytest
 
 import dpjax
 from dpjax.core._checkpoint import open_folder
-from dpjax.core._fingerprint import _tree_chunks
-from dpjax.core._host_functions import function_chunks
+from dpjax.core._digest import tree_digest, value_digest
 
 pytest.importorskip("orbax.checkpoint")
 
@@ -85,9 +84,8 @@ PAIRS = {
 
 @pytest.mark.parametrize("what", PAIRS)
 def test_host_functions_that_differ_in_one_thing_are_told_apart(what):
-    one, other = (b"".join(function_chunks(function)) for function in PAIRS[what])
+    one, other = (value_digest(function, strict=False) for function in PAIRS[what])
     assert one != other
-    assert b" at 0x" not in one + other
 
 
 def test_other_peoples_folders_are_left_alone(tmp_path):
@@ -155,5 +153,5 @@ def test_leaves_of_every_kind_come_back(tmp_path, monkeypatch):
 def test_arrays_of_the_same_bytes_are_told_apart():
     zeros = [np.zeros(6, np.int32), np.zeros(6, np.float32), np.zeros((2, 3), np.float32)]
     zeros.append(-zeros[1])
-    seen = {b"".join(map(bytes, _tree_chunks({"x": array}))) for array in zeros}
+    seen = {tree_digest({"x": array}) for array in zeros}
     assert len(seen) == len(zeros)

@@ -97,13 +97,13 @@ def test_unequal_and_missing_axes():
 
 
 def test_more_records_than_the_public_bound():
-    with pytest.raises(ValueError, match=r"41 records.*num_records = 40"):
+    with pytest.raises(ValueError, match=r"more records.*num_records = 40"):
         dpjax.solve(SOLVER, PROBLEM, make_data(41), key=jax.random.key(0))
 
 
 def test_records_outside_the_public_domain():
     data = make_data()
-    with pytest.raises(ValueError, match=r'data\["y"\] must lie in 0..1, got 2'):
+    with pytest.raises(ValueError, match=r'data\["y"\] must lie in 0..1: '):
         dpjax.solve(SOLVER, PROBLEM, data | {"y": data["y"] + 1}, key=jax.random.key(0))
 
 
@@ -187,7 +187,7 @@ def test_data_of_every_number_type_and_of_none():
     swapped = data | {"x": data["x"].astype(">f4")}
     got = dpjax.solve(SOLVER, PROBLEM, swapped, key=jax.random.key(0)).params["w"]
     np.testing.assert_array_equal(got, want)
-    for dtype, words in ((str, "numbers"), (object, "numbers"), (complex, "real numbers")):
+    for dtype in (str, object, complex):
         bad = data | {"x": data["x"].astype(dtype)}
-        with pytest.raises(TypeError, match=f"data must hold {words}, got an array of"):
+        with pytest.raises(TypeError, match="data must hold real numbers, got an array of"):
             dpjax.solve(SOLVER, PROBLEM, bad, key=jax.random.key(0))

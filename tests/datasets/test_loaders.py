@@ -147,12 +147,12 @@ def test_credit_bad_files(tmp_path):
         credit_default(write(tmp_path / "a.csv", names, CREDIT_ROWS))
     bad = [row.copy() for row in CREDIT_ROWS]
     bad[1][2] = 3
-    with pytest.raises(ValueError, match=r"SEX must be one of \[1, 2\], got 3"):
+    with pytest.raises(ValueError, match=r"SEX must be one of \[1, 2\]: 1 of "):
         credit_default(write(tmp_path / "b.csv", CREDIT, bad))
     with pytest.raises(ValueError, match="record 2 must have 25 fields, got 4"):
         credit_default(write(tmp_path / "c.csv", CREDIT, [CREDIT_ROWS[0], CREDIT_ROWS[1][:4]]))
     bad[1][1] = "much"
-    with pytest.raises(ValueError, match=r"column 'LIMIT_BAL' must hold numbers: .*'much'"):
+    with pytest.raises(ValueError, match=r"column 'LIMIT_BAL' must hold numbers, got text"):
         credit_default(write(tmp_path / "d.csv", CREDIT, bad))
     (tmp_path / "e.csv").write_bytes(b"")
     with pytest.raises(ValueError, match="got an empty file"):

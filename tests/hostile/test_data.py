@@ -1,5 +1,7 @@
 """The form of data: layouts and types change nothing, what is no data is refused by name."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -88,12 +90,12 @@ _REFUSED = {
     "text labels": (_PARITY, {"x": _X, "y": _Y.astype(str), "group": _Y}, "must be integers"),
     "objects": (_PARITY, {"x": _X, "y": _Y.astype(object), "group": _Y}, "must be integers"),
     "columns": (_PARITY, {"x": _X, "y": _Y[:, None], "group": _Y}, "must be integers of shape"),
-    "negative": (_PARITY, {"x": _X, "y": _Y - 1, "group": _Y}, r"must lie in 0..1, got -1"),
-    "too large": (_PARITY, {"x": _X, "y": _Y, "group": _Y + 2}, r"must lie in 0..1, got 2"),
+    "negative": (_PARITY, {"x": _X, "y": _Y - 1, "group": _Y}, r"must lie in 0..1: "),
+    "too large": (_PARITY, {"x": _X, "y": _Y, "group": _Y + 2}, r"must lie in 0..1: "),
     "beyond int32": (
         _PARITY,
         {"x": _X, "y": _Y + np.int64(2**40), "group": _Y},
-        "got 1099511627776",
+        "must lie in 0..1: ",
     ),
     "no group": (_PARITY, {"x": _X, "y": _Y}, 'integer field "group"'),
 }
@@ -106,8 +108,62 @@ def test_what_is_no_data_is_refused_by_name(name):
         dpjax.solve(_FULL, problem, data, key=jax.random.key(0))
 
 
-@pytest.mark.parametrize("kind", ["text", "objects", "complex"])
+_BY_VALUE = {"negative", "too large", "beyond int32"}
+_NO_ARRAYS = {"None", "no arrays", "text labels", "objects"}
+
+
+@pytest.mark.parametrize("transform", [jax.jit, jax.vmap])
+@pytest.mark.parametrize("name", sorted(_REFUSED.keys() - _BY_VALUE - _NO_ARRAYS))
+def test_what_is_known_of_traced_data_is_refused_by_name(name, transform):
+    """Shapes, types and numbers; values are the problem's to bound."""
+    problem, data, message = _REFUSED[name]
+    if transform is jax.vmap:
+        data = jax.tree.map(lambda leaf: np.stack([leaf] * 2), data)
+    run = transform(lambda data: _solved(_FULL, problem, data))
+    with pytest.raises(ValueError, match=message):
+        run(data)
+
+
+def _solved(solver, problem, data):
+    return dpjax.solve(solver, problem, data, key=jax.random.key(0)).params
+
+
+@pytest.mark.parametrize("transform", [jax.jit, jax.vmap])
+@pytest.mark.parametrize(
+    "sampler",
+    [
+        dpjax.sampling.PoissonSampler(0.5, 2, _N - 1),
+        dpjax.sampling.IndependentPartition(2, _N - 1),
+        dpjax.sampling.TaperedPartition(2, _N + 1),
+        dpjax.sampling.DisjointPartition(2, _N),
+    ],
+    ids=lambda sampler: type(sampler).__name__,
+)
+def test_more_or_fewer_traced_records_than_a_sampler_is_for_are_refused(sampler, transform):
+    relation = "replace_one" if hasattr(sampler, "order") else "add_or_remove_one"
+    solver = dataclasses.replace(_FULL, sampler=sampler, relation=relation)
+    data = jax.tree.map(lambda a: np.stack([a] * 2), {"x": _X, "y": _Y})
+    data = data if transform is jax.vmap else jax.tree.map(lambda a: a[0], data)
+    run = transform(lambda data: _solved(solver, _LINK, data))
+    with pytest.raises(ValueError, match="num_records"):
+        run(data)
+
+
+@pytest.mark.skipif(jax.config.jax_enable_x64, reason="float64 counts them")
+def test_more_traced_records_than_float32_counts_are_refused():
+    solver = dpjax.solvers.RateConstrainedSGDA(_FULL, 1.0, 0.1, denominator="fixed", count_noise=1)
+    data = {"x": jax.ShapeDtypeStruct((2**24, 3), jnp.float32)}
+    data |= {name: jax.ShapeDtypeStruct((2**24,), jnp.int32) for name in ("y", "group")}
+    with pytest.raises(ValueError, match=r"16777216.* in float32"):
+        jax.eval_shape(lambda d: _solved(solver, _PARITY, d), data)
+
+
+@pytest.mark.parametrize("kind", ["text", "objects", "complex", "complex of JAX"])
 def test_features_that_are_no_numbers_are_refused(kind):
+    if kind == "complex of JAX":
+        with pytest.raises(TypeError, match="data must hold real numbers"):
+            _solved(_FULL, _LINK, {"x": jnp.asarray(_X) * 1j, "y": _Y})
+        return
     dtype = {"text": str, "objects": object, "complex": np.complex64}[kind]
     with pytest.raises((TypeError, ValueError)):
         dpjax.solve(_FULL, _LINK, {"x": _X.astype(dtype), "y": _Y}, key=jax.random.key(0))

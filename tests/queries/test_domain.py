@@ -211,18 +211,22 @@ TABLES = {
     "label": (
         COLUMNS | {"race": ["other", "purple", "purple"]},
         ValueError,
-        r"column 'race' must hold one of its 3 labels .*'white'.*got 'purple' \(2 of 3 rows",
+        r"column 'race' must hold one of its 3 labels .*'white'.*: 2 of 3 rows",
     ),
-    "label None": (COLUMNS | {"sex": ["M", None, "F"]}, ValueError, r"'sex' .*None \(1 of 3"),
-    "label list": (Frame(COLUMNS | {"sex": ["M", [1], "F"]}), ValueError, r"'sex' .* got \[1\]"),
-    "code": (COLUMNS | {"age": [3, 4, 0]}, ValueError, r"'age' .*in \[0, 4\), got 4 \(1 of 3"),
-    "negative": (COLUMNS | {"age": [3, -1, 0]}, ValueError, "'age' .*got -1"),
-    "fraction": (COLUMNS | {"age": [3, 1.5, 0]}, ValueError, "'age' must hold an integer.*got 1.5"),
-    "NaN": (COLUMNS | {"age": [3, np.nan, 0]}, ValueError, r"'age' .*got nan \(1 of 3"),
-    "infinite": (COLUMNS | {"age": [3, np.inf, 0]}, ValueError, "'age' .*got inf"),
-    "None": (Frame(COLUMNS | {"age": [3, None, 0]}), ValueError, "'age' .*got None"),
-    "text": (COLUMNS | {"age": ["3", "0", "1"]}, ValueError, "'age' .*got '3'"),
-    "code of labels": (COLUMNS | {"race": [2, 0, 3]}, ValueError, "'race' .*got 3"),
+    "label None": (COLUMNS | {"sex": ["M", None, "F"]}, ValueError, "'sex' .*: 1 of 3"),
+    "label list": (Frame(COLUMNS | {"sex": ["M", [1], "F"]}), ValueError, r"'sex' .*: 1 of 3"),
+    "code": (COLUMNS | {"age": [3, 4, 0]}, ValueError, r"'age' .*in \[0, 4\): 1 of 3"),
+    "negative": (COLUMNS | {"age": [3, -1, 0]}, ValueError, "'age' .*: 1 of 3"),
+    "fraction": (
+        COLUMNS | {"age": [3, 1.5, 0]},
+        ValueError,
+        "'age' must hold an int.*: 1 of 3",
+    ),
+    "NaN": (COLUMNS | {"age": [3, np.nan, 0]}, ValueError, "'age' .*: 1 of 3"),
+    "infinite": (COLUMNS | {"age": [3, np.inf, 0]}, ValueError, "'age' .*: 1 of 3"),
+    "None": (Frame(COLUMNS | {"age": [3, None, 0]}), ValueError, "'age' .*: 1 of 3"),
+    "text": (COLUMNS | {"age": ["3", "0", "1"]}, ValueError, "'age' .*: 3 of 3"),
+    "code of labels": (COLUMNS | {"race": [2, 0, 3]}, ValueError, "'race' .*: 1 of 3"),
     "missing": ({"sex": ["M"], "age": [1]}, ValueError, r"lacks column 'race': it has \['sex'"),
     "missing in frame": (Frame({"sex": ["M"]}), ValueError, "lacks column 'race'"),
     "lengths": (COLUMNS | {"age": [3, 0]}, ValueError, "of one length, got .*'age': 2"),
@@ -233,8 +237,8 @@ TABLES = {
     "vector": ([1, 2, 3], ValueError, r"shape \[n, 3\].* got \[3\]"),
     "ragged": ([[1, 2, 3], [1]], ValueError, r"shape \[n, 3\]"),
     "array of text": (np.array([["F", "white", "1"]]), TypeError, "mapping of columns by name"),
-    "array NaN": (CODES + np.nan, ValueError, "column 'sex' .*got nan"),
-    "array code": (CODES + np.array([0, 1, 0]), ValueError, r"column 'race' .*got 3 \(1 of 3"),
+    "array NaN": (CODES + np.nan, ValueError, "column 'sex' .*: 3 of 3"),
+    "array code": (CODES + np.array([0, 1, 0]), ValueError, r"column 'race' .*: 1 of 3"),
     "nothing": (None, TypeError, "table must be an array of codes"),
 }
 
@@ -246,9 +250,9 @@ def test_bad_tables(table, error, message):
 
 
 def test_bad_codes_and_cells():
-    with pytest.raises(ValueError, match=r"codes of 'race' must lie in \[0, 3\), got 3 \(1 of 2"):
+    with pytest.raises(ValueError, match=r"codes of 'race' must lie in \[0, 3\): 1 of 2"):
         LABELLED.cells([[1, 2, 3], [1, 3, 3]])
-    with pytest.raises(ValueError, match=r"codes of 'sex' must lie in \[0, 2\), got -1"):
+    with pytest.raises(ValueError, match=r"codes of 'sex' must lie in \[0, 2\): "):
         LABELLED.decode([[-1, 2, 3]])
     with pytest.raises(ValueError, match=r"shape \[\.\.\., 3\], one column for each of \['sex'"):
         LABELLED.cells([[1, 2]])
@@ -256,7 +260,7 @@ def test_bad_codes_and_cells():
         LABELLED.cells(CODES + 0.5)
     with pytest.raises(TypeError, match="codes must be of an integer type, got float"):
         jax.jit(LABELLED.cells)(CODES + 0.5)
-    with pytest.raises(ValueError, match=r"cells must lie in \[0, 24\), got 24"):
+    with pytest.raises(ValueError, match=r"cells must lie in \[0, 24\): "):
         LABELLED.codes([3, 24])
     with pytest.raises(TypeError, match="cells must be of an integer type"):
         LABELLED.codes([0.5])

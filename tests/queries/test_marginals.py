@@ -314,7 +314,7 @@ def test_bad_arguments():
         workload.answers(np.ones(24, complex))
     with pytest.raises(ValueError, match=r"v must have shape \[26\], got \[24\]"):
         workload.adjoint(np.ones(24))
-    with pytest.raises(ValueError, match=r"j must lie in \[0, 26\), got 26"):
+    with pytest.raises(ValueError, match=r"j must lie in \[0, 26\): "):
         workload.row(26)
     with pytest.raises(TypeError, match="j must be of an integer type"):
         workload.row(0.5)
@@ -332,9 +332,9 @@ def test_bad_records():
     workload = Marginals.all_kway(ABC, 2)
     with pytest.raises(ValueError, match=r"records must be n >= 1 of them, got shape \[0, 3\]"):
         workload.answers_of_records(np.zeros((0, 3), int))
-    with pytest.raises(ValueError, match=r"codes of 'b' must lie in \[0, 3\), got 3"):
+    with pytest.raises(ValueError, match=r"codes of 'b' must lie in \[0, 3\): 1 of "):
         workload.answers_of_records([[0, 3, 0]])
-    with pytest.raises(ValueError, match=r"codes of 'a' must lie in \[0, 2\), got -1"):
+    with pytest.raises(ValueError, match=r"codes of 'a' must lie in \[0, 2\): 1 of "):
         workload.answer_of_record([-1, 0, 0])
     with pytest.raises(ValueError, match=r"records must have shape \[\?, 3\]|one column for each"):
         workload.histogram([[0, 1]])

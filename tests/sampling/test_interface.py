@@ -220,7 +220,7 @@ def test_bad_counts_and_keys():
 def test_more_records_than_the_public_bound(name):
     sampler = SAMPLERS[name]
     xs = sampler.plan(jax.random.key(0), 30)
-    with pytest.raises(ValueError, match=r"31 records.*num_records = 30"):
+    with pytest.raises(ValueError, match=r"more records.*num_records = 30"):
         sampler.plan(jax.random.key(0), 31)
-    with pytest.raises(ValueError, match=r"31 records.*num_records = 30"):
+    with pytest.raises(ValueError, match=r"more records.*num_records = 30"):
         sampler.batch(jax.tree.map(lambda a: a[0], xs), 31)

@@ -1,16 +1,21 @@
 """The synthesizer: what it measures, gives back and refuses."""
 
+import copy
 import math
 import pickle
+from unittest import mock
 
+import jax
 import numpy as np
 import pytest
 from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
 
 import dpjax
-from dpjax.queries import Domain, Marginals
-from dpjax.sklearn import PrivateSynthesizer
+from dpjax.queries import Concat, Dense, Domain, Marginals
+from dpjax.sklearn import PrivateSynthesizer, _private_synthesizer
+from dpjax.sklearn._seeds import key_for
+from dpjax.solvers import GaussianFit
 
 DOMAIN = Domain({"sex": ["F", "M"], "age": 4, "income": ["low", "high"]})
 
@@ -160,3 +165,69 @@ def test_fitted_models_survive_pickling(codes, model):
     left, right = again.sample(9, random_state=2), model.sample(9, random_state=2)
     assert {n: c.tolist() for n, c in left.items()} == {n: c.tolist() for n, c in right.items()}
     assert again.guarantee_ == model.guarantee_
+
+
+WIDE = Domain({"a": 30, "b": 40})
+ENTRIES = np.random.default_rng(0).integers(0, 2, (6, 1200)).astype(np.float32)
+OTHERS = ENTRIES.copy()
+OTHERS[:, 600] = 1 - OTHERS[:, 600]
+
+
+def noise_of(entries, records):
+    """What is released less the truth, for a workload that ends in these queries."""
+    workload = Concat([Marginals(WIDE, (("a",),)), Dense(entries)])
+    model = PrivateSynthesizer(
+        WIDE, workload=workload, method="gaussian_fit", random_state=7, num_records=len(records)
+    )
+    stopped = mock.patch.object(_private_synthesizer, "release", side_effect=StopIteration)
+    with stopped as called, pytest.raises(StopIteration):
+        model.fit(records)
+    problem = dpjax.problems.QueryRelease(workload)
+    solver = GaussianFit.for_budget(problem, len(records), dpjax.Budget(1.0, 1e-6))
+    start = solver.init(problem, key=called.call_args.kwargs["key"])
+    state, _ = solver.step(problem, records, np.ones(len(records), bool), start)
+    return np.asarray(state.measured - workload.answers_of_records(records), float)
+
+
+def test_workloads_that_differ_in_one_column_draw_other_noise(rng):
+    """With one noise, what is released would differ by the exact counts of that cell."""
+    records = np.stack([rng.integers(0, 30, 200), rng.integers(0, 40, 200)], axis=1)
+    one, again, other = (noise_of(e, records) for e in (ENTRIES, ENTRIES.copy(), OTHERS))
+    np.testing.assert_allclose(one, again, atol=1e-6)
+    assert np.min(np.abs(one - other)) > 1e-6
+    assert abs(np.corrcoef(one, other)[0, 1]) < 0.8
+
+
+@pytest.mark.parametrize(
+    "differs",
+    [
+        {"method_options": {"allocation": np.where(np.arange(2000) == 1000, 2.0, 1.0)}},
+        {"method_options": {"allocation": np.full(2000, 1.0 + 1e-9)}},
+        {"epsilon": 1},
+        {"method_options": {"schedule": lambda x: 2 * x}},
+        {"workload": Marginals(DOMAIN, (("age",),))},
+        {"domain": Domain({"sex": ["F", "M"], "age": 4, "income": ["high", "low"]})},
+    ],
+    ids=lambda differs: next(iter(differs)),
+)
+def test_keys_differ_with_every_parameter_however_it_prints(differs):
+    base = {
+        "domain": DOMAIN,
+        "epsilon": 1.0,
+        "workload": Marginals(DOMAIN, (("sex",),)),
+        "method_options": {"allocation": np.ones(2000)},
+    }
+    with np.printoptions(threshold=5, precision=1):
+        keys = [
+            jax.random.key_data(key_for(0, params, np.arange(3)))
+            for params in (base, copy.deepcopy(base), base | differs)
+        ]
+    np.testing.assert_array_equal(keys[0], keys[1])
+    assert not np.array_equal(keys[0], keys[2])
+
+
+def test_a_parameter_that_cannot_be_read_is_refused_by_name(codes):
+    model = PrivateSynthesizer(DOMAIN, method="histogram", random_state=0)
+    model.method_options = {"projection": (c for c in "simplex")}
+    with pytest.raises(TypeError, match=r"method_options must be of arrays.*builtins\.generator"):
+        model.fit(codes)

@@ -21,6 +21,7 @@ from query_runs import (
 )
 from scipy import special
 
+import dpjax
 from dpjax.privacy import bounded_range_rho
 from dpjax.problems import QueryRelease
 from dpjax.queries import Dense
@@ -196,3 +197,16 @@ def test_selections_and_measurements_together_are_within_their_guarantee(relatio
     assert drawn.rho == pytest.approx(bounded_range_rho(1.0))
     assert measured.noise_multiplier == pytest.approx(2 if relation == REPLACE else 1)
     assert guarantee.event.count == 2
+
+
+def test_measurements_that_float32_rounds_are_refused():
+    """Also those of another workload than the one asked for."""
+    if jax.config.jax_enable_x64:
+        pytest.skip("float64 holds them")
+    problem = QueryRelease(Dense(np.eye(2, dtype=np.float32)))
+    far = Dense(np.array([[1e6, 1e6 + 1]], np.float32))
+    budget = dpjax.Budget(1.0, 1e-6)
+    with pytest.raises(ValueError, match="centre the queries"):
+        GaussianFit.for_budget(problem, 1000, budget, measured=far)
+    with pytest.raises(ValueError, match="centre the queries"):
+        GaussianFit(FullBatch(1), far, 1.0, 1000).guarantee()

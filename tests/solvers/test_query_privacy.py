@@ -5,6 +5,7 @@ import functools
 from unittest import mock
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from query_runs import (
@@ -28,6 +29,7 @@ from dpjax.privacy import BoundedRangeGuarantee, bounded_range_rho
 from dpjax.problems import QueryRelease
 from dpjax.queries import Dense, Marginals
 from dpjax.solvers import FrankWolfeRelease, MirrorDescentRelease, SaddleRelease
+from dpjax.solvers import _release as release_module
 
 CASES = {
     "queries": lambda: case(FrankWolfeRelease, MARGINALS, REPLACE),
@@ -167,16 +169,46 @@ def test_the_law_of_a_whole_run_is_within_its_guarantee(name):
 # What would make the numbers above wrong.
 
 
-def test_a_problem_of_another_workload_is_refused():
+QUIET, LOUD = (Dense(np.array([[0.0, entry]], np.float32)) for entry in (1.0, 50.0))
+
+
+def test_a_problem_of_another_workload_has_its_sensitivities():
+    """However it is made: kept from the first, epsilon 1 was reported for 50 times as much."""
+    problem = QueryRelease(QUIET)
+    assert problem.sensitivity(REPLACE).score_range == 2
+    replaced = dataclasses.replace(problem, workload=LOUD)
+    mapped = jax.tree.map(lambda leaf: 50 * leaf, problem)
+    inside = jax.jit(lambda leaf: dataclasses.replace(problem, workload=LOUD))(1.0)
+    for louder in (replaced, mapped, inside):
+        assert louder.sensitivity(REPLACE).score_range == 100
+        assert jax.tree.structure(louder) == jax.tree.structure(QueryRelease(LOUD))
+    with pytest.raises(ValueError, match="sensitivities are unknown"):
+        jax.jit(lambda w: dataclasses.replace(problem, workload=w).sensitivity(REPLACE))(QUIET)
+    # which come along through transformations, of one or of several
+    known = []
+    jax.jit(lambda p: known.append(p.sensitivity(REPLACE)))(replaced)
+    both = jax.tree.map(lambda *leaves: jnp.stack(leaves), replaced, mapped)
+    jax.vmap(lambda p: known.append(p.sensitivity(REPLACE)))(both)
+    assert [one.score_range for one in known] == [100, 100]
+
+
+@pytest.mark.parametrize("transformation", [lambda run: run, jax.jit, jax.vmap])
+@pytest.mark.parametrize("name", ["frank_wolfe", "mirror_descent", "saddle", "mwem"])
+def test_a_solver_of_another_workload_is_refused(name, transformation):
+    """Also where records are traced, since both are known then."""
     problem = QueryRelease(ONE)
-    louder = dataclasses.replace(problem, workload=Dense(np.array([[0.0, 50.0]], np.float32)))
-    assert louder.sensitivity(REPLACE).score_range == 2  # kept
-    solver = FrankWolfeRelease.for_budget(louder, 9, dpjax.Budget(1.0, 1e-6))
-    with pytest.raises(ValueError, match="sensitivities must be those of the workload"):
-        dpjax.solve(solver, louder, np.zeros(9, int), key=jax.random.key(0))
-    # as is the solver of another workload
+    solver = release_module._METHODS[name](problem, 9, dpjax.Budget(1.0, 1e-6))
+    louder = dataclasses.replace(problem, workload=LOUD)
+    records = np.zeros((3, 9) if transformation is jax.vmap else 9, int)
+    with pytest.raises(ValueError, match="_range must be >="):
+        transformation(lambda x: dpjax.solve(solver, louder, x, key=jax.random.key(0)))(records)
+
+
+def test_solvers_of_other_queries_are_refused():
+    problem, louder = QueryRelease(ONE), QueryRelease(LOUD)
+    solver = FrankWolfeRelease.for_budget(problem, 9, dpjax.Budget(1.0, 1e-6))
     with pytest.raises(ValueError, match="score_range must be >= 100"):
-        dpjax.solve(solver, QueryRelease(louder.workload), np.zeros(9, int), key=jax.random.key(0))
+        dpjax.solve(solver, louder, np.zeros(9, int), key=jax.random.key(0))
     # and of single queries, if it is for tables
     table = QueryRelease(MARGINALS)
     single = FrankWolfeRelease.for_budget(table, 9, dpjax.Budget(1.0, 1e-6), vertices="queries")
@@ -215,3 +247,32 @@ def test_scores_are_rounded_by_far_less_than_a_record_moves_them():
     whole.check(np.zeros(1000, np.int32))
     with pytest.raises(ValueError, match=r"2\*\*31|enable"):
         whole.check(np.broadcast_to(np.int32(0), 2**24 + 2**20))
+
+
+@pytest.mark.parametrize("transformation", [jax.jit, jax.vmap, None], ids=["jit", "vmap", "loop"])
+@pytest.mark.parametrize("name", sorted(release_module._METHODS))
+def test_records_that_float32_cannot_count_are_refused_where_they_are_traced(name, transformation):
+    """Their number is known; `None` is a loop of the user's own, without `solve`."""
+    if jax.config.jax_enable_x64:
+        pytest.skip("float64 counts them")
+    problem = QueryRelease(MARGINALS)
+    solver = release_module._METHODS[name](problem, 9, dpjax.Budget(1.0, 1e-6))
+
+    def run(records):
+        if transformation is not None:
+            solution = dpjax.solve(solver, problem, records, key=jax.random.key(0))
+            return solution.params.answers
+        state = solver.init(problem, key=jax.random.key(0))
+        if hasattr(solver, "prologue"):
+            state = solver.prologue(problem, records, state)
+        return solver.step(problem, records, jnp.ones(records.shape[0], bool), state)
+
+    mapped = transformation is jax.vmap
+    called = transformation(run) if transformation else run
+    for number in (2**24 - 1, 2**24):
+        records = jax.ShapeDtypeStruct((2, number, 2) if mapped else (number, 2), jnp.int32)
+        if number < 2**24:
+            jax.eval_shape(called, records)
+        else:
+            with pytest.raises(ValueError, match="must be < 16777216 in float32"):
+                jax.eval_shape(called, records)

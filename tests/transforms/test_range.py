@@ -225,6 +225,13 @@ def test_bound_and_domain_may_be_traced_and_swept(rng):
             np.testing.assert_allclose(got[i, j], want, rtol=1e-5, atol=1e-6)
 
 
+def test_a_traced_radius_that_is_negative_hides_nothing(rng):
+    """Its ball is that of the modulus; the range used to come out negative, and nothing clipped."""
+    rows = 100 * normals(rng, B, P)
+    got = jax.jit(lambda radius: total(rows, 0.5, L1Ball(P, radius)))(-3.0)
+    np.testing.assert_allclose(got, total(rows, 0.5, L1Ball(P, 3.0)), rtol=1e-6)
+
+
 def test_long_rows_under_vmap(rng):
     rows, domain = normals(rng, 3, LONG), Simplex(LONG)
     bounds = jnp.array([0.1, 3.0])
