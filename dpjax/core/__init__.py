@@ -32,4 +32,5 @@ from dpjax.core._types import Sampler as Sampler
 from dpjax.core._types import Solution as Solution
 from dpjax.core._types import Solver as Solver
 from dpjax.core._types import Transform as Transform
+from dpjax.core._types import check_sampler as check_sampler
 from dpjax.core._wide import wide as wide

@@ -21,6 +21,7 @@ from dpjax.privacy._compose import parallel_guarantee as parallel_guarantee
 from dpjax.privacy._delta_warning import DeltaWarning as DeltaWarning
 from dpjax.privacy._events import joint_poisson_epsilon as joint_poisson_epsilon
 from dpjax.privacy._events import joint_poisson_event as joint_poisson_event
+from dpjax.privacy._events import joint_release as joint_release
 from dpjax.privacy._group import GroupGuarantee as GroupGuarantee
 from dpjax.privacy._group import group_guarantee as group_guarantee
 from dpjax.privacy._guarantee import Guarantee as Guarantee

@@ -11,6 +11,7 @@ from dpjax.core import check_fields, check_int, check_positive, is_traced
 from dpjax.geometry import L1Ball, Simplex
 from dpjax.privacy import Budget, Guarantee, calibrate_noise, check_budget
 from dpjax.sampling import DisjointPartition, FullBatch, IndependentPartition
+from dpjax.solvers._check_sampler import check_sampler
 from dpjax.transforms import BinaryTree, BufferedToeplitz, NoiseStrategy, SplitNoise
 
 _FEWEST_STEPS, _MOST_STEPS = 32, 128
@@ -56,6 +57,7 @@ def plan_fields(
             )
         fields["sampler"] = _sampler(num_records, steps, single_pass or published, relation)
     sampler = fields["sampler"]
+    check_sampler(sampler, relation)
     full = isinstance(sampler, FullBatch)
     batch = num_records if full else _batch_size(sampler, num_records)
     fields.setdefault("batch_size", float(batch))

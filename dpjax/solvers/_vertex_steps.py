@@ -18,7 +18,7 @@ from dpjax.sampling import (
     poisson_capacity,
 )
 from dpjax.sampling._capacity import DELTA_SHARE
-from dpjax.solvers._sampled_event import check_relation
+from dpjax.solvers._check_sampler import check_sampler
 from dpjax.transforms import OuterProduct, clip_by_range, weighted_sum
 from dpjax.transforms._microbatch import add_compensated
 
@@ -126,4 +126,4 @@ def check_vertex_fields(solver: Any) -> None:
             f"got {type(solver.sampler).__name__}"
         )
     check_choice("relation", solver.relation, _RELATIONS)
-    check_relation(solver.sampler, solver.relation)
+    check_sampler(solver.sampler, solver.relation)

@@ -481,6 +481,10 @@ HOST = {
     "joint_poisson_event": row(
         R.joint_poisson_event, {"gaussian": 1.0}, rate=(0.1, RATE), steps=_STEPS
     ),
+    "joint_release": row(
+        R.joint_release,
+        gaussian=(1.0, nonnegative()),
+    ),
     "resolve_relation": row(R.resolve_relation, relation=("replace_one", Choice())),
     "goldstein_norm": row(_goldstein, num_samples=(2, Count()), num_enriched=(2, Count(0))),
 }

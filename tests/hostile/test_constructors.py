@@ -27,7 +27,7 @@ _NO_ROW = {
     "check_between, check_choice, check_finite, check_int, check_key, check_mask": "checks",
     "check_nonnegative, check_positive, check_probability, check_rate": "checks",
     "check_scalar, check_shape": "checks",
-    "check_budget, check_fields, check_unstacked": "checks",
+    "check_budget, check_fields, check_sampler, check_unstacked": "checks",
     "many_devices": "takes nothing",
     "is_traced, static_field, register_dataclass, wide, UnknownGuarantee": "take no number",
     "PyTree, RelationLike, Transform, Aggregator": "types",
