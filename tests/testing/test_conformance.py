@@ -271,7 +271,7 @@ def test_bad_claims_of_samplers_fail(kind, methods, message):
     )
     full = kind == "FullBatch"
     sampler = cls(16) if full else cls(0.8, 16, 5)
-    with pytest.raises((AssertionError, ValueError), match=message):
+    with pytest.raises((AssertionError, TypeError, ValueError), match=message):
         check(dpt.SamplerCase(sampler, 5, random=not full))
 
 
