@@ -8,6 +8,7 @@ from dp_accounting import dp_event as dpe
 
 from dpjax.privacy import (
     Budget,
+    PureZCDpEvent,
     bounded_range_eta,
     bounded_range_rho,
     calibrate_gaussian,
@@ -25,6 +26,8 @@ def drawn_rho(budget: Budget) -> float:
 
 def largest_range(budget: Budget, draws: int) -> float:
     """The bounded range that each of so many draws may have."""
+    if budget.delta == 0:
+        return budget.epsilon / draws
     return float(bounded_range_eta(drawn_rho(budget) / draws))
 
 
@@ -39,7 +42,8 @@ def drawn_event(change: float, noise_scale: float, *, pure: bool = False) -> dpe
     if noise_scale == 0:
         return dpe.NonPrivateDpEvent()
     eta = change / noise_scale
-    return dpe.ZCDpEvent(eta * math.tanh(eta / 2) if pure else float(bounded_range_rho(eta)))
+    rho = eta * math.tanh(eta / 2) if pure else float(bounded_range_rho(eta))
+    return PureZCDpEvent(rho, epsilon=eta)
 
 
 def gaussian_event(sensitivity: float, stddev: float, relation: str) -> dpe.DpEvent:

@@ -21,6 +21,7 @@ from dpjax import solvers as V
 from dpjax import transforms as T
 
 from .arguments import (
+    DELTA,
     PROBABILITY,
     RATE,
     Choice,
@@ -455,7 +456,7 @@ RELEASES = {
     "release": row(_release, method=("histogram", Choice()), num_records=(4, Count(optional=True))),
 }
 HOST = {
-    "Budget": row(R.Budget, epsilon=(1.0, positive(infinite=True)), delta=(1e-5, PROBABILITY)),
+    "Budget": row(R.Budget, epsilon=(1.0, positive(infinite=True)), delta=(1e-5, DELTA)),
     "Guarantee": row(
         R.Guarantee, {"event": dpe.GaussianDpEvent(1.0)}, relation=("replace_one", Choice())
     ),
