@@ -186,18 +186,19 @@ class FrankWolfe:
         constants = constants_of(problem)
         (log_m,), (smooth,) = constants.log_vertices, constants.smoothness
         relation = check_budget(budget, num_records).relation_or("add_or_remove_one")
-        # of one draw, which T share as T^power; a little less, since sums are rounded
-        if budget.delta == 0:
-            check_finite("epsilon", budget.epsilon)
-            eta, power = (1 - 1e-12) * budget.epsilon, 1.0
-        else:
-            rho = (1 - 1e-6) * zcdp_budget(budget, relation=relation)
-            eta, power = math.sqrt(8 * rho), 0.5
-        once = num_records * eta / (influence(relation) * float(problem.ranges[0]))
+        check_finite("epsilon", budget.epsilon)
+        # ranges of one draw, of which T have 1 / T of the first or 1 / sqrt(T) of the second; a
+        # little less, since sums are rounded
+        pure = (1 - 1e-12) * budget.epsilon
+        concentrated = 0.0
+        if budget.delta > 0:
+            concentrated = math.sqrt(8 * (1 - 1e-6) * zcdp_budget(budget, relation=relation))
+        scale = num_records / (influence(relation) * float(problem.ranges[0]))
         if steps is None:
-            steps = _default_steps(8 * smooth, log_m / once, certified, power)
+            eta, power = (concentrated, 0.5) if concentrated else (pure, 1.0)
+            steps = _default_steps(8 * smooth, log_m / (scale * eta), certified, power)
         check_int("steps", steps, minimum=1)
-        sharpness = once / steps**power
+        sharpness = scale * max(pure / steps, concentrated / math.sqrt(steps))
         return FrankWolfePlan(steps, sharpness, 8 * smooth / (steps + 2) + log_m / sharpness)
 
     @classmethod

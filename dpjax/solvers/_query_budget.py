@@ -6,6 +6,7 @@ from typing import Any
 import jax.numpy as jnp
 from dp_accounting import dp_event as dpe
 
+from dpjax.core import check_finite
 from dpjax.privacy import (
     Budget,
     PureZCDpEvent,
@@ -26,9 +27,11 @@ def drawn_rho(budget: Budget) -> float:
 
 def largest_range(budget: Budget, draws: int) -> float:
     """The bounded range that each of so many draws may have."""
+    check_finite("epsilon", budget.epsilon)
+    pure = budget.epsilon / draws
     if budget.delta == 0:
-        return budget.epsilon / draws
-    return float(bounded_range_eta(drawn_rho(budget) / draws))
+        return pure
+    return max(pure, float(bounded_range_eta(drawn_rho(budget) / draws)))
 
 
 def drawn_event(change: float, noise_scale: float, *, pure: bool = False) -> dpe.DpEvent:

@@ -8,7 +8,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from dpjax.core import check_fields, check_int, check_unstacked, register_dataclass, static_field
+from dpjax.core import (
+    check_fields,
+    check_finite,
+    check_int,
+    check_unstacked,
+    register_dataclass,
+    static_field,
+)
 from dpjax.privacy import Budget, Guarantee, PureZCDpEvent, bounded_range_rho, check_budget
 from dpjax.sampling import FullBatch
 from dpjax.solvers._published import log_inverse_delta
@@ -128,10 +135,11 @@ class SaddleRelease(SelectionRelease):
             count = _STEPS + 1 if steps is None else steps + 1
             # of draws 1, ..., T - 1 in units of the first; eta^2 / 8 is above the rho of a draw
             draws = np.arange(count - 1.0)
-            if budget.delta == 0:
-                eta = (1 - 1e-12) * budget.epsilon / max(np.sum(draws), 1.0)
-            else:
-                eta = math.sqrt(8 * drawn_rho(budget) / max(np.sum(np.square(draws)), 1.0))
+            check_finite("epsilon", budget.epsilon)
+            eta = (1 - 1e-12) * budget.epsilon / max(np.sum(draws), 1.0)
+            if budget.delta > 0:
+                squares = max(np.sum(np.square(draws)), 1.0)
+                eta = max(eta, math.sqrt(8 * drawn_rho(budget) / squares))
             sizes = num_records * eta / score_range, _STEP * math.sqrt(log_k / count)
         fields = {
             "dual_step_size": sizes[0],

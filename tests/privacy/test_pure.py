@@ -186,6 +186,12 @@ def test_a_pure_epsilon_bounds_epsilon_at_every_delta():
     ).epsilon(1e-2)
 
 
+@pytest.mark.parametrize("epsilon", [-1.0, math.nan])
+def test_a_pure_epsilon_is_no_negative_number(epsilon):
+    with pytest.raises(ValueError, match=r"epsilon of PureZCDpEvent.* must be >= 0"):
+        Guarantee(PureZCDpEvent(0.01, epsilon=epsilon))
+
+
 @pytest.mark.parametrize("delta", [-0.1, 1.0, 2.0, math.nan])
 def test_budgets_allow_delta_0_and_nothing_outside(delta):
     assert Budget(1.0, 0.0).delta == 0.0
