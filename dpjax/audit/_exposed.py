@@ -59,22 +59,14 @@ class Exposed:
 
 @dataclasses.dataclass(frozen=True)
 class _Drawn:
-    """A sampler whose plan is at hand."""
+    """A sampler whose plan is at hand; all else is the sampler's own."""
 
     sampler: Any
     drawn: Any
 
-    @property
-    def steps(self) -> int:
-        return int(self.sampler.steps)
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.sampler, name)
 
     def plan(self, key: jax.Array, num_records: int) -> PyTree:
         del key, num_records
         return self.drawn
-
-    def batch(self, x: PyTree, num_records: int) -> tuple[jax.Array | None, jax.Array]:
-        indices, mask = self.sampler.batch(x, num_records)
-        return indices, mask
-
-    def failure_probability(self) -> float:
-        return float(self.sampler.failure_probability())

@@ -5,6 +5,7 @@ from dpjax.core._chain import chain as chain
 from dpjax.core._chain import seeded as seeded
 from dpjax.core._checks import check_between as check_between
 from dpjax.core._checks import check_choice as check_choice
+from dpjax.core._checks import check_delta as check_delta
 from dpjax.core._checks import check_finite as check_finite
 from dpjax.core._checks import check_int as check_int
 from dpjax.core._checks import check_key as check_key
@@ -32,4 +33,5 @@ from dpjax.core._types import Sampler as Sampler
 from dpjax.core._types import Solution as Solution
 from dpjax.core._types import Solver as Solver
 from dpjax.core._types import Transform as Transform
+from dpjax.core._types import check_sampler as check_sampler
 from dpjax.core._wide import wide as wide

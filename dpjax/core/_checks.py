@@ -201,6 +201,22 @@ def check_probability(name: str, value: float) -> None:
         raise ValueError(f"{name} must lie in (0, 1), got {value!r}")
 
 
+def check_delta(name: str, value: float) -> None:
+    """Raises unless 0 <= value < 1.
+
+    Args:
+      name: As the message says it.
+      value: What was given; 0 asks for pure privacy.
+
+    Raises:
+      TypeError: If it is not a number.
+      ValueError: If it lies outside.
+    """
+    check_scalar(name, value)
+    if not 0 <= value < 1:
+        raise ValueError(f"{name} must lie in [0, 1), got {value!r}")
+
+
 def check_choice(name: str, value: Any, choices: Sequence[Any]) -> None:
     """Raises unless `value` is one of `choices`.
 

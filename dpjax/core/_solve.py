@@ -29,7 +29,7 @@ from dpjax.core._placement import automatic, placement_of
 from dpjax.core._processes import Processes, processes_of
 from dpjax.core._records import Records, num_rows
 from dpjax.core._resume import resume
-from dpjax.core._types import PyTree, Solution, Solver
+from dpjax.core._types import PyTree, Solution, Solver, check_sampler
 
 
 def solve(
@@ -92,8 +92,8 @@ def solve(
       ask `solver.guarantee()` of each solver outside.
 
     Raises:
-      TypeError: If the key is missing or not typed, `solver` is none, data hold other things than
-        real numbers, or `checkpoint` is used under `jit` or `vmap`.
+      TypeError: If the key is missing or not typed, `solver` is none or its sampler no `Sampler`,
+        data hold other things than real numbers, or `checkpoint` is used under `jit` or `vmap`.
       ValueError: If leading axes differ, data lie outside the problem's or sampler's domain, or
         `checkpoint` belongs to another run, or processes make different calls.
       RuntimeError: If another process has `checkpoint` open.
@@ -115,6 +115,8 @@ def solve(
             "solver must come first, in solve(solver, problem, data, key=key), got "
             f"{type(solver).__name__}"
         )
+    check_sampler(solver.sampler)
+    guarantee = _guarantee(solver)  # before data are read: what has none is not run
     data = data if isinstance(data, Records) else Records(data, num_rows(data))
     if num_rows(data.arrays) < data.num_records:
         raise ValueError(
@@ -164,7 +166,7 @@ def solve(
     params = solver.finalize(problem, state)
     if hasattr(solver, "redact"):
         state = solver.redact(state)
-    return Solution(params, _guarantee(solver), info, state, raw if sensitive else None)
+    return Solution(params, guarantee, info, state, raw if sensitive else None)
 
 
 def _run(

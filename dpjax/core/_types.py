@@ -5,6 +5,8 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import jax
 import optax
+from dp_accounting import NeighboringRelation
+from dp_accounting.dp_event import DpEvent
 
 PyTree = Any
 """A nest of tuples, lists and dicts with arrays as leaves."""
@@ -38,11 +40,24 @@ class Aggregator(NamedTuple):
 
 @runtime_checkable
 class Sampler(Protocol):
-    """Who takes part in each step; the object that runs is the object that is accounted."""
+    """Which records enter each step; the object that runs is the object that is accounted.
+
+    Guarantee: `event` and `failure_probability` are the sampler's own claim. What a solver enforces
+    is what one batch releases; how batches compose, and what sampling amplifies, is said here.
+    `dpjax.testing.check_sampler` tests a sampler of yours.
+    """
 
     @property
     def steps(self) -> int:
         """Static number of steps."""
+
+    @property
+    def slots(self) -> int | None:
+        """Static number of rows that `batch` gives, masked ones included; None: all records."""
+
+    @property
+    def default_relation(self) -> NeighboringRelation | str:
+        """The relation of a guarantee where the user asks for none."""
 
     def plan(self, key: jax.Array, num_records: int) -> PyTree:
         """What the loop iterates over: a tree with leading axis `[steps]`."""
@@ -50,8 +65,40 @@ class Sampler(Protocol):
     def batch(self, x: PyTree, num_records: int) -> tuple[jax.Array | None, jax.Array]:
         """`(indices, mask)` of one step; `indices=None` stands for all records in order."""
 
+    def event(self, step: DpEvent) -> DpEvent:
+        """The event of the run, where each step releases `step` from its batch.
+
+        `step` is all that one batch releases, jointly: a `GaussianDpEvent`, or the
+        `ComposedDpEvent` of a `LaplaceDpEvent` and a Gaussian. Its noise multipliers are relative
+        to the add-or-remove sensitivity, whatever the relation.
+        """
+
+    def check_relation(self, relation: NeighboringRelation) -> None:
+        """Raises ValueError unless `event` holds under this relation."""
+
+    def participation_rate(self, num_records: int) -> float:
+        """Probability that a record is in a batch, on average over the steps; at most this."""
+
     def failure_probability(self) -> float:
         """Probability, over all steps, that the run deviates from the declared event."""
+
+
+def check_sampler(sampler: Any) -> None:
+    """Raises unless this has all that `Sampler` asks for.
+
+    Args:
+      sampler: What was given as one.
+
+    Raises:
+      TypeError: Naming what it lacks.
+    """
+    members = [name for name in vars(Sampler) if not name.startswith("_")]
+    lacking = [name for name in members if not hasattr(sampler, name)]
+    if lacking:
+        raise TypeError(
+            f"sampler must be a Sampler, got {sampler!r} without {', '.join(lacking)}: see "
+            "dpjax.core.Sampler"
+        )
 
 
 class GuaranteeLike(Protocol):

@@ -21,6 +21,7 @@ from dpjax.privacy._compose import parallel_guarantee as parallel_guarantee
 from dpjax.privacy._delta_warning import DeltaWarning as DeltaWarning
 from dpjax.privacy._events import joint_poisson_epsilon as joint_poisson_epsilon
 from dpjax.privacy._events import joint_poisson_event as joint_poisson_event
+from dpjax.privacy._events import joint_release as joint_release
 from dpjax.privacy._group import GroupGuarantee as GroupGuarantee
 from dpjax.privacy._group import group_guarantee as group_guarantee
 from dpjax.privacy._guarantee import Guarantee as Guarantee
@@ -28,6 +29,7 @@ from dpjax.privacy._ledger import Ledger as Ledger
 from dpjax.privacy._ledger_state import LedgerEntry as LedgerEntry
 from dpjax.privacy._multipliers import effective_noise_multiplier as effective_noise_multiplier
 from dpjax.privacy._multipliers import split_noise_multiplier as split_noise_multiplier
+from dpjax.privacy._pure import PureZCDpEvent as PureZCDpEvent
 from dpjax.privacy._relations import RelationLike as RelationLike
 from dpjax.privacy._relations import resolve_relation as resolve_relation
 from dpjax.privacy._support import UnsupportedEventError as UnsupportedEventError

@@ -12,6 +12,7 @@ from dp_accounting.pld import privacy_loss_distribution as pld_lib
 from dp_accounting.rdp import RdpAccountant
 
 from dpjax.privacy import _joint
+from dpjax.privacy._pure import pure_or_infinity
 from dpjax.privacy._structure import event_fields, event_key, flatten, unflatten, with_inner
 from dpjax.privacy._support import UnsupportedEventError, batch_releases, is_joint, route
 
@@ -65,17 +66,25 @@ def compose(which: EventId) -> Curve:
         return Curve(lambda _: math.inf, lambda _: 1.0, chosen)
     if not parts:
         return Curve(lambda _: 0.0, lambda _: 0.0, chosen)
+    pure = pure_or_infinity(parts, which.relation)
     if chosen == "pld":
         total = _compose_pld(parts, which.relation)
-        return Curve(total.get_epsilon_for_delta, total.get_delta_for_epsilon, chosen)
+        return _capped(total.get_epsilon_for_delta, total.get_delta_for_epsilon, chosen, pure)
     if which.relation == NeighboringRelation.REPLACE_ONE:
         parts = [(_with_halved_noise(part), count) for part, count in parts]
     # sampled Gaussians cost a sum of as many terms as the order: the library's shorter list
     orders = None if any(_is_sampled(part) for part, _ in parts) else _ORDERS
     accountant = RdpAccountant(orders, which.relation).compose(unflatten(parts))
+    return _capped(accountant.get_epsilon, accountant.get_delta, chosen, pure)
+
+
+def _capped(
+    epsilon: Callable[[float], float], delta: Callable[[float], float], chosen: str, pure: float
+) -> Curve:
+    """The accountant's curve, and delta 0 from the pure epsilon on."""
     return Curve(
-        lambda delta: float(accountant.get_epsilon(delta)),
-        lambda epsilon: float(accountant.get_delta(epsilon)),
+        lambda d: min(float(epsilon(d)), pure),
+        lambda e: 0.0 if e >= pure else float(delta(e)),
         chosen,
     )
 

@@ -12,6 +12,7 @@ from dpjax.core._checks import check_int, check_nonnegative, check_probability, 
 from dpjax.privacy._bounded_range import bounded_range_rho
 from dpjax.privacy._bounded_range_grid import curve_on_grid
 from dpjax.privacy._guarantee import Guarantee
+from dpjax.privacy._pure import PureZCDpEvent
 
 _WORK = 2.0**25  # about the number of points, cells and draws together: half a second
 _FEWEST, _MOST = 4, 32  # cells that eta is cut into
@@ -102,7 +103,8 @@ def check_draws(eta: float, draws: int) -> None:
 
 def zcdp_event(eta: float, draws: int) -> dpe.DpEvent:
     """The draws as an event, by the least rho of each."""
-    return dpe.SelfComposedDpEvent(dpe.ZCDpEvent(bounded_range_rho(eta)), draws)
+    draw = PureZCDpEvent(bounded_range_rho(eta), epsilon=float(eta))
+    return dpe.SelfComposedDpEvent(draw, draws)
 
 
 def _concentrated(eta: float, draws: int) -> Guarantee:

@@ -6,7 +6,7 @@ import math
 import jax
 from dp_accounting import dp_event as dpe
 
-from dpjax.core._checks import check_int
+from dpjax.core._checks import check_finite, check_int
 from dpjax.privacy._bounded_range import bounded_range_eta
 from dpjax.privacy._bounded_range_curve import (
     bounded_range_delta,
@@ -17,6 +17,7 @@ from dpjax.privacy._bounded_range_curve import (
 )
 from dpjax.privacy._budget import Budget
 from dpjax.privacy._calibrate import _agreed_relation, zcdp_budget
+from dpjax.privacy._guarantee import Guarantee, quiet_epsilon
 from dpjax.privacy._relations import RelationLike, resolve_relation
 
 _COARSE, _FINE = 8, 32  # cells that eta is cut into
@@ -71,7 +72,9 @@ class BoundedRangeGuarantee:
         return zcdp_event(self.eta, self.draws)
 
     def epsilon(self, delta: float) -> float:
-        """`bounded_range_epsilon` at delta in (0, 1)."""
+        """`bounded_range_epsilon` at delta in (0, 1); at delta = 0 the sum of the etas."""
+        if delta == 0:
+            return quiet_epsilon(Guarantee(self.event, self.relation), delta)
         return bounded_range_epsilon(self.eta, self.draws, delta)
 
     def delta(self, epsilon: float) -> float:
@@ -116,6 +119,9 @@ def calibrate_bounded_range(
     _agreed_relation(budget, relation)
     draws, epsilon, delta = int(draws), float(budget.epsilon), float(budget.delta)
     pure = math.nextafter(epsilon / draws, 0.0)
+    if delta == 0:
+        check_finite("epsilon", epsilon)
+        return pure
     rho = zcdp_budget(budget, relation=relation) * (1 - 1e-12)
     least = max(pure, bounded_range_eta(rho / draws))
     coarse = _largest(least, draws, budget, _COARSE)

@@ -6,7 +6,7 @@ from typing import Any
 
 from dp_accounting import NeighboringRelation
 
-from dpjax.core._checks import check_int, check_positive, check_probability, check_scalar
+from dpjax.core._checks import check_delta, check_int, check_positive, check_scalar
 from dpjax.privacy._delta_warning import warn_of_delta
 from dpjax.privacy._relations import RelationLike, resolve_relation
 
@@ -20,8 +20,9 @@ class Budget:
     Args:
         epsilon: > 0. *Public*. `math.inf` asks for no privacy, which `dpjax.release` understands,
             and what calibrates noise refuses.
-        delta: In (0, 1); choose it well below 1 / number of records, from which on solvers warn by
-            a `DeltaWarning`. *Public*.
+        delta: In [0, 1); choose it well below 1 / number of records, from which on solvers warn by
+            a `DeltaWarning`. *Public*. 0 asks for pure privacy, which solvers with Gaussian noise
+            or a failure probability refuse.
         relation: A `dp_accounting.NeighboringRelation` or its lower-case name. None leaves the
             choice to the solver: add_or_remove_one where it samples.
 
@@ -42,7 +43,7 @@ class Budget:
         check_scalar("epsilon", self.epsilon)
         if self.epsilon != math.inf:
             check_positive("epsilon", self.epsilon)
-        check_probability("delta", self.delta)
+        check_delta("delta", self.delta)
         if self.relation is not None:
             object.__setattr__(self, "relation", resolve_relation(self.relation))
 

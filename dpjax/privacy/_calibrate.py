@@ -44,7 +44,8 @@ def calibrate_noise(
     Raises:
         ValueError: If no noise meets the budget, hardly any is needed (below 0.001), or `relation`
             contradicts the budget's.
-        UnsupportedEventError: If no accountant composes the event.
+        UnsupportedEventError: If no accountant composes the event, or the budget's delta is 0 and
+            the event has no pure epsilon.
 
     Example:
         >>> from dp_accounting import dp_event as dpe
@@ -53,7 +54,12 @@ def calibrate_noise(
         True
     """
     resolved = _agreed_relation(budget, relation)
-    _check_possible(budget, failure_probability)
+    check_finite("epsilon", budget.epsilon)
+    check_nonnegative("failure_probability", failure_probability)
+    if budget.delta == 0:  # refused here where there is no pure epsilon
+        quiet_epsilon(Guarantee(make_event_from_noise(1.0), resolved, failure_probability), 0.0)
+    else:
+        _check_possible(budget, failure_probability)
     evaluated: dict[float, float] = {}
 
     def excess(log_noise: float) -> float:
@@ -162,7 +168,8 @@ def zcdp_budget(
         rho > 0. k draws of bounded range eta each spend `k * eta**2 / 8` of it.
 
     Raises:
-        ValueError: If no noise meets the budget, or `relation` contradicts the budget's.
+        ValueError: If no noise meets the budget, as with delta = 0, or `relation` contradicts the
+            budget's.
 
     Example:
         >>> round(zcdp_budget(Budget(1.0, 1e-6)), 4)
@@ -244,8 +251,6 @@ def _agreed_relation(budget: Budget, relation: RelationLike | None) -> Neighbori
 
 
 def _check_possible(budget: Budget, failure_probability: float) -> None:
-    check_finite("epsilon", budget.epsilon)
-    check_nonnegative("failure_probability", failure_probability)
     # at infinite noise the least epsilon is 0 and costs 2 p
     if 2 * failure_probability >= budget.delta:
         raise ValueError(

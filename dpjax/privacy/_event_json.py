@@ -1,4 +1,4 @@
-"""Guarantees as JSON values and back: only events of dp_accounting are built."""
+"""Guarantees as JSON values and back: only known events are built."""
 
 import inspect
 import math
@@ -9,13 +9,14 @@ from dp_accounting import NeighboringRelation
 from dp_accounting import dp_event as dpe
 
 from dpjax.privacy._guarantee import Guarantee
+from dpjax.privacy._pure import PureZCDpEvent
 from dpjax.privacy._structure import event_fields
 
 _EVENTS = {
     name: kind
     for name, kind in inspect.getmembers(dpe, inspect.isclass)
     if issubclass(kind, dpe.DpEvent) and kind.__module__ == dpe.__name__
-}
+} | {PureZCDpEvent.__name__: PureZCDpEvent}
 
 
 def guarantee_to_json(guarantee: Guarantee) -> dict[str, Any]:

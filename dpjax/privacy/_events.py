@@ -2,9 +2,62 @@
 
 from dp_accounting import dp_event as dpe
 
-from dpjax.core._checks import check_int, check_nonnegative, check_probability, check_rate
+from dpjax.core._checks import (
+    check_int,
+    check_nonnegative,
+    check_probability,
+    check_rate,
+    check_scalar,
+)
 from dpjax.privacy._guarantee import Guarantee
 from dpjax.privacy._multipliers import effective_noise_multiplier
+
+
+def joint_release(
+    *,
+    gaussian: float,
+    laplace_scale: float | None = None,
+    histogram_gaussian: float | None = None,
+) -> dpe.DpEvent:
+    r"""The event of a gradient and a histogram released together from one batch.
+
+    Gaussian histogram: Gaussian($(z_h^{-2} + z_g^{-2})^{-1/2}$), exact. Laplace histogram:
+    [Laplace(scale), Gaussian($z_g$)]. It is what `Sampler.event` takes.
+
+    Guarantee: that of `joint_poisson_event` at rate 1 and one step.
+
+    Args:
+        gaussian: Gradient noise standard deviation / clip norm, >= 0 (0: no privacy). *Public*.
+        laplace_scale: Scale of the Laplace noise on each histogram cell. *Public*.
+        histogram_gaussian: Standard deviation of the Gaussian noise on each histogram cell, in
+            place of Laplace. *Public*. With neither there is no histogram.
+
+    Returns:
+        A `dp_accounting.DpEvent`.
+
+    Raises:
+        TypeError: If a value is no number.
+        ValueError: If it is outside its bound, or both kinds of histogram are given.
+
+    Example:
+        >>> joint_release(gaussian=3.0, histogram_gaussian=4.0)
+        GaussianDpEvent(noise_multiplier=2.4000000000000004)
+    """
+    noises = {"gaussian": gaussian, "laplace_scale": laplace_scale}
+    for name, value in (noises | {"histogram_gaussian": histogram_gaussian}).items():
+        if value is not None or name == "gaussian":
+            check_scalar(name, value)
+            check_nonnegative(name, value)
+    if laplace_scale is not None and histogram_gaussian is not None:
+        raise ValueError(
+            "give laplace_scale or histogram_gaussian, not both: got "
+            f"{laplace_scale!r} and {histogram_gaussian!r}"
+        )
+    multipliers = [float(m) for m in (histogram_gaussian, gaussian) if m is not None]
+    noise = dpe.GaussianDpEvent(effective_noise_multiplier(*multipliers))
+    if laplace_scale is None:
+        return noise
+    return dpe.ComposedDpEvent([dpe.LaplaceDpEvent(float(laplace_scale)), noise])
 
 
 def joint_poisson_event(
@@ -55,17 +108,10 @@ def joint_poisson_event(
     """
     check_rate("rate", rate)
     check_int("steps", steps, minimum=1)
-    noises = {"gaussian": gaussian, "laplace_scale": laplace_scale}
-    for name, value in (noises | {"histogram_gaussian": histogram_gaussian}).items():
-        if value is not None:
-            check_nonnegative(name, value)
-    if laplace_scale is not None and histogram_gaussian is not None:
-        raise ValueError(
-            "give laplace_scale or histogram_gaussian, not both: got "
-            f"{laplace_scale!r} and {histogram_gaussian!r}"
-        )
-    multipliers = [float(m) for m in (histogram_gaussian, gaussian) if m is not None]
-    noise = effective_noise_multiplier(*multipliers)
+    release = joint_release(
+        gaussian=gaussian, laplace_scale=laplace_scale, histogram_gaussian=histogram_gaussian
+    )
+    step: dpe.DpEvent
     if truncated_batch_size is not None or num_records is not None:
         if laplace_scale is not None:
             raise ValueError(
@@ -73,12 +119,9 @@ def joint_poisson_event(
                 f"laplace_scale={laplace_scale!r}: use histogram_gaussian, or the probability of "
                 "a cut as the guarantee's failure_probability"
             )
-        step = _truncated(rate, truncated_batch_size, num_records, noise)
-    elif laplace_scale is not None:
-        releases = [dpe.LaplaceDpEvent(float(laplace_scale)), dpe.GaussianDpEvent(noise)]
-        step = dpe.PoissonSampledDpEvent(float(rate), dpe.ComposedDpEvent(releases))
+        step = _truncated(rate, truncated_batch_size, num_records, release.noise_multiplier)
     else:
-        step = dpe.PoissonSampledDpEvent(float(rate), dpe.GaussianDpEvent(noise))
+        step = dpe.PoissonSampledDpEvent(float(rate), release)
     return dpe.SelfComposedDpEvent(step, int(steps))
 
 

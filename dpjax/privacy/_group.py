@@ -8,10 +8,11 @@ from dp_accounting import NeighboringRelation
 from dp_accounting import dp_event as dpe
 from scipy import stats
 
-from dpjax.core._checks import check_int, check_nonnegative, check_probability
+from dpjax.core._checks import check_delta, check_int, check_nonnegative
 from dpjax.privacy._accountant import compose
 from dpjax.privacy._compose import least_epsilon
 from dpjax.privacy._guarantee import Guarantee
+from dpjax.privacy._pure import PureZCDpEvent
 from dpjax.privacy._structure import flatten, unflatten
 from dpjax.privacy._support import UnsupportedEventError, batch_releases
 
@@ -70,15 +71,17 @@ class GroupGuarantee:
         """An upper bound on epsilon for the group; infinity where none is known.
 
         Args:
-            delta: In (0, 1). *Public*.
+            delta: In [0, 1). *Public*.
 
         Returns:
             Epsilon >= 0.
 
         Raises:
-            ValueError: If delta is outside (0, 1).
+            ValueError: If delta is outside [0, 1), or is 0 where one record has no pure epsilon.
         """
-        check_probability("delta", delta)
+        check_delta("delta", delta)
+        if delta == 0:
+            return self.size * self.guarantee.epsilon(delta)
         if self._direct is not None:
             return self._direct.epsilon(delta)
         return least_epsilon(self.delta, delta)
@@ -166,7 +169,8 @@ def _scaled(part: dpe.DpEvent, size: int, relation: NeighboringRelation) -> dpe.
         case dpe.ZCDpEvent(rho=rho, xi=xi):
             # proposition 27: xi grows by k (1 + 1/2 + ... + 1/k)
             harmonic = math.fsum(1 / i for i in range(1, size + 1))
-            return dpe.ZCDpEvent(rho * size**2, xi * size * harmonic)
+            epsilon = getattr(part, "epsilon", math.inf)
+            return PureZCDpEvent(rho * size**2, xi * size * harmonic, size * epsilon)
     releases = batch_releases(part)
     plain = relation != NeighboringRelation.REPLACE_ONE and size <= _LARGEST_MIXTURE
     if releases is None or releases[0] or not plain:

@@ -7,9 +7,10 @@ import math
 import jax
 from dp_accounting import dp_event as dpe
 
-from dpjax.core._checks import check_nonnegative, check_probability
+from dpjax.core._checks import check_delta, check_nonnegative
 from dpjax.privacy._accountant import EventId, check_supported, compose
 from dpjax.privacy._delta_warning import warn_of_delta
+from dpjax.privacy._pure import pure_epsilon
 from dpjax.privacy._relations import RelationLike, resolve_relation
 
 _MAX_ITERATIONS = 200
@@ -82,7 +83,8 @@ class Guarantee:
         """The least epsilon >= 0 with delta(epsilon) <= delta, or infinity.
 
         Args:
-            delta: In (0, 1). *Public*.
+            delta: In [0, 1). *Public*. At 0 it is the pure epsilon, the sum over what is released:
+                known for Laplace and K-norm noise, pure trees and draws of bounded range.
 
         Returns:
             An upper bound on the true epsilon.
@@ -92,11 +94,14 @@ class Guarantee:
                 which delta has to hold (1 + e^epsilon) times as much.
 
         Raises:
-            ValueError: If delta is outside (0, 1).
+            ValueError: If delta is outside [0, 1), or is 0 with a failure probability.
+            UnsupportedEventError: If delta is 0 and the event has no pure epsilon.
 
         Example:
             >>> Guarantee(dpe.NoOpDpEvent()).epsilon(1e-5)
             0.0
+            >>> Guarantee(dpe.LaplaceDpEvent(4.0)).epsilon(0.0)
+            0.25
         """
         epsilon = quiet_epsilon(self, delta)
         failure = float(self.failure_probability)
@@ -135,7 +140,17 @@ class Guarantee:
 
 def quiet_epsilon(guarantee: Guarantee, delta: float) -> float:
     """`guarantee.epsilon(delta)` for searches, which try what no warning is due for."""
-    check_probability("delta", delta)
+    check_delta("delta", delta)
+    if delta == 0:
+        pure = pure_epsilon(guarantee.event, guarantee._id.relation)
+        if guarantee.failure_probability:
+            raise ValueError(
+                "delta must be > 0 to hold failure_probability = "
+                f"{float(guarantee.failure_probability):.3g}, got {delta!r}: for pure privacy use "
+                "FullBatch, a fixed partition, or IndependentPartition or PoissonSampler("
+                "method='host') with capacity num_records + 1"
+            )
+        return pure
     return _total_epsilon(guarantee._id, float(guarantee.failure_probability), float(delta))
 
 

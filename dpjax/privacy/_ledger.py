@@ -104,6 +104,11 @@ class Ledger(LedgerViews):
         for asked in (path_or_budget, budget):
             if isinstance(asked, Budget):
                 check_finite("epsilon", asked.epsilon)
+                if asked.delta == 0:
+                    raise ValueError(
+                        "delta must be > 0 for a ledger, got 0: pure guarantees simply add up, so "
+                        "sum guarantee.epsilon(0.0)"
+                    )
         if isinstance(path_or_budget, Budget):
             if budget is not None:
                 raise TypeError("give Ledger(path, budget) or Ledger(budget), got two budgets")

@@ -10,7 +10,14 @@ from dp_accounting import dp_event as dpe
 from dpjax.core._checks import check_int, check_nonnegative, is_traced
 from dpjax.privacy._multipliers import effective_noise_multiplier
 
-_NOISE_FIELDS = ("noise_multiplier", "noise_parameter", "standard_deviation", "rho", "xi")
+_NOISE_FIELDS = (
+    "noise_multiplier",
+    "noise_parameter",
+    "standard_deviation",
+    "rho",
+    "xi",
+    "epsilon",
+)
 
 
 def event_fields(event: dpe.DpEvent) -> dict[str, Any]:

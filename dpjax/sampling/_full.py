@@ -4,6 +4,8 @@ import dataclasses
 
 import jax
 import jax.numpy as jnp
+from dp_accounting import NeighboringRelation
+from dp_accounting import dp_event as dpe
 
 from dpjax.core._checks import check_int
 from dpjax.core._fields import register_dataclass
@@ -39,6 +41,27 @@ class FullBatch:
 
     def __post_init__(self) -> None:
         check_int("steps", self.steps, minimum=1)
+
+    @property
+    def slots(self) -> None:
+        """None: a batch is all records."""
+
+    @property
+    def default_relation(self) -> NeighboringRelation:
+        """Add or remove one record."""
+        return NeighboringRelation.ADD_OR_REMOVE_ONE
+
+    def check_relation(self, relation: NeighboringRelation) -> None:
+        """Any relation will do."""
+
+    def event(self, step: dpe.DpEvent) -> dpe.DpEvent:
+        """The event of a step, composed `steps` times."""
+        return dpe.SelfComposedDpEvent(step, int(self.steps))
+
+    def participation_rate(self, num_records: int) -> float:
+        """1: all records are in every batch."""
+        del num_records
+        return 1.0
 
     def plan(self, key: jax.Array, num_records: int) -> jax.Array:
         """What a scan iterates over: the step numbers, `[steps]` int32 (the key is not used)."""

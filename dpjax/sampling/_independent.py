@@ -7,6 +7,8 @@ import math
 import jax
 import jax.numpy as jnp
 import numpy as np
+from dp_accounting import NeighboringRelation
+from dp_accounting import dp_event as dpe
 from scipy import stats
 
 from dpjax.core._checks import check_int, check_key
@@ -78,6 +80,28 @@ class IndependentPartition:
     def sizes(self) -> np.ndarray:
         """Public sizes to divide by: `num_records * shares`, `[steps]`."""
         return self.num_records * self.shares
+
+    @property
+    def slots(self) -> int:
+        """Rows of a batch: `capacity`."""
+        return self.capacity
+
+    @property
+    def default_relation(self) -> NeighboringRelation:
+        """Add or remove one record."""
+        return NeighboringRelation.ADD_OR_REMOVE_ONE
+
+    def check_relation(self, relation: NeighboringRelation) -> None:
+        """Any relation will do."""
+
+    def event(self, step: dpe.DpEvent) -> dpe.DpEvent:
+        """The event of one step: the steps compose in parallel."""
+        return step
+
+    def participation_rate(self, num_records: int) -> float:
+        """1 / steps."""
+        del num_records
+        return 1 / self.steps
 
     def plan(self, key: jax.Array, num_records: int) -> tuple[jax.Array, jax.Array]:
         """Indices `[steps, capacity]` int32 and masks `[steps, capacity]` of all batches."""

@@ -5,10 +5,12 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 import numpy as np
+from dp_accounting import NeighboringRelation
+from dp_accounting import dp_event as dpe
 
 from dpjax.core._checks import check_choice, check_int, check_key
 from dpjax.core._fields import register_dataclass
-from dpjax.sampling._records import check_num_records
+from dpjax.sampling._records import check_fixed_partition, check_num_records
 
 
 @register_dataclass
@@ -55,6 +57,28 @@ class DisjointPartition:
     def sizes(self) -> np.ndarray:
         """Records of each batch, `[steps]`."""
         return np.full(self.steps, self.batch_size)
+
+    @property
+    def slots(self) -> int:
+        """Rows of a batch."""
+        return self.batch_size
+
+    @property
+    def default_relation(self) -> NeighboringRelation:
+        """Replace one record."""
+        return NeighboringRelation.REPLACE_ONE
+
+    def check_relation(self, relation: NeighboringRelation) -> None:
+        """Raises ValueError for add-or-remove-one, under which places in the order move."""
+        check_fixed_partition(self, relation)
+
+    def event(self, step: dpe.DpEvent) -> dpe.DpEvent:
+        """The event of one step: the steps compose in parallel."""
+        return step
+
+    def participation_rate(self, num_records: int) -> float:
+        """Share of the records that the average batch holds."""
+        return self.batch_size / num_records
 
     def plan(self, key: jax.Array, num_records: int) -> jax.Array:
         """Indices of all batches, `[steps, batch_size]` int32."""

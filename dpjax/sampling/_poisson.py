@@ -6,6 +6,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from dp_accounting import NeighboringRelation
+from dp_accounting import dp_event as dpe
 
 from dpjax.core._checks import (
     check_choice,
@@ -109,6 +111,53 @@ class PoissonSampler:
             capacity = default_capacity(self._share, self.rate, self.steps * self.shards)
             object.__setattr__(self, "capacity", capacity)
         check_int("capacity", self.capacity, minimum=1)
+
+    @property
+    def slots(self) -> int:
+        """Rows of a batch: `shards * capacity`."""
+        return self.shards * self.capacity
+
+    @property
+    def default_relation(self) -> NeighboringRelation:
+        """Add or remove one record; with `overflow="truncate"` replace one."""
+        truncates = self.overflow == "truncate"
+        return getattr(NeighboringRelation, "REPLACE_ONE" if truncates else "ADD_OR_REMOVE_ONE")
+
+    def check_relation(self, relation: NeighboringRelation) -> None:
+        """Raises ValueError for all but replace-one with `overflow="truncate"`."""
+        if self.overflow == "truncate" and relation != NeighboringRelation.REPLACE_ONE:
+            raise ValueError(
+                "relation must be replace_one with overflow='truncate', whose event holds for one "
+                f"public number of records alone, got {relation.name.lower()}; overflow='declare' "
+                "takes any relation"
+            )
+
+    def event(self, step: dpe.DpEvent) -> dpe.DpEvent:
+        """The event of `steps` Poisson batches, each of which releases `step`.
+
+        Raises:
+          ValueError: `overflow="truncate"` with a `step` that is not one Gaussian.
+        """
+        if self.overflow == "declare":
+            sampled = dpe.PoissonSampledDpEvent(self.rate, step)
+            return dpe.SelfComposedDpEvent(sampled, int(self.steps))
+        if not isinstance(step, dpe.GaussianDpEvent):
+            raise ValueError(
+                f"overflow='truncate' has no accountant for {step}: release Gaussian noise alone, "
+                "or use overflow='declare'"
+            )
+        cut = dpe.TruncatedSubsampledGaussianDpEvent(
+            dataset_size=int(self.num_records),
+            sampling_probability=self.rate,
+            truncated_batch_size=int(self.capacity),
+            noise_multiplier=step.noise_multiplier,
+        )
+        return dpe.SelfComposedDpEvent(cut, int(self.steps))
+
+    def participation_rate(self, num_records: int) -> float:
+        """The `rate`; with `overflow="truncate"` records are in fewer batches."""
+        del num_records
+        return self.rate
 
     def plan(self, key: jax.Array, num_records: int) -> Any:
         """What a scan iterates over, leading axis `[steps]`.

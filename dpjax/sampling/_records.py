@@ -1,6 +1,8 @@
-"""How many records a sampler can tell apart."""
+"""What samplers check: numbers of records, and relations that make that number public."""
 
 from typing import Any
+
+from dp_accounting import NeighboringRelation
 
 from dpjax.core._checks import check_int
 
@@ -20,4 +22,18 @@ def check_num_records(num_records: Any) -> None:
         raise ValueError(
             f"num_records must be <= {MOST_RECORDS}, which int32 can number, got {num_records}: "
             "give each shard of the data its own sampler"
+        )
+
+
+def check_fixed_partition(sampler: Any, relation: NeighboringRelation) -> None:
+    """Raises for a relation under which neighbours differ in the number that batches are cut from.
+
+    Raises:
+      ValueError: If it is add-or-remove-one.
+    """
+    if relation == NeighboringRelation.ADD_OR_REMOVE_ONE:
+        raise ValueError(
+            f"relation must be replace_one or replace_special with {type(sampler).__name__}, whose "
+            "batches depend on the number of records, got add_or_remove_one; IndependentPartition "
+            "takes it"
         )

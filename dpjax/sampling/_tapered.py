@@ -6,10 +6,12 @@ import functools
 import jax
 import jax.numpy as jnp
 import numpy as np
+from dp_accounting import NeighboringRelation
+from dp_accounting import dp_event as dpe
 
 from dpjax.core._checks import check_choice, check_int, check_key
 from dpjax.core._fields import register_dataclass, static_field
-from dpjax.sampling._records import check_num_records
+from dpjax.sampling._records import check_fixed_partition, check_num_records
 
 
 def tapered_sizes(steps: int, num_records: int, tail: int = 0) -> np.ndarray:
@@ -106,6 +108,28 @@ class TaperedPartition:
     def sizes(self) -> np.ndarray:
         """Records of each batch, `[steps]`."""
         return tapered_sizes(self.steps, self.num_records, self.tail)
+
+    @property
+    def slots(self) -> int:
+        """Rows of a batch: those of the largest."""
+        return int(self.sizes.max())
+
+    @property
+    def default_relation(self) -> NeighboringRelation:
+        """Replace one record."""
+        return NeighboringRelation.REPLACE_ONE
+
+    def check_relation(self, relation: NeighboringRelation) -> None:
+        """Raises ValueError for add-or-remove-one, under which places in the order move."""
+        check_fixed_partition(self, relation)
+
+    def event(self, step: dpe.DpEvent) -> dpe.DpEvent:
+        """The event of one step: the steps compose in parallel."""
+        return step
+
+    def participation_rate(self, num_records: int) -> float:
+        """Share of the records that the average batch holds."""
+        return float(self.sizes.mean()) / num_records
 
     def plan(self, key: jax.Array, num_records: int) -> tuple[jax.Array, jax.Array]:
         """Indices `[steps, sizes.max()]` int32 and masks of all batches."""

@@ -15,9 +15,9 @@ from dpjax.core import (
 )
 from dpjax.privacy import Budget, Guarantee, calibrate_noise, check_budget
 from dpjax.sampling import DisjointPartition, IndependentPartition
+from dpjax.solvers._check_sampler import check_sampler
 from dpjax.solvers._dpsgd import DPSGD, DPSGDState, with_defaults
 from dpjax.solvers._online_to_batch_checks import check_participation
-from dpjax.solvers._sampled_event import check_relation
 from dpjax.transforms import BinaryTree, BufferedToeplitz, NoiseStrategy, correlated_noise
 
 _STRATEGIES = ("buffered", "tree", "variance_reduced_tree")
@@ -56,6 +56,7 @@ class DPFTRL(DPSGD):
     strategy: NoiseStrategy | None = static_field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
+        check_sampler(self.sampler, self.relation)
         if self.strategy is None:
             object.__setattr__(self, "strategy", BufferedToeplitz(self.sampler.steps))
         super().__post_init__()
@@ -116,7 +117,7 @@ class DPFTRL(DPSGD):
                 sampler = IndependentPartition(steps, num_records)
             else:
                 sampler = DisjointPartition(steps, num_records // steps)
-        check_relation(sampler, relation)
+        check_sampler(sampler, relation)
         strategy = _strategy(overrides.pop("strategy", None), sampler.steps)
         if "noise_multiplier" not in overrides:
             overrides["noise_multiplier"] = calibrate_noise(

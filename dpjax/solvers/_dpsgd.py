@@ -23,15 +23,10 @@ from dpjax.core import (
     check_unstacked,
     register_dataclass,
 )
-from dpjax.privacy import Budget, Guarantee, calibrate_noise, check_budget
+from dpjax.privacy import Budget, Guarantee, calibrate_noise, joint_release
 from dpjax.sampling import PoissonSampler
 from dpjax.solvers._averaging import AVERAGES, init_average, read_average, update_average
-from dpjax.solvers._sampled_event import (
-    check_relation,
-    natural_relation,
-    participation_rate,
-    run_event,
-)
+from dpjax.solvers._check_sampler import check_sampler, sampled_relation
 from dpjax.transforms import (
     add_gaussian,
     clip_by_norm,
@@ -129,6 +124,7 @@ class DPSGD:
     relation: str = dataclasses.field(default="add_or_remove_one", metadata={"static": True})
 
     def __post_init__(self) -> None:
+        check_sampler(self.sampler, self.relation)
         check_nonnegative("noise_multiplier", self.noise_multiplier)
         check_nonnegative("clip_norm", self.clip_norm)
         check_nonnegative("learning_rate", self.learning_rate)
@@ -137,7 +133,6 @@ class DPSGD:
         check_choice("average", self.average, AVERAGES)
         if self.microbatch_size is not None:
             check_int("microbatch_size", self.microbatch_size, minimum=1)
-        check_relation(self.sampler, self.relation)
 
     @classmethod
     def for_budget(
@@ -180,13 +175,10 @@ class DPSGD:
           True
         """
         sampler = sampler or default_sampler(num_records, batch_size, steps)
-        relation = (
-            check_budget(budget, num_records).relation_or(natural_relation(sampler)).name.lower()
-        )
-        check_relation(sampler, relation)
+        relation = sampled_relation(budget, num_records, sampler)
         if "noise_multiplier" not in overrides:
             overrides["noise_multiplier"] = calibrate_noise(
-                lambda z: run_event(sampler, gaussian=z),
+                lambda z: sampler.event(joint_release(gaussian=z)),
                 budget,
                 relation=relation,
                 failure_probability=sampler.failure_probability(),
@@ -266,7 +258,7 @@ class DPSGD:
         """The guarantee of the whole run (host)."""
         check_unstacked(self, "noise_multiplier")
         return Guarantee(
-            run_event(self.sampler, gaussian=float(self.noise_multiplier)),
+            self.sampler.event(joint_release(gaussian=float(self.noise_multiplier))),
             self.relation,
             self.sampler.failure_probability(),
         )
@@ -308,7 +300,7 @@ def with_defaults(
     lipschitz = getattr(problem, "lipschitz", None)
     defaults: dict[str, Any] = {
         "clip_norm": 4.0 if lipschitz is None else lipschitz,
-        "batch_size": num_records * participation_rate(sampler, num_records),
+        "batch_size": num_records * sampler.participation_rate(num_records),
         "decay": max(0.0, 1 - 10 / sampler.steps),
     }
     known = {f.name for f in dataclasses.fields(kind)} - {"sampler", "relation"}

@@ -13,6 +13,7 @@ from dpjax.core import (
     PyTree,
     check_choice,
     check_fields,
+    check_finite,
     check_int,
     check_key,
     check_positive,
@@ -21,7 +22,7 @@ from dpjax.core import (
     register_dataclass,
     static_field,
 )
-from dpjax.privacy import Budget, Guarantee, check_budget, zcdp_budget
+from dpjax.privacy import Budget, Guarantee, PureZCDpEvent, check_budget, zcdp_budget
 from dpjax.sampling import FullBatch
 from dpjax.solvers._vertex_constants import check_one_block, constants_of
 from dpjax.solvers._vertex_solver import VertexInfo
@@ -193,13 +194,19 @@ class FrankWolfe:
         constants = constants_of(problem)
         (log_m,), (smooth,) = constants.log_vertices, constants.smoothness
         relation = check_budget(budget, num_records).relation_or("add_or_remove_one")
-        # a little less, since the budget's rho is rounded
-        rho = (1 - 1e-6) * zcdp_budget(budget, relation=relation)
-        once = num_records * math.sqrt(8 * rho) / (influence(relation) * float(problem.ranges[0]))
+        check_finite("epsilon", budget.epsilon)
+        # ranges of one draw, of which T have 1 / T of the first or 1 / sqrt(T) of the second; a
+        # little less, since sums are rounded
+        pure = (1 - 1e-12) * budget.epsilon
+        concentrated = 0.0
+        if budget.delta > 0:
+            concentrated = math.sqrt(8 * (1 - 1e-6) * zcdp_budget(budget, relation=relation))
+        scale = num_records / (influence(relation) * float(problem.ranges[0]))
         if steps is None:
-            steps = _default_steps(8 * smooth, log_m / once, certified)
+            eta, power = (concentrated, 0.5) if concentrated else (pure, 1.0)
+            steps = _default_steps(8 * smooth, log_m / (scale * eta), certified, power)
         check_int("steps", steps, minimum=1)
-        sharpness = once / math.sqrt(steps)
+        sharpness = scale * max(pure / steps, concentrated / math.sqrt(steps))
         return FrankWolfePlan(steps, sharpness, 8 * smooth / (steps + 2) + log_m / sharpness)
 
     @classmethod
@@ -315,15 +322,16 @@ class FrankWolfe:
         check_unstacked(self, "sharpness", "grad_range", "num_records")
         moved = influence(self.relation) * float(self.grad_range) / float(self.num_records)
         eta = float(self.sharpness) * moved
-        event = dpe.SelfComposedDpEvent(dpe.ZCDpEvent(eta**2 / 8), self.sampler.steps)
+        draw = PureZCDpEvent(eta**2 / 8, epsilon=eta)
+        event = dpe.SelfComposedDpEvent(draw, self.sampler.steps)
         return Guarantee(event, self.relation, self.sampler.failure_probability())
 
 
-def _default_steps(curvature: float, selection: float, certified: bool) -> int:
-    """The T that makes `curvature / T + selection * sqrt(T)` small, of bound or typical size."""
+def _default_steps(curvature: float, selection: float, certified: bool, power: float) -> int:
+    """The T that makes `curvature / T + selection * T^power` small, of bound or typical size."""
     weight = 1.0 if certified else _TYPICAL_CURVATURE
-    steps = max(1, round((2 * weight * curvature / selection) ** (2 / 3)))
+    steps = max(1, round((weight * curvature / (power * selection)) ** (1 / (1 + power))))
     if not certified:
         return steps
     near = np.arange(1, 2 * steps + 2)
-    return int(near[np.argmin(curvature / (near + 2) + selection * np.sqrt(near))])
+    return int(near[np.argmin(curvature / (near + 2) + selection * near**power)])

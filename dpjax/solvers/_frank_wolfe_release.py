@@ -18,6 +18,7 @@ from dpjax.core import (
 )
 from dpjax.privacy import Budget, Guarantee, check_budget
 from dpjax.sampling import FullBatch
+from dpjax.solvers._published import log_inverse_delta
 from dpjax.solvers._query_budget import (
     drawn_event,
     drawn_rho,
@@ -245,8 +246,11 @@ def _defaults(
         count = 200 if steps is None else steps
         return {"steps": count, "step_size": 1.0, "schedule": "sqrt"}
     if steps is None:
-        rho = drawn_rho(budget)
-        best = num_records * math.sqrt(rho * log_k) / math.log(2 * workload.num_queries)
+        scale = num_records * math.sqrt(log_k) / math.log(2 * workload.num_queries)
+        if budget.delta == 0:  # noise grows as T, not as its root
+            best = (scale * budget.epsilon) ** (2 / 3)
+        else:
+            best = scale * math.sqrt(drawn_rho(budget))
         steps = min(400, max(10, round(best)))
     return {"steps": steps, "step_size": 0.8 * math.sqrt(2 * log_k / steps)}
 
@@ -255,7 +259,7 @@ def _as_published(
     workload: Any, num_records: int, budget: Budget, steps: int | None
 ) -> dict[str, Any]:
     log_k = math.log(max(2, workload.universe_size))
-    log_q, log_delta = math.log(2 * workload.num_queries), math.log(1 / budget.delta)
+    log_q, log_delta = math.log(2 * workload.num_queries), log_inverse_delta(budget)
     scale = budget.epsilon * num_records
     alpha = log_delta**0.2 * log_q**0.4 / (scale**0.4 * log_k**0.8)
     diameter = 2.0  # of +-q in the largest entry

@@ -21,6 +21,7 @@ from dpjax.core import (
 from dpjax.privacy import Budget, Guarantee, check_budget
 from dpjax.queries._workload import num_records, spread_cells
 from dpjax.sampling import FullBatch
+from dpjax.solvers._published import log_inverse_delta
 from dpjax.solvers._query_budget import (
     drawn_event,
     gaussian_event,
@@ -152,7 +153,7 @@ class MirrorDescentRelease(SelectionRelease):
         change = histogram_change(relation) / num_records
         if as_published:
             width = _width_bound(problem.workload) if width is None else width
-            log_delta, scale = math.log(1 / budget.delta), num_records * budget.epsilon
+            log_delta, scale = log_inverse_delta(budget), num_records * budget.epsilon
             noise, steps = "per-step", max(1, round(math.sqrt(log_k / log_delta) * scale / width))
             scales = 4 * math.sqrt(steps * log_delta) / scale, 0.0
             alpha = math.sqrt(log_delta * width) / (log_k**0.75 * math.sqrt(scale))

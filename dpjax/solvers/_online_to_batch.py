@@ -22,6 +22,7 @@ from dpjax.core import (
     wide,
 )
 from dpjax.privacy import Budget, Guarantee
+from dpjax.solvers._check_sampler import check_sampler
 from dpjax.solvers._increment import (
     CLIPS,
     Gradients,
@@ -33,7 +34,6 @@ from dpjax.solvers._online_learners import Learner, check_learner, make_learner
 from dpjax.solvers._online_to_batch_checks import check_fit
 from dpjax.solvers._online_to_batch_plan import plan_fields
 from dpjax.solvers._online_to_batch_weights import Weights, weights_at
-from dpjax.solvers._sampled_event import check_relation
 from dpjax.transforms import (
     NoiseStrategy,
     SplitNoise,
@@ -179,6 +179,7 @@ class OnlineToBatch:
     shrinkage: bool = static_field(default=True)
 
     def __post_init__(self) -> None:
+        check_sampler(self.sampler, self.relation)
         check_nonnegative("noise_multiplier", self.noise_multiplier)
         check_nonnegative("clip_norm", self.clip_norm)
         check_nonnegative("smoothness", self.smoothness)
@@ -190,7 +191,6 @@ class OnlineToBatch:
         if self.microbatch_size is not None:
             check_int("microbatch_size", self.microbatch_size, minimum=1)
         check_fit(self)
-        check_relation(self.sampler, self.relation)
 
     @classmethod
     def for_budget(

@@ -11,6 +11,8 @@ from dpjax.core import check_fields, check_int, check_positive, is_traced
 from dpjax.geometry import L1Ball, Simplex
 from dpjax.privacy import Budget, Guarantee, calibrate_noise, check_budget
 from dpjax.sampling import DisjointPartition, FullBatch, IndependentPartition
+from dpjax.solvers._check_sampler import check_sampler
+from dpjax.solvers._published import log_inverse_delta
 from dpjax.transforms import BinaryTree, BufferedToeplitz, NoiseStrategy, SplitNoise
 
 _FEWEST_STEPS, _MOST_STEPS = 32, 128
@@ -54,8 +56,10 @@ def plan_fields(
                 if published
                 else _default_steps(problem, num_records, budget, relation, fields, several)
             )
-        fields["sampler"] = _sampler(num_records, steps, single_pass or published, relation)
+        single = single_pass or published
+        fields["sampler"] = _sampler(num_records, steps, single, relation, budget.delta == 0)
     sampler = fields["sampler"]
+    check_sampler(sampler, relation)
     full = isinstance(sampler, FullBatch)
     batch = num_records if full else _batch_size(sampler, num_records)
     fields.setdefault("batch_size", float(batch))
@@ -94,7 +98,7 @@ def published_multiplier(
     In units of the sensitivity under add-or-remove-one, half of that under replace-one. The
     conversion holds for small rho alone, so it is checked.
     """
-    rho = budget.epsilon / (2 * math.sqrt(math.log(1 / budget.delta)))
+    rho = budget.epsilon / (2 * math.sqrt(log_inverse_delta(budget)))
     guarantee = Guarantee(noise.event(2 / rho, relation), relation, failure_probability)
     true = guarantee.epsilon(budget.delta)
     if true > budget.epsilon:
@@ -157,7 +161,9 @@ def _default_steps(
         steps = _SLOW_STARTERS[fields["learner"]]
         return steps if several else min(steps, n)
     z = fields.get("noise_multiplier")
-    if z is None:
+    if z is None and budget.delta == 0:
+        z = (2 if relation == "replace_one" else 1) / budget.epsilon
+    elif z is None:
         z = calibrate_noise(dpe.GaussianDpEvent, budget, relation=relation)
     noise = float(z) * float(fields["clip_norm"]) * problem.num_params**0.5 / n
     noise *= 1 if several else _SINGLE_PASS_NOISE
@@ -218,7 +224,7 @@ def _default_scale(learner: Any, problem: Any, smoothness: Any, stride: float) -
     return 2 * _radius(problem)
 
 
-def _sampler(num_records: int, steps: int, single_pass: bool, relation: str) -> Any:
+def _sampler(num_records: int, steps: int, single_pass: bool, relation: str, pure: bool) -> Any:
     check_int("steps", steps, minimum=1)
     if not single_pass:
         return FullBatch(steps)
@@ -227,6 +233,8 @@ def _sampler(num_records: int, steps: int, single_pass: bool, relation: str) -> 
             f"steps must be <= num_records = {num_records} in a single pass, got {steps}"
         )
     if relation == "add_or_remove_one":
+        if pure:  # nothing may overflow
+            return IndependentPartition(steps, num_records, num_records + 1)
         return IndependentPartition(steps, num_records)
     return DisjointPartition(steps, num_records // steps)
 

@@ -22,11 +22,11 @@ from dpjax.core import (
     static_field,
     wide,
 )
-from dpjax.privacy import Budget, Guarantee
+from dpjax.privacy import Budget, Guarantee, joint_release
 from dpjax.solvers._blocks import SELECTIONS, BlocksState, add_to_block, init_blocks
+from dpjax.solvers._check_sampler import check_sampler
 from dpjax.solvers._online_to_nonconvex_checks import check_fit, gaussian_multiplier
 from dpjax.solvers._online_to_nonconvex_plan import plan_fields
-from dpjax.solvers._sampled_event import check_relation, run_event
 from dpjax.solvers._smoothed_oracle import (
     DIRECTIONS,
     ORACLES,
@@ -184,6 +184,7 @@ class OnlineToNonconvex:
     as_published: bool = static_field(default=False)
 
     def __post_init__(self) -> None:
+        check_sampler(self.sampler, self.relation)
         check_nonnegative("noise_multiplier", self.noise_multiplier)
         check_nonnegative("clip_norm", self.clip_norm)
         check_nonnegative("learning_rate", self.learning_rate)
@@ -201,7 +202,6 @@ class OnlineToNonconvex:
         if self.microbatch_size is not None:
             check_int("microbatch_size", self.microbatch_size, minimum=1)
         check_fit(self)
-        check_relation(self.sampler, self.relation)
 
     @classmethod
     def for_budget(
@@ -375,7 +375,7 @@ class OnlineToNonconvex:
         check_unstacked(self, "noise_multiplier")
         gaussian = gaussian_multiplier(self.noise, float(self.noise_multiplier), self.relation)
         return Guarantee(
-            run_event(self.sampler, gaussian=gaussian),
+            self.sampler.event(joint_release(gaussian=gaussian)),
             self.relation,
             self.sampler.failure_probability(),
         )

@@ -7,9 +7,10 @@ from typing import Any
 from dp_accounting import dp_event as dpe
 
 from dpjax.core import check_choice, check_fields, check_int, check_positive
-from dpjax.privacy import Budget, calibrate_noise
+from dpjax.privacy import Budget, calibrate_noise, joint_release
 from dpjax.sampling import DisjointPartition, FullBatch, IndependentPartition
 from dpjax.solvers._bound_plan import first_share
+from dpjax.solvers._check_sampler import check_sampler
 from dpjax.solvers._dpsgd import default_sampler
 from dpjax.solvers._online_to_nonconvex_checks import gaussian_multiplier
 from dpjax.solvers._online_to_nonconvex_theory import (
@@ -19,7 +20,6 @@ from dpjax.solvers._online_to_nonconvex_theory import (
     published_fields,
     smoothing_radius,
 )
-from dpjax.solvers._sampled_event import participation_rate, run_event
 from dpjax.solvers._stationarity_bound import mean_absolute_coordinate
 from dpjax.transforms import BufferedToeplitz, NoiseStrategy, RestartNoise, SplitNoise
 
@@ -61,6 +61,8 @@ def plan_fields(
     _check_used(options, "published" if published else plan, single)
     if "sampler" in fields and options["steps"] is not None:
         raise ValueError(f"steps must be left out with a sampler, got {options['steps']!r}")
+    if "sampler" in fields:
+        check_sampler(fields["sampler"], relation)
     if "batch_size" in fields:
         check_positive("batch_size", fields["batch_size"])
     noise = fields.get("noise")
@@ -73,8 +75,8 @@ def plan_fields(
     fields = _sizes(asked, single, options, fields)
     if "noise_multiplier" not in fields:
         fields["noise_multiplier"] = calibrate_noise(
-            lambda z: run_event(
-                fields["sampler"], gaussian=gaussian_multiplier(fields["noise"], z, relation)
+            lambda z: fields["sampler"].event(
+                joint_release(gaussian=gaussian_multiplier(fields["noise"], z, relation))
             ),
             budget,
             relation=relation,
@@ -122,7 +124,7 @@ def _sizes(
         fields = _sampling(asked, options["steps"], period, single) | fields
     sampler = fields["sampler"]
     fields.setdefault(
-        "batch_size", asked.num_records * participation_rate(sampler, asked.num_records)
+        "batch_size", asked.num_records * sampler.participation_rate(asked.num_records)
     )
     moves = sampler.steps * period
     fields.setdefault("max_displacement", _DISPLACEMENT / moves**0.5)

@@ -17,6 +17,7 @@ from dpjax.solvers._bound_plan import (
     plan_full_batch,
     plan_single_pass,
 )
+from dpjax.solvers._published import log_inverse_delta
 from dpjax.solvers._smoothed_oracle import ORACLES
 from dpjax.solvers._stationarity_bound import direction_excess
 from dpjax.transforms import BinaryTree, BufferedToeplitz, RestartNoise, SplitNoise
@@ -206,7 +207,8 @@ def published_fields(asked: Asked, single: bool, options: dict[str, Any]) -> dic
     # of means over `period` records and over one, for another record in one's place
     shares = clip / period, change
     sensitivity = 2 * max(shares)
-    node = 4 * sensitivity * math.sqrt(math.log(period) * math.log(1 / delta)) / epsilon
+    logs = math.log(period) * log_inverse_delta(asked.budget)
+    node = 4 * sensitivity * math.sqrt(logs) / epsilon
     unit = max(shares[0], shares[1] * ((levels - 1) / levels) ** 0.5)
     multiplier = node / (math.sqrt(levels) * unit)
     guarantee = Guarantee(noise.event(multiplier), asked.relation)

@@ -6,8 +6,10 @@ from typing import Any
 import jax.numpy as jnp
 from dp_accounting import dp_event as dpe
 
+from dpjax.core import check_finite
 from dpjax.privacy import (
     Budget,
+    PureZCDpEvent,
     bounded_range_eta,
     bounded_range_rho,
     calibrate_gaussian,
@@ -25,7 +27,11 @@ def drawn_rho(budget: Budget) -> float:
 
 def largest_range(budget: Budget, draws: int) -> float:
     """The bounded range that each of so many draws may have."""
-    return float(bounded_range_eta(drawn_rho(budget) / draws))
+    check_finite("epsilon", budget.epsilon)
+    pure = budget.epsilon / draws
+    if budget.delta == 0:
+        return pure
+    return max(pure, float(bounded_range_eta(drawn_rho(budget) / draws)))
 
 
 def drawn_event(change: float, noise_scale: float, *, pure: bool = False) -> dpe.DpEvent:
@@ -39,7 +45,8 @@ def drawn_event(change: float, noise_scale: float, *, pure: bool = False) -> dpe
     if noise_scale == 0:
         return dpe.NonPrivateDpEvent()
     eta = change / noise_scale
-    return dpe.ZCDpEvent(eta * math.tanh(eta / 2) if pure else float(bounded_range_rho(eta)))
+    rho = eta * math.tanh(eta / 2) if pure else float(bounded_range_rho(eta))
+    return PureZCDpEvent(rho, epsilon=eta)
 
 
 def gaussian_event(sensitivity: float, stddev: float, relation: str) -> dpe.DpEvent:

@@ -19,7 +19,8 @@ from dpjax.core import (
     check_unstacked,
     register_dataclass,
 )
-from dpjax.privacy import Budget, Guarantee, calibrate_noise, check_budget
+from dpjax.privacy import Budget, Guarantee, calibrate_noise, joint_release
+from dpjax.solvers._check_sampler import sampled_relation
 from dpjax.solvers._dp_ftrl import DPFTRL
 from dpjax.solvers._dpsgd import (
     DPSGD,
@@ -38,12 +39,6 @@ from dpjax.solvers._dual import (
     project_multipliers,
     running_mean,
     split_noise,
-)
-from dpjax.solvers._sampled_event import (
-    check_relation,
-    natural_relation,
-    participation_rate,
-    run_event,
 )
 from dpjax.transforms import AddNoiseState, add_gaussian, add_laplace
 
@@ -220,10 +215,7 @@ class RateConstrainedSGDA:
           True
         """
         sampler = sampler or default_sampler(num_records, batch_size, steps)
-        relation = (
-            check_budget(budget, num_records).relation_or(natural_relation(sampler)).name.lower()
-        )
-        check_relation(sampler, relation)
+        relation = sampled_relation(budget, num_records, sampler)
         if not 0 < histogram_share < 1:
             raise ValueError(f"histogram_share must lie in (0, 1), got {histogram_share!r}")
         if as_published:
@@ -304,7 +296,7 @@ class RateConstrainedSGDA:
             )
         else:
             counts = jnp.asarray(self.part_counts, float)
-        rate = participation_rate(self.sampler, part.shape[0])
+        rate = self.sampler.participation_rate(part.shape[0])
         sizes = jnp.matmul(constraints.membership, counts, precision=jax.lax.Precision.HIGHEST)
         return state._replace(sizes=rate * sizes)
 
@@ -375,12 +367,13 @@ class RateConstrainedSGDA:
     def _event(self) -> dp_accounting.DpEvent:
         gradient = float(self.primal.noise_multiplier)
         if self.histogram == "none":
-            return run_event(self.sampler, gaussian=gradient)
+            return self.sampler.event(joint_release(gaussian=gradient))
         table = float(self.histogram_noise)
         if self.histogram == "laplace":
-            event = run_event(self.sampler, gaussian=gradient, laplace_scale=table)
+            release = joint_release(gaussian=gradient, laplace_scale=table)
         else:
-            event = run_event(self.sampler, gaussian=gradient, histogram_gaussian=table)
+            release = joint_release(gaussian=gradient, histogram_gaussian=table)
+        event = self.sampler.event(release)
         if self.denominator == "fixed" and self.part_counts is None:
             counts = dp_accounting.GaussianDpEvent(float(self.count_noise))
             event = dp_accounting.ComposedDpEvent([event, counts])

@@ -50,7 +50,7 @@ def release(
     `"auto"` chooses from public quantities alone, before it looks at the data, between Gaussian
     noise on all answers and on the histogram, by the noise in the worst answer; with marginals
     whose noise would be above 0.05 it measures the tables of one and two attributes below them.
-    `reason` says what it compared.
+    `reason` says what it compared. With delta = 0 it draws queries (`"frank_wolfe"`).
 
     Guarantee: that of the method, at most the budget. Under replace-one, the default, the number of
     records is public; under add-or-remove-one give `num_records`, a public constant near it. With
@@ -152,6 +152,8 @@ def _choose(
     problem: QueryRelease, num_records: int, budget: Budget
 ) -> tuple[str, dict[str, Any], str]:
     """A method, its options and why, from public quantities alone."""
+    if budget.delta == 0:
+        return "frank_wolfe", {}, "delta = 0, at which Gaussian noise has no epsilon"
     workload = problem.workload
     full = GaussianFit.for_budget(problem, num_records, budget)
     bars = _stddev(full, workload)

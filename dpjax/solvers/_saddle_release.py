@@ -7,11 +7,18 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from dp_accounting import dp_event as dpe
 
-from dpjax.core import check_fields, check_int, check_unstacked, register_dataclass, static_field
-from dpjax.privacy import Budget, Guarantee, bounded_range_rho, check_budget
+from dpjax.core import (
+    check_fields,
+    check_finite,
+    check_int,
+    check_unstacked,
+    register_dataclass,
+    static_field,
+)
+from dpjax.privacy import Budget, Guarantee, PureZCDpEvent, bounded_range_rho, check_budget
 from dpjax.sampling import FullBatch
+from dpjax.solvers._published import log_inverse_delta
 from dpjax.solvers._query_budget import drawn_rho
 from dpjax.solvers._query_state import SelectionState
 from dpjax.solvers._selection_release import SelectionRelease, check_selection
@@ -120,16 +127,20 @@ class SaddleRelease(SelectionRelease):
         score_range = problem.sensitivity(relation).score_range
         if as_published:
             log_m = math.log(2 * problem.workload.num_queries)
-            log_delta = math.log(1 / budget.delta)
+            log_delta = log_inverse_delta(budget)
             spent = 6 * num_records * budget.epsilon / (16 * math.sqrt(2 * log_delta) * log_m)
             count = max(2, round(spent)) if steps is None else steps + 1
             sizes = log_m / (6 * math.sqrt(count * log_k)), math.sqrt(log_k / (9 * count))
         else:
             count = _STEPS + 1 if steps is None else steps + 1
             # of draws 1, ..., T - 1 in units of the first; eta^2 / 8 is above the rho of a draw
-            squares = np.sum(np.square(np.arange(count - 1.0)))
-            once = num_records * math.sqrt(8 * drawn_rho(budget)) / score_range
-            sizes = once / math.sqrt(max(squares, 1.0)), _STEP * math.sqrt(log_k / count)
+            draws = np.arange(count - 1.0)
+            check_finite("epsilon", budget.epsilon)
+            eta = (1 - 1e-12) * budget.epsilon / max(np.sum(draws), 1.0)
+            if budget.delta > 0:
+                squares = max(np.sum(np.square(draws)), 1.0)
+                eta = max(eta, math.sqrt(8 * drawn_rho(budget) / squares))
+            sizes = num_records * eta / score_range, _STEP * math.sqrt(log_k / count)
         fields = {
             "dual_step_size": sizes[0],
             "step_size": sizes[1],
@@ -163,5 +174,6 @@ class SaddleRelease(SelectionRelease):
         check_unstacked(self, "dual_step_size", "num_records")
         change = float(self.dual_step_size) * self.score_range / float(self.num_records)
         etas = change * np.arange(self.sampler.steps)
-        event = dpe.ZCDpEvent(float(np.sum(bounded_range_rho(etas))))
+        rho = float(np.sum(bounded_range_rho(etas)))
+        event = PureZCDpEvent(rho, epsilon=math.fsum(etas))
         return Guarantee(event, self.relation, self.sampler.failure_probability())

@@ -10,7 +10,7 @@ from dp_accounting import dp_event as dpe
 
 from dpjax.core import check_choice, check_positive, wide
 from dpjax.geometry import Polytope, Simplex
-from dpjax.privacy import Budget, check_budget, resolve_relation, zcdp_budget
+from dpjax.privacy import Budget, PureZCDpEvent, check_budget, resolve_relation, zcdp_budget
 from dpjax.sampling import (
     DisjointPartition,
     IndependentPartition,
@@ -18,7 +18,7 @@ from dpjax.sampling import (
     poisson_capacity,
 )
 from dpjax.sampling._capacity import DELTA_SHARE
-from dpjax.solvers._sampled_event import check_relation
+from dpjax.solvers._check_sampler import check_sampler
 from dpjax.transforms import OuterProduct, PackedSigns
 from dpjax.transforms._range import range_sum
 from dpjax.transforms._weighted_sum import Pair, add_pairs, pair_of
@@ -159,21 +159,32 @@ def draws_event(solver: Any, draws: np.ndarray, weights: np.ndarray | float = 1.
     """Event of a run, as the record sees it whose batch lets it see most.
 
     A record of batch t enters the `draws[t]` that follow it, each of bounded range
-    eta = c tau omega weight_t / size_t, which is eta^2 / 8 zero-concentrated.
+    eta = c tau omega weight_t / size_t, which is eta^2 / 8 zero-concentrated and eta-DP. The batch
+    of the largest sum of eta may be another one: each draw is charged its share of that.
     """
     sizes = np.asarray(solver.sampler.sizes, float) / weights
     worst = int(np.argmax(draws / np.square(sizes)))
-    ranges = [
-        influence(solver.relation) * float(step) * float(bound) / sizes[worst]
+    count = int(draws[worst])
+    pure = np.max(draws / sizes) / count
+    moved = [
+        influence(solver.relation) * float(step) * float(bound)
         for step, bound in zip(solver.step_size, solver.grad_range, strict=True)
     ]
-    return dpe.ComposedDpEvent(
-        [dpe.SelfComposedDpEvent(dpe.ZCDpEvent(eta**2 / 8), int(draws[worst])) for eta in ranges]
-    )
+    each = [PureZCDpEvent((move / sizes[worst]) ** 2 / 8, epsilon=move * pure) for move in moved]
+    return dpe.ComposedDpEvent([dpe.SelfComposedDpEvent(draw, count) for draw in each])
 
 
 def available_rho(budget: Budget) -> float:
-    """Zero-concentrated budget of a single pass, less what a surplus of records may cost."""
+    """Zero-concentrated budget of a single pass, less what a surplus of records may cost.
+
+    Raises:
+      ValueError: If delta is 0, for which passes are not planned.
+    """
+    if check_budget(budget).delta == 0:
+        raise ValueError(
+            "delta must be > 0 to plan a single pass, got 0.0: use FrankWolfe.for_budget, or set "
+            "step_size yourself and read guarantee().epsilon(0.0)"
+        )
     if influence(check_budget(budget).relation_or("replace_one")) == 2:
         return zcdp_budget(budget, relation="replace_one")
     failure = DELTA_SHARE * budget.delta / (1 + math.exp(min(budget.epsilon, 700.0)))
@@ -209,4 +220,4 @@ def check_vertex_fields(solver: Any) -> None:
             f"got {type(solver.sampler).__name__}"
         )
     check_choice("relation", solver.relation, _RELATIONS)
-    check_relation(solver.sampler, solver.relation)
+    check_sampler(solver.sampler, solver.relation)

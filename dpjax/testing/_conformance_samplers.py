@@ -5,12 +5,20 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from dp_accounting import NeighboringRelation
+from dp_accounting import dp_event as dpe
+from scipy import special
 
 from dpjax.core import Sampler
+from dpjax.core import check_sampler as check_is_sampler
+from dpjax.privacy import Guarantee, resolve_relation
 from dpjax.testing import _trees as trees
 from dpjax.testing._cases import SamplerCase
 from dpjax.testing._draws import check_draws_differ, keys_drawn_by_runs
 from dpjax.testing._registry import Entry
+
+_RUNS = 64  # from which participation is counted
+_DELTA = 0.05  # at which the event is compared with what those runs show
 
 
 def check_sampler(entry: Entry) -> None:
@@ -19,18 +27,21 @@ def check_sampler(entry: Entry) -> None:
     Batches of one static shape, indices in range, no record twice in a batch; one trace for all
     keys; vmap over keys equals a loop; the same key gives the same batches, another key others; no
     two steps share a draw; a probability of failure; a static, hashable pytree; a missing key is a
-    TypeError.
+    TypeError. `slots` is the number of rows of a batch; an accountant takes `event` under
+    `default_relation`; over 64 runs, records take part no more often than `participation_rate`
+    says, and an adversary who adds up the noisy steps learns no more than `event` says, which finds
+    events of too few participations, though not every event that claims too much amplification.
 
     Args:
       entry: Of kind `"sampler"`; its `make` gives a `SamplerCase`.
 
     Raises:
       AssertionError: Naming the entry and what it does not hold to.
+      TypeError: If its sampler lacks a member of `dpjax.core.Sampler`; the message names it.
     """
     case: SamplerCase = entry.make()
     name, sampler, n = entry.name, case.sampler, case.num_records
-    if not isinstance(sampler, Sampler):
-        raise AssertionError(f"{name} lacks a method of dpjax.core.Sampler")
+    check_is_sampler(sampler)
     if jax.tree.leaves(sampler) or hash(sampler) != hash(case.sampler):
         raise AssertionError(f"{name} must be a static, hashable pytree without leaves")
     failure = sampler.failure_probability()
@@ -65,6 +76,13 @@ def check_sampler(entry: Entry) -> None:
     for indices, mask in results:
         _check_batches(np.asarray(indices), np.asarray(mask), n, name)
 
+    everyone = sampler.batch(jax.tree.map(lambda leaf: leaf[0], plans[0]), n)[0] is None
+    rows = None if everyone else results[0][1].shape[1]
+    if sampler.slots != rows:
+        raise AssertionError(f"{name}: slots is {sampler.slots}, but a batch has {rows} rows")
+    taken = [_participations(run(sampler.plan(jax.random.key(s), n)), n) for s in range(_RUNS)]
+    _check_event(sampler, np.stack(taken), n, case.random, name)
+
     def whole(data: jax.Array) -> Any:
         return batches(sampler.plan(jax.random.wrap_key_data(data), n))
 
@@ -77,10 +95,55 @@ def check_sampler(entry: Entry) -> None:
             check_draws_differ(keys_drawn_by_runs(whole, data), name)
     if case.random:
         try:
-            sampler.plan(None, n)  # type: ignore[arg-type]
+            sampler.plan(None, n)
         except TypeError:
             return
         raise AssertionError(f"{name}: plan without a key must raise TypeError, and did not")
+
+
+def _participations(result: tuple[Any, Any], num_records: int) -> np.ndarray:
+    """Which records are in which step's batch, `[num_records, steps]`."""
+    indices, mask = map(np.asarray, result)
+    taken = np.zeros((num_records, mask.shape[0]))
+    step = np.broadcast_to(np.arange(mask.shape[0])[:, None], mask.shape)
+    taken[indices[mask], step[mask]] = 1
+    return taken
+
+
+def _check_event(sampler: Sampler, taken: np.ndarray, n: int, random: bool, name: str) -> None:
+    """Compares rate and event with participations `[runs, num_records, steps]`."""
+    rate, seen = sampler.participation_rate(n), taken.mean()
+    error = 6 * (taken.mean(axis=(1, 2)).std() / taken.shape[0] ** 0.5) + 1e-9
+    if not seen <= rate + error or not 0 < rate <= 1:
+        raise AssertionError(
+            f"{name}: participation_rate is {rate:.3g}, but records are in {seen:.3g} of batches"
+        )
+    relation = resolve_relation(sampler.default_relation)
+    sampler.check_relation(relation)
+    # how far a record moves the sum of the steps' noisy sums, in units of its noise
+    count = taken.sum(axis=2)
+    noise = taken.shape[2] ** 0.5
+    # where its steps are known the others are left out
+    shift = count / noise / noise if random else count[0].max() ** 0.5 / noise
+    event = sampler.event(dpe.GaussianDpEvent(noise))
+    guarantee = Guarantee(event, relation, sampler.failure_probability())
+    epsilon = guarantee.epsilon(_DELTA)
+    replaced = relation == NeighboringRelation.REPLACE_ONE
+    shown = _hockey_stick(shift, replaced, epsilon)
+    if not shown <= 2 * _DELTA:
+        raise AssertionError(
+            f"{name}: event claims delta {_DELTA} at epsilon {epsilon:.3g}, but the noisy sum of "
+            f"the steps alone shows {shown:.3g}: it counts too few participations"
+        )
+
+
+def _hockey_stick(shift: np.ndarray | float, replaced: bool, epsilon: float) -> float:
+    """Delta at epsilon between the mixture of N(shift, 1) and N(0, 1), or that of N(-shift, 1)."""
+    edges = np.linspace(-40.0, 40.0, 4001)  # cells, which show no more than the points do
+    values, counts = np.unique(shift, return_counts=True)
+    here = np.diff(special.ndtr(edges[:, None] - values), axis=0) @ (counts / counts.sum())
+    there = here[::-1] if replaced else np.diff(special.ndtr(edges))
+    return float(np.maximum(here - np.exp(epsilon) * there, 0).sum())
 
 
 def _differ(a: Any, b: Any) -> bool:

@@ -45,11 +45,11 @@ def pure_event(epsilon: float, count: int, relation: RelationLike) -> dpe.DpEven
     Each is dominated by a loss of $\pm\epsilon$: randomised response under replace_one, at
     $2 \epsilon$, and else the discrete Laplace of sensitivity 1, whose loss takes no other values.
     """
-    if math.isinf(epsilon):
+    if epsilon > 350:  # e^(2 epsilon) overflows
         return dpe.NonPrivateDpEvent()
     step: dpe.DpEvent
     if resolve_relation(relation).name == "REPLACE_ONE":
-        keep_out = 2 / (1 + math.exp(min(2 * epsilon, 700.0)))
+        keep_out = 2 / (1 + math.exp(2 * epsilon))
         step = dpe.RandomizedResponseDpEvent(keep_out, 2)
     else:
         step = dpe.DiscreteLaplaceDpEvent(float(epsilon), 1)

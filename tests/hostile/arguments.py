@@ -88,3 +88,4 @@ def share(leaf: bool = False) -> Number:
 
 RATE = Number(0.0, 1.0, open_low=True)
 PROBABILITY = Number(0.0, 1.0, open_low=True, open_high=True)
+DELTA = Number(0.0, 1.0, open_high=True)

@@ -21,6 +21,7 @@ from dpjax import solvers as V
 from dpjax import transforms as T
 
 from .arguments import (
+    DELTA,
     PROBABILITY,
     RATE,
     Choice,
@@ -455,7 +456,7 @@ RELEASES = {
     "release": row(_release, method=("histogram", Choice()), num_records=(4, Count(optional=True))),
 }
 HOST = {
-    "Budget": row(R.Budget, epsilon=(1.0, positive(infinite=True)), delta=(1e-5, PROBABILITY)),
+    "Budget": row(R.Budget, epsilon=(1.0, positive(infinite=True)), delta=(1e-5, DELTA)),
     "Guarantee": row(
         R.Guarantee, {"event": dpe.GaussianDpEvent(1.0)}, relation=("replace_one", Choice())
     ),
@@ -480,6 +481,10 @@ HOST = {
     "calibrate_bounded_range": row(R.calibrate_bounded_range, {"budget": _BUDGET}, draws=_STEPS),
     "joint_poisson_event": row(
         R.joint_poisson_event, {"gaussian": 1.0}, rate=(0.1, RATE), steps=_STEPS
+    ),
+    "joint_release": row(
+        R.joint_release,
+        gaussian=(1.0, nonnegative()),
     ),
     "resolve_relation": row(R.resolve_relation, relation=("replace_one", Choice())),
     "goldstein_norm": row(_goldstein, num_samples=(2, Count()), num_enriched=(2, Count(0))),

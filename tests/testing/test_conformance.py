@@ -240,6 +240,41 @@ def test_bad_samplers_fail(batch, message):
         check(dpt.SamplerCase(cls(3), 5, random=False))
 
 
+def _single_pass(self, step):
+    return step
+
+
+def _overstated_slots(self):
+    return 4
+
+
+@pytest.mark.parametrize(
+    ("kind", "methods", "message"),
+    [
+        ("FullBatch", {"event": _single_pass}, "counts too few participations"),
+        ("PoissonSampler", {"event": _single_pass}, "counts too few participations"),
+        ("FullBatch", {"participation_rate": lambda self, n: 0.5}, "records are in 1 of batches"),
+        (
+            "PoissonSampler",
+            {"participation_rate": lambda self, n: 0.7},
+            "rate is 0.7",
+        ),
+        ("FullBatch", {"slots": property(_overstated_slots)}, "slots is 4, but a batch has None"),
+        ("FullBatch", {"event": property()}, "got .* without event"),
+        ("FullBatch", {"default_relation": "neither"}, "relation must be one of"),
+    ],
+)
+def test_bad_claims_of_samplers_fail(kind, methods, message):
+    base = getattr(dpjax.sampling, kind)
+    cls = jax.tree_util.register_static(
+        dataclasses.dataclass(frozen=True)(type("Bad", (base,), methods))
+    )
+    full = kind == "FullBatch"
+    sampler = cls(16) if full else cls(0.8, 16, 5)
+    with pytest.raises((AssertionError, TypeError, ValueError), match=message):
+        check(dpt.SamplerCase(sampler, 5, random=not full))
+
+
 def solver_case(**methods):
     """DPSGD with some methods replaced."""
     cls = register_dataclass(
