@@ -10,7 +10,6 @@ from dpjax.core import (
     check_int,
     check_positive,
     check_unstacked,
-    register_dataclass,
     static_field,
 )
 from dpjax.privacy import Budget, Guarantee, calibrate_noise, check_budget
@@ -18,12 +17,13 @@ from dpjax.sampling import DisjointPartition, IndependentPartition
 from dpjax.solvers._dpsgd import DPSGD, DPSGDState, with_defaults
 from dpjax.solvers._online_to_batch_checks import check_participation
 from dpjax.solvers._sampled_event import check_relation
+from dpjax.solvers._summary import register_solver
 from dpjax.transforms import BinaryTree, BufferedToeplitz, NoiseStrategy, correlated_noise
 
 _STRATEGIES = ("buffered", "tree", "variance_reduced_tree")
 
 
-@register_dataclass
+@register_solver
 @dataclass(frozen=True)
 class DPFTRL(DPSGD):
     r"""Clipped gradients of one pass, with noise that is correlated over the steps.

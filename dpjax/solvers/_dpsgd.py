@@ -21,7 +21,6 @@ from dpjax.core import (
     check_nonnegative,
     check_positive,
     check_unstacked,
-    register_dataclass,
 )
 from dpjax.privacy import Budget, Guarantee, calibrate_noise, check_budget
 from dpjax.sampling import PoissonSampler
@@ -32,6 +31,7 @@ from dpjax.solvers._sampled_event import (
     participation_rate,
     run_event,
 )
+from dpjax.solvers._summary import register_solver
 from dpjax.transforms import (
     add_gaussian,
     clip_by_norm,
@@ -72,7 +72,7 @@ class DPSGDInfo(NamedTuple):
     gradient_norm: jax.Array
 
 
-@register_dataclass
+@register_solver
 @dataclass(frozen=True)
 class DPSGD:
     r"""Clipped, noised, averaged stochastic gradient descent.

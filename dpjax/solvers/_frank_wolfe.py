@@ -18,11 +18,11 @@ from dpjax.core import (
     check_positive,
     check_unstacked,
     many_devices,
-    register_dataclass,
     static_field,
 )
 from dpjax.privacy import Budget, Guarantee, check_budget, zcdp_budget
 from dpjax.sampling import FullBatch
+from dpjax.solvers._summary import register_solver
 from dpjax.solvers._vertex_constants import check_one_block, constants_of
 from dpjax.solvers._vertex_solver import VertexInfo
 from dpjax.solvers._vertex_steps import clipped_sums, influence
@@ -64,7 +64,7 @@ class FrankWolfePlan(NamedTuple):
     bound: float
 
 
-@register_dataclass
+@register_solver
 @dataclasses.dataclass(frozen=True)
 class FrankWolfe:
     r"""Frank-Wolfe on all records, towards a vertex drawn from the softmax of the scores.

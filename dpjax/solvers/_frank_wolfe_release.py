@@ -13,7 +13,6 @@ from dpjax.core import (
     check_fields,
     check_int,
     check_unstacked,
-    register_dataclass,
     static_field,
 )
 from dpjax.privacy import Budget, Guarantee, check_budget
@@ -30,6 +29,7 @@ from dpjax.solvers._query_state import (
     loudest_query,
 )
 from dpjax.solvers._selection_release import SelectionRelease, check_selection, needed_range
+from dpjax.solvers._summary import register_solver
 
 _VERTICES = ("queries", "marginals")
 _SCHEDULES = ("constant", "sqrt")
@@ -38,7 +38,7 @@ _NOISES = ("gumbel", "laplace")
 _CHOSEN = 2**31 - 1  # folded into the key for which step is put out; no step is that late
 
 
-@register_dataclass
+@register_solver
 @dataclasses.dataclass(frozen=True)
 class FrankWolfeRelease(SelectionRelease):
     r"""Frank-Wolfe on the entropy-regularised dual, towards vertices drawn privately.

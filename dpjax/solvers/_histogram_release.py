@@ -16,7 +16,6 @@ from dpjax.core import (
     check_nonnegative,
     check_positive,
     check_unstacked,
-    register_dataclass,
     static_field,
 )
 from dpjax.privacy import Budget, Guarantee, check_budget
@@ -25,6 +24,7 @@ from dpjax.sampling import FullBatch
 from dpjax.solvers._query_budget import gaussian_event, gaussian_stddev, histogram_change
 from dpjax.solvers._query_state import ReleasedDistribution, counts, log_of
 from dpjax.solvers._selection_release import RELATIONS
+from dpjax.solvers._summary import register_solver
 
 _PROJECTIONS = ("simplex", "none")
 
@@ -41,7 +41,7 @@ class HistogramState(NamedTuple):
     key: jax.Array
 
 
-@register_dataclass
+@register_solver
 @dataclasses.dataclass(frozen=True)
 class HistogramRelease:
     r"""Gaussian noise on the share of every cell, and the nearest distribution.

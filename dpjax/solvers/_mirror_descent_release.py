@@ -15,7 +15,6 @@ from dpjax.core import (
     check_int,
     check_positive,
     check_unstacked,
-    register_dataclass,
     static_field,
 )
 from dpjax.privacy import Budget, Guarantee, check_budget
@@ -30,12 +29,13 @@ from dpjax.solvers._query_budget import (
 )
 from dpjax.solvers._query_state import SelectionState
 from dpjax.solvers._selection_release import SelectionRelease, check_selection
+from dpjax.solvers._summary import register_solver
 
 _NOISES = ("gumbel", "histogram-once", "per-step")
 _ONCE = 2**31 - 1  # folded into the key for the noise drawn before the first step
 
 
-@register_dataclass
+@register_solver
 @dataclasses.dataclass(frozen=True)
 class MirrorDescentRelease(SelectionRelease):
     r"""Accelerated mirror descent on $\max_j |\langle q_j, P_n - D \rangle| + \alpha H(D)$.

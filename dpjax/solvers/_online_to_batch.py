@@ -17,7 +17,6 @@ from dpjax.core import (
     check_nonnegative,
     check_positive,
     check_unstacked,
-    register_dataclass,
     static_field,
     wide,
 )
@@ -34,6 +33,7 @@ from dpjax.solvers._online_to_batch_checks import check_fit
 from dpjax.solvers._online_to_batch_plan import plan_fields
 from dpjax.solvers._online_to_batch_weights import Weights, weights_at
 from dpjax.solvers._sampled_event import check_relation
+from dpjax.solvers._summary import register_solver
 from dpjax.transforms import (
     NoiseStrategy,
     SplitNoise,
@@ -86,7 +86,7 @@ class OnlineToBatchInfo(NamedTuple):
     sensitivity: jax.Array
 
 
-@register_dataclass
+@register_solver
 @dataclass(frozen=True)
 class OnlineToBatch:
     r"""An online learner, fed with private gradients at the weighted averages of its points.

@@ -17,7 +17,6 @@ from dpjax.core import (
     check_nonnegative,
     check_positive,
     check_unstacked,
-    register_dataclass,
 )
 from dpjax.privacy import Budget, Guarantee, calibrate_noise, check_budget
 from dpjax.solvers._dp_ftrl import DPFTRL
@@ -45,6 +44,7 @@ from dpjax.solvers._sampled_event import (
     participation_rate,
     run_event,
 )
+from dpjax.solvers._summary import register_solver
 from dpjax.transforms import AddNoiseState, add_gaussian, add_laplace
 
 _MOST_COUNTED = 2**24  # from here on float32 skips whole numbers
@@ -82,7 +82,7 @@ class SGDAInfo(NamedTuple):
     constraint_values: jax.Array
 
 
-@register_dataclass
+@register_solver
 @dataclass(frozen=True)
 class RateConstrainedSGDA:
     r"""Descends in the parameters and ascends in one multiplier a constraint (RaCO-DP).

@@ -14,10 +14,10 @@ from dpjax.core import (
     check_int,
     check_key,
     check_unstacked,
-    register_dataclass,
     static_field,
 )
 from dpjax.privacy import Budget, Guarantee, check_budget
+from dpjax.solvers._summary import register_solver
 from dpjax.solvers._vertex_constants import constants_of
 from dpjax.solvers._vertex_plan import VertexPlan, plan_mirror_descent
 from dpjax.solvers._vertex_solver import VertexSolver
@@ -54,7 +54,7 @@ class MirrorState(NamedTuple):
     key: jax.Array
 
 
-@register_dataclass
+@register_solver
 @dataclasses.dataclass(frozen=True)
 class SaddleMirrorDescent(VertexSolver):
     r"""Mirror descent-ascent in which vertices drawn from the iterates are all that is released.

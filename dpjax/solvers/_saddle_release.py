@@ -9,17 +9,18 @@ import jax.numpy as jnp
 import numpy as np
 from dp_accounting import dp_event as dpe
 
-from dpjax.core import check_fields, check_int, check_unstacked, register_dataclass, static_field
+from dpjax.core import check_fields, check_int, check_unstacked, static_field
 from dpjax.privacy import Budget, Guarantee, bounded_range_rho, check_budget
 from dpjax.sampling import FullBatch
 from dpjax.solvers._query_budget import drawn_rho
 from dpjax.solvers._query_state import SelectionState
 from dpjax.solvers._selection_release import SelectionRelease, check_selection
+from dpjax.solvers._summary import register_solver
 
 _STEPS, _STEP = 300, 2.0  # see for_budget
 
 
-@register_dataclass
+@register_solver
 @dataclasses.dataclass(frozen=True)
 class SaddleRelease(SelectionRelease):
     r"""Mirror descent-ascent on $\min_x \max_y \sum_j y_j \langle q_j, P_n - x \rangle$.
