@@ -18,6 +18,7 @@ from dpjax.solvers._dpsgd import DPSGD, DPSGDState, with_defaults
 from dpjax.solvers._online_to_batch_checks import check_participation
 from dpjax.solvers._sampled_event import check_relation
 from dpjax.solvers._summary import register_solver
+from dpjax.solvers._swamped import checked_gradients
 from dpjax.transforms import BinaryTree, BufferedToeplitz, NoiseStrategy, correlated_noise
 
 _STRATEGIES = ("buffered", "tree", "variance_reduced_tree")
@@ -127,7 +128,7 @@ class DPFTRL(DPSGD):
             )
         overrides["strategy"] = strategy
         fields = with_defaults(cls, overrides, sampler, num_records, problem)
-        return cls(sampler, relation=relation, **fields)
+        return checked_gradients(cls(sampler, relation=relation, **fields), problem, num_records)
 
     def make_noise(self) -> Transform:
         """What is added to the sum of clipped gradients."""

@@ -32,6 +32,7 @@ from dpjax.solvers._sampled_event import (
     run_event,
 )
 from dpjax.solvers._summary import register_solver
+from dpjax.solvers._swamped import checked_gradients
 from dpjax.transforms import (
     add_gaussian,
     clip_by_norm,
@@ -189,11 +190,8 @@ class DPSGD:
                 relation=relation,
                 failure_probability=sampler.failure_probability(),
             )
-        return cls(
-            sampler,
-            relation=relation,
-            **with_defaults(cls, overrides, sampler, num_records, problem),
-        )
+        fields = with_defaults(cls, overrides, sampler, num_records, problem)
+        return checked_gradients(cls(sampler, relation=relation, **fields), problem, num_records)
 
     def init(self, problem: Any, *, key: jax.Array) -> DPSGDState:
         """The state before the first step; the key (*secret*) is for the noise."""

@@ -30,6 +30,7 @@ from dpjax.solvers._query_state import (
 )
 from dpjax.solvers._selection_release import SelectionRelease, check_selection, needed_range
 from dpjax.solvers._summary import register_solver
+from dpjax.solvers._swamped import checked_answers, drawn_noise
 
 _VERTICES = ("queries", "marginals")
 _SCHEDULES = ("constant", "sqrt")
@@ -184,7 +185,8 @@ class FrankWolfeRelease(SelectionRelease):
             "vertices": vertices,
             "relation": relation,
         }
-        return cls(FullBatch(count), **(fields | overrides))
+        solver = cls(FullBatch(count), **(fields | overrides))
+        return checked_answers(solver, drawn_noise(solver.noise_scale, problem, count), problem)
 
     @property
     def averaged(self) -> bool:  # type: ignore[override]

@@ -29,6 +29,7 @@ from dpjax.solvers._query_budget import gaussian_event, gaussian_stddev
 from dpjax.solvers._query_state import ReleasedDistribution, counts
 from dpjax.solvers._selection_release import RELATIONS
 from dpjax.solvers._summary import register_solver
+from dpjax.solvers._swamped import checked_answers
 
 _FLOOR = 1e-6  # of noise that the fit assumes, in units of an answer, where there is none
 
@@ -151,7 +152,8 @@ class GaussianFit:
             "num_records": num_records,
             "relation": relation,
         }
-        return cls(FullBatch(1), **(fields | overrides))
+        solver = cls(FullBatch(1), **(fields | overrides))
+        return checked_answers(solver, solver.stddev, problem)
 
     def init(self, problem: Any, *, key: jax.Array) -> GaussianFitState:
         """The state before the step; the key (*secret*) is for the noise."""

@@ -30,6 +30,7 @@ from dpjax.solvers._query_budget import (
 from dpjax.solvers._query_state import SelectionState
 from dpjax.solvers._selection_release import SelectionRelease, check_selection
 from dpjax.solvers._summary import register_solver
+from dpjax.solvers._swamped import checked_answers, drawn_noise
 
 _NOISES = ("gumbel", "histogram-once", "per-step")
 _ONCE = 2**31 - 1  # folded into the key for the noise drawn before the first step
@@ -178,7 +179,11 @@ class MirrorDescentRelease(SelectionRelease):
             "noise": noise,
             "relation": relation,
         }
-        return cls(FullBatch(steps), **(fields | overrides))
+        solver = cls(FullBatch(steps), **(fields | overrides))
+        if solver.noise == "gumbel":
+            return checked_answers(solver, drawn_noise(solver.noise_scale, problem, steps), problem)
+        draws = steps if solver.noise == "per-step" else 1
+        return checked_answers(solver, solver.noise_scale / math.sqrt(draws), problem)
 
     def init(self, problem: Any, *, key: jax.Array) -> SelectionState:
         """The state before the first step: uniform. The key (*secret*) is for the draws."""

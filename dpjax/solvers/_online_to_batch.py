@@ -34,6 +34,7 @@ from dpjax.solvers._online_to_batch_plan import plan_fields
 from dpjax.solvers._online_to_batch_weights import Weights, weights_at
 from dpjax.solvers._sampled_event import check_relation
 from dpjax.solvers._summary import register_solver
+from dpjax.solvers._swamped import checked_gradients
 from dpjax.transforms import (
     NoiseStrategy,
     SplitNoise,
@@ -241,9 +242,8 @@ class OnlineToBatch:
           >>> solver.guarantee().epsilon(1e-5) <= 1.0
           True
         """
-        return cls(
-            **plan_fields(cls, problem, num_records, budget, learner, single_pass, overrides)
-        )
+        fields = plan_fields(cls, problem, num_records, budget, learner, single_pass, overrides)
+        return checked_gradients(cls(**fields), problem, num_records)
 
     def init(self, problem: Any, *, key: jax.Array) -> OnlineToBatchState:
         """The state before the first step; the key (*secret*) is for the noise."""

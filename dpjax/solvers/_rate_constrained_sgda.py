@@ -45,6 +45,7 @@ from dpjax.solvers._sampled_event import (
     run_event,
 )
 from dpjax.solvers._summary import register_solver
+from dpjax.solvers._swamped import checked_gradients
 from dpjax.transforms import AddNoiseState, add_gaussian, add_laplace
 
 _MOST_COUNTED = 2**24  # from here on float32 skips whole numbers
@@ -253,14 +254,14 @@ class RateConstrainedSGDA:
             return cls(descent, **dual)
 
         if "histogram_noise" in own and "noise_multiplier" in overrides:
-            return make(1.0)
+            return checked_gradients(make(1.0), problem, num_records)
         noise = calibrate_noise(
             lambda z: make(z)._event(),
             budget,
             relation=relation,
             failure_probability=sampler.failure_probability(),
         )
-        return make(noise)
+        return checked_gradients(make(noise), problem, num_records)
 
     @property
     def sampler(self) -> Sampler:

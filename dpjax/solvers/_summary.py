@@ -28,7 +28,7 @@ def register_solver(cls: _Class) -> _Class:
     Returns:
       The class.
     """
-    cls.__repr__ = summary  # type: ignore[method-assign]
+    cls.__repr__ = summary  # type: ignore[assignment]
     return register_dataclass(cls)
 
 
