@@ -2,7 +2,6 @@
 
 import dataclasses
 import math
-import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -11,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from dpjax.core import check_choice, check_int, solve
-from dpjax.privacy import Budget, NoiseWarning, check_budget
+from dpjax.privacy import Budget, check_budget
 from dpjax.problems import QueryRelease
 from dpjax.queries import Hierarchy, Marginals
 from dpjax.queries._workload import check_records, is_workload
@@ -22,6 +21,7 @@ from dpjax.solvers._mirror_descent_release import MirrorDescentRelease
 from dpjax.solvers._mwem import MWEM
 from dpjax.solvers._released import Release
 from dpjax.solvers._saddle_release import SaddleRelease
+from dpjax.solvers._swamped import candidates
 
 _METHODS: dict[str, Callable[..., Any]] = {
     "gaussian_fit": GaussianFit.for_budget,
@@ -110,8 +110,7 @@ def release(
         if options:
             raise ValueError(f"options need a method other than 'auto', got {sorted(options)}")
         if private is budget:
-            with warnings.catch_warnings():  # of what may not be chosen
-                warnings.simplefilter("ignore", NoiseWarning)
+            with candidates():
                 method, options, reason = _choose(problem, num_records, budget)
         else:
             method, reason = "histogram", "exact"

@@ -1,6 +1,9 @@
 """Warnings, from public numbers, of runs whose noise swamps any signal; solvers pass through."""
 
+import contextlib
+import contextvars
 import math
+from collections.abc import Iterator
 from typing import Any, TypeVar
 
 import numpy as np
@@ -12,7 +15,18 @@ from dpjax.solvers._sampled_event import participation_rate
 
 _Solver = TypeVar("_Solver")
 _MOST_NOISE = 4.0
+_comparing = contextvars.ContextVar("_comparing", default=False)
 _REMEDY = "ask for a larger epsilon, or use more records"
+
+
+@contextlib.contextmanager
+def candidates() -> Iterator[None]:
+    """Within it nothing is warned of: solvers are compared, and may not be chosen."""
+    token = _comparing.set(True)
+    try:
+        yield
+    finally:
+        _comparing.reset(token)
 
 
 def checked_gradients(solver: _Solver, problem: Any, num_records: int) -> _Solver:
@@ -87,7 +101,7 @@ def checked_answers(solver: _Solver, noise: Any, problem: Any) -> _Solver:
     # from 0.7 on no method was closer to the truth than the uniform distribution: marginals of two
     # attributes, 100 and 1000 records, epsilon 0.01 to 1
     least, largest = float(np.min(noise)), problem.sensitivity("replace_one").value_range
-    if least >= largest:
+    if least >= largest and not _comparing.get():
         warn_of_noise(
             f"the noise in each answer is at least {least:.2g}, and answers range over "
             f"{largest:.2g}, so that hardly anything can be learned: {_REMEDY}"
