@@ -242,6 +242,9 @@ class UnknownGuarantee:
     def __hash__(self) -> int:
         return hash(UnknownGuarantee)
 
+    def __repr__(self) -> str:
+        return f"UnknownGuarantee: {self._why}"
+
     def epsilon(self, delta: float) -> float:
         """Raises RuntimeError at any `delta`: see the message."""
         raise RuntimeError(self._why)

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import jax
+import numpy as np
 import optax
 from dp_accounting import NeighboringRelation
 from dp_accounting.dp_event import DpEvent
@@ -157,3 +158,16 @@ class Solution(NamedTuple):
     info: Any
     state: Any
     sensitive: Any = None
+
+    def __repr__(self) -> str:
+        """Guarantee, and shapes of what was released; no values, and nothing that is secret."""
+        lines = [f"params {_shapes(self.params)}", f"info {_shapes(self.info)}"]
+        lines += [] if self.sensitive is None else ["sensitive: raw values, not private"]
+        return "\n  ".join(["Solution", *lines, *repr(self.guarantee).splitlines()])
+
+
+def _shapes(tree: PyTree) -> str:
+    """Names and shapes of the leaves of a tree, or of the first ones."""
+    leaves = jax.tree_util.tree_leaves_with_path(tree)
+    named = [f"{jax.tree_util.keystr(path)} {list(np.shape(leaf))}" for path, leaf in leaves[:6]]
+    return ", ".join(named + [f"... {len(leaves)} leaves in all"] * (len(leaves) > 6)).lstrip()

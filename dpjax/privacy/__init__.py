@@ -29,6 +29,7 @@ from dpjax.privacy._ledger import Ledger as Ledger
 from dpjax.privacy._ledger_state import LedgerEntry as LedgerEntry
 from dpjax.privacy._multipliers import effective_noise_multiplier as effective_noise_multiplier
 from dpjax.privacy._multipliers import split_noise_multiplier as split_noise_multiplier
+from dpjax.privacy._noise_warning import NoiseWarning as NoiseWarning
 from dpjax.privacy._pure import PureZCDpEvent as PureZCDpEvent
 from dpjax.privacy._relations import RelationLike as RelationLike
 from dpjax.privacy._relations import resolve_relation as resolve_relation

@@ -16,8 +16,13 @@ class DeltaWarning(UserWarning):
 
 
 def warn_of_delta(message: str) -> None:
+    """Warns by a `DeltaWarning`."""
+    warn_outside(message, DeltaWarning)
+
+
+def warn_outside(message: str, category: type[Warning]) -> None:
     """Warns at the line outside of this package that led here: once a line, as Python does."""
     level, frame = 1, sys._getframe()
     while frame.f_back is not None and frame.f_code.co_filename.startswith(_PACKAGE):
         level, frame = level + 1, frame.f_back
-    warnings.warn(message, DeltaWarning, stacklevel=level)
+    warnings.warn(message, category, stacklevel=level)

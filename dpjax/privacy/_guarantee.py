@@ -11,9 +11,11 @@ from dpjax.core._checks import check_delta, check_nonnegative
 from dpjax.privacy._accountant import EventId, check_supported, compose
 from dpjax.privacy._delta_warning import warn_of_delta
 from dpjax.privacy._pure import pure_epsilon
-from dpjax.privacy._relations import RelationLike, resolve_relation
+from dpjax.privacy._relations import RelationLike, relation_name, resolve_relation
+from dpjax.privacy._summary import epsilon_summary, event_summary
 
 _MAX_ITERATIONS = 200
+_SHOWN_DELTAS = (1e-5, 1e-6)
 
 
 @jax.tree_util.register_static
@@ -78,6 +80,18 @@ class Guarantee:
 
     def __hash__(self) -> int:
         return hash((self._id, self.failure_probability))
+
+    def __repr__(self) -> str:
+        """Relation, epsilon at two common deltas and event, in three lines; never raises."""
+        failure = f", failure_probability={self.failure_probability:.3g}"
+        head = f"Guarantee(relation={relation_name(self.relation)!r}"
+        return "\n  ".join(
+            (
+                f"{head}{failure if self.failure_probability else ''})",
+                epsilon_line(self),
+                f"event {event_summary(self.event)}",
+            )
+        )
 
     def epsilon(self, delta: float) -> float:
         """The least epsilon >= 0 with delta(epsilon) <= delta, or infinity.
@@ -152,6 +166,12 @@ def quiet_epsilon(guarantee: Guarantee, delta: float) -> float:
             )
         return pure
     return _total_epsilon(guarantee._id, float(guarantee.failure_probability), float(delta))
+
+
+def epsilon_line(guarantee: Guarantee, *deltas: float) -> str:
+    """Epsilon at these deltas, or at two common ones, for reprs: rounded up, and total."""
+    at = functools.partial(quiet_epsilon, guarantee)
+    return epsilon_summary(at, guarantee.event, deltas or _SHOWN_DELTAS)
 
 
 def _failure(guarantee: Guarantee, epsilon: float) -> float:

@@ -21,7 +21,13 @@ from dpjax.problems import (
     equality_of_odds,
     false_negative_rate,
 )
-from dpjax.sklearn._public import checked_rows, default_delta, public_codes, public_size
+from dpjax.sklearn._public import (
+    ShowsPrivacy,
+    checked_rows,
+    default_delta,
+    public_codes,
+    public_size,
+)
 from dpjax.sklearn._seeds import key_for
 from dpjax.solvers import RateConstrainedSGDA
 
@@ -29,7 +35,7 @@ _OF_GROUPS = {"demographic_parity": demographic_parity, "equality_of_odds": equa
 CONSTRAINTS = (*_OF_GROUPS, "false_negative_rate", None)
 
 
-class FairLogisticRegression(ClassifierMixin, BaseEstimator):
+class FairLogisticRegression(ShowsPrivacy, ClassifierMixin, BaseEstimator):
     r"""Logistic regression with a bound on disparity, private in all of a record.
 
     $$ \min_{W, b} \frac1n \sum_i \ell(x_i W + b, y_i) \quad\text{s.t.}\quad
@@ -65,7 +71,9 @@ class FairLogisticRegression(ClassifierMixin, BaseEstimator):
         in predictions; None: no row is (*public*). For the model's sake, not the guarantee's:
         features should be of the size of 1, by public constants.
       relation: `"replace_one"`, or `"add_or_remove_one"`, under which the same noise has a smaller
-        epsilon and `num_records` is required (*public*).
+        epsilon and `num_records` is required (*public*). `RateConstrainedSGDA` itself defaults to
+        the latter; not so here, since `fit(X, y)` gives no number of records that is public under
+        it. The repr shows which holds.
       num_records: *Public* bound on the number of records, and the nominal size; None: the number
         of rows, which is public under replace-one only.
       steps: Number of steps; None: 1000.

@@ -13,12 +13,12 @@ from sklearn.utils.validation import check_is_fitted
 from dpjax.core import check_int
 from dpjax.privacy import Budget
 from dpjax.queries import Domain, Marginals
-from dpjax.sklearn._public import default_delta, public_size
+from dpjax.sklearn._public import ShowsPrivacy, default_delta, public_size
 from dpjax.sklearn._seeds import key_for
 from dpjax.solvers import release
 
 
-class PrivateSynthesizer(BaseEstimator):
+class PrivateSynthesizer(ShowsPrivacy, BaseEstimator):
     r"""Learns a table's distribution from private answers to a workload, and samples from it.
 
     `dpjax.release` with the interface of scikit-learn's density estimators.
@@ -43,7 +43,8 @@ class PrivateSynthesizer(BaseEstimator):
         names; or a workload over the domain (*public*).
       method: As of `dpjax.release`.
       method_options: Other arguments of the method's `for_budget`, by name; none with `"auto"`.
-      relation: `"replace_one"`, or `"add_or_remove_one"` with `num_records` (*public*).
+      relation: `"replace_one"`, the default of `dpjax.release` too, or `"add_or_remove_one"` with
+        `num_records` (*public*). The repr shows which holds.
       num_records: *Public* number, near that of the rows, by which counts are divided; None: that
         of the rows, which is public under replace-one only.
       random_state: As of `FairLogisticRegression` (*secret*).

@@ -8,8 +8,27 @@ from jax.typing import ArrayLike
 from sklearn.utils.validation import validate_data
 
 from dpjax.core import check_choice, check_int
+from dpjax.privacy._guarantee import epsilon_line
 
 RELATIONS = ("replace_one", "add_or_remove_one")
+
+
+class ShowsPrivacy:
+    """The relation in every repr, and what a fit has cost, on a second line."""
+
+    def __repr__(self, N_CHAR_MAX: int = 700) -> str:
+        """Parameters that are not the default, and the relation."""
+        estimator: Any = self
+        shown = super().__repr__(N_CHAR_MAX)  # type: ignore[call-arg]
+        name, _, rest = shown.partition("(")
+        if "relation=" not in rest:
+            relation = f"relation={estimator.relation!r}"
+            shown = f"{name}({relation}{'' if rest == ')' else ', '}{rest}"
+        if hasattr(self, "guarantee_"):
+            fitted: Any = estimator.guarantee_
+            line = epsilon_line(fitted, estimator.delta_)
+            shown += f"\n  fitted: {line}, relation={fitted.relation.name.lower()!r}"
+        return shown
 
 
 class PrivacyWarning(UserWarning):

@@ -12,12 +12,12 @@ from dpjax.core import (
     check_int,
     check_key,
     check_unstacked,
-    register_dataclass,
     static_field,
 )
 from dpjax.geometry import log_normalize, sample_vertices
 from dpjax.privacy import Budget, Guarantee, check_budget
 from dpjax.solvers._anytime_plan import output_draws, plan_anytime, refreshes_left, taper_tail
+from dpjax.solvers._summary import register_solver
 from dpjax.solvers._vertex_constants import check_one_block, constants_of
 from dpjax.solvers._vertex_plan import VertexPlan
 from dpjax.solvers._vertex_solver import VertexSolver
@@ -57,7 +57,7 @@ class AnytimeState(NamedTuple):
     key: jax.Array
 
 
-@register_dataclass
+@register_solver
 @dataclasses.dataclass(frozen=True)
 class AnytimeMirrorDescent(VertexSolver):
     r"""Mirror descent with gradients at vertices drawn from the *average* of its iterates.

@@ -10,7 +10,6 @@ from dpjax.core import (
     check_int,
     check_positive,
     check_unstacked,
-    register_dataclass,
     static_field,
 )
 from dpjax.privacy import Budget, Guarantee, calibrate_noise, check_budget
@@ -18,12 +17,14 @@ from dpjax.sampling import DisjointPartition, IndependentPartition
 from dpjax.solvers._check_sampler import check_sampler
 from dpjax.solvers._dpsgd import DPSGD, DPSGDState, with_defaults
 from dpjax.solvers._online_to_batch_checks import check_participation
+from dpjax.solvers._summary import register_solver
+from dpjax.solvers._swamped import checked_gradients
 from dpjax.transforms import BinaryTree, BufferedToeplitz, NoiseStrategy, correlated_noise
 
 _STRATEGIES = ("buffered", "tree", "variance_reduced_tree")
 
 
-@register_dataclass
+@register_solver
 @dataclass(frozen=True)
 class DPFTRL(DPSGD):
     r"""Clipped gradients of one pass, with noise that is correlated over the steps.
@@ -128,7 +129,7 @@ class DPFTRL(DPSGD):
             )
         overrides["strategy"] = strategy
         fields = with_defaults(cls, overrides, sampler, num_records, problem)
-        return cls(sampler, relation=relation, **fields)
+        return checked_gradients(cls(sampler, relation=relation, **fields), problem, num_records)
 
     def make_noise(self) -> Transform:
         """What is added to the sum of clipped gradients."""

@@ -21,12 +21,13 @@ from dpjax.core import (
     check_nonnegative,
     check_positive,
     check_unstacked,
-    register_dataclass,
 )
 from dpjax.privacy import Budget, Guarantee, calibrate_noise, joint_release
 from dpjax.sampling import PoissonSampler
 from dpjax.solvers._averaging import AVERAGES, init_average, read_average, update_average
 from dpjax.solvers._check_sampler import check_sampler, sampled_relation
+from dpjax.solvers._summary import register_solver
+from dpjax.solvers._swamped import checked_gradients
 from dpjax.transforms import (
     add_gaussian,
     clip_by_norm,
@@ -68,7 +69,7 @@ class DPSGDInfo(NamedTuple):
     gradient_norm: jax.Array
 
 
-@register_dataclass
+@register_solver
 @dataclass(frozen=True)
 class DPSGD:
     r"""Clipped, noised, averaged stochastic gradient descent.
@@ -183,11 +184,8 @@ class DPSGD:
                 relation=relation,
                 failure_probability=sampler.failure_probability(),
             )
-        return cls(
-            sampler,
-            relation=relation,
-            **with_defaults(cls, overrides, sampler, num_records, problem),
-        )
+        fields = with_defaults(cls, overrides, sampler, num_records, problem)
+        return checked_gradients(cls(sampler, relation=relation, **fields), problem, num_records)
 
     def init(self, problem: Any, *, key: jax.Array) -> DPSGDState:
         """The state before the first step; the key (*secret*) is for the noise."""

@@ -19,11 +19,12 @@ from dpjax.core import (
     check_positive,
     check_unstacked,
     many_devices,
-    register_dataclass,
     static_field,
 )
 from dpjax.privacy import Budget, Guarantee, PureZCDpEvent, check_budget, zcdp_budget
 from dpjax.sampling import FullBatch
+from dpjax.solvers._summary import register_solver
+from dpjax.solvers._swamped import checked_draws
 from dpjax.solvers._vertex_constants import check_one_block, constants_of
 from dpjax.solvers._vertex_solver import VertexInfo
 from dpjax.solvers._vertex_steps import (
@@ -73,7 +74,7 @@ class FrankWolfePlan(NamedTuple):
     bound: float
 
 
-@register_dataclass
+@register_solver
 @dataclasses.dataclass(frozen=True)
 class FrankWolfe:
     r"""Frank-Wolfe on all records, towards a vertex drawn from the softmax of the scores.
@@ -260,7 +261,8 @@ class FrankWolfe:
             "num_records": num_records,
             "relation": check_budget(budget).relation_or("add_or_remove_one").name.lower(),
         }
-        return cls(FullBatch(plan.steps), **(fields | overrides))
+        solver = cls(FullBatch(plan.steps), **(fields | overrides))
+        return checked_draws(solver, [solver.sharpness * solver.grad_range])
 
     def init(self, problem: Any, *, key: jax.Array) -> FrankWolfeState:
         """The state before the first step; the key (*secret*) is for the draws."""

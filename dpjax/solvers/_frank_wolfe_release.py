@@ -13,7 +13,6 @@ from dpjax.core import (
     check_fields,
     check_int,
     check_unstacked,
-    register_dataclass,
     static_field,
 )
 from dpjax.privacy import Budget, Guarantee, check_budget
@@ -31,6 +30,8 @@ from dpjax.solvers._query_state import (
     loudest_query,
 )
 from dpjax.solvers._selection_release import SelectionRelease, check_selection, needed_range
+from dpjax.solvers._summary import register_solver
+from dpjax.solvers._swamped import checked_answers, drawn_noise
 
 _VERTICES = ("queries", "marginals")
 _SCHEDULES = ("constant", "sqrt")
@@ -39,7 +40,7 @@ _NOISES = ("gumbel", "laplace")
 _CHOSEN = 2**31 - 1  # folded into the key for which step is put out; no step is that late
 
 
-@register_dataclass
+@register_solver
 @dataclasses.dataclass(frozen=True)
 class FrankWolfeRelease(SelectionRelease):
     r"""Frank-Wolfe on the entropy-regularised dual, towards vertices drawn privately.
@@ -185,7 +186,8 @@ class FrankWolfeRelease(SelectionRelease):
             "vertices": vertices,
             "relation": relation,
         }
-        return cls(FullBatch(count), **(fields | overrides))
+        solver = cls(FullBatch(count), **(fields | overrides))
+        return checked_answers(solver, drawn_noise(solver.noise_scale, problem, count), problem)
 
     @property
     def averaged(self) -> bool:  # type: ignore[override]

@@ -18,7 +18,6 @@ from dpjax.core import (
     check_nonnegative,
     check_positive,
     check_unstacked,
-    register_dataclass,
     static_field,
 )
 from dpjax.privacy import Budget, Guarantee, check_budget
@@ -30,6 +29,8 @@ from dpjax.solvers._log_linear import fit_log_linear
 from dpjax.solvers._query_budget import gaussian_event, gaussian_stddev
 from dpjax.solvers._query_state import ReleasedDistribution, counts
 from dpjax.solvers._selection_release import RELATIONS
+from dpjax.solvers._summary import register_solver
+from dpjax.solvers._swamped import checked_answers
 
 _FLOOR = 1e-6  # of noise that the fit assumes, in units of an answer, where there is none
 
@@ -46,7 +47,7 @@ class GaussianFitState(NamedTuple):
     key: jax.Array
 
 
-@register_dataclass
+@register_solver
 @dataclasses.dataclass(frozen=True)
 class GaussianFit:
     r"""Gaussian noise on all answers at once, then the most probable log-linear distribution.
@@ -153,7 +154,8 @@ class GaussianFit:
             "relation": relation,
         }
         _check_sums(measured, num_records)
-        return cls(FullBatch(1), **(fields | overrides))
+        solver = cls(FullBatch(1), **(fields | overrides))
+        return checked_answers(solver, solver.stddev, problem)
 
     def init(self, problem: Any, *, key: jax.Array) -> GaussianFitState:
         """The state before the step; the key (*secret*) is for the noise."""

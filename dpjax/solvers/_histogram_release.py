@@ -16,7 +16,6 @@ from dpjax.core import (
     check_nonnegative,
     check_positive,
     check_unstacked,
-    register_dataclass,
     static_field,
 )
 from dpjax.privacy import Budget, Guarantee, check_budget
@@ -25,6 +24,8 @@ from dpjax.sampling import FullBatch
 from dpjax.solvers._query_budget import gaussian_event, gaussian_stddev, histogram_change
 from dpjax.solvers._query_state import ReleasedDistribution, counts, log_of
 from dpjax.solvers._selection_release import RELATIONS
+from dpjax.solvers._summary import register_solver
+from dpjax.solvers._swamped import checked_answers
 
 _PROJECTIONS = ("simplex", "none")
 
@@ -41,7 +42,7 @@ class HistogramState(NamedTuple):
     key: jax.Array
 
 
-@register_dataclass
+@register_solver
 @dataclasses.dataclass(frozen=True)
 class HistogramRelease:
     r"""Gaussian noise on the share of every cell, and the nearest distribution.
@@ -93,7 +94,7 @@ class HistogramRelease:
         """The solver whose noise just meets the budget.
 
         Args:
-          problem: `QueryRelease`; not used beyond its type.
+          problem: `QueryRelease`.
           num_records: *Public* number of records (or near it, under add-or-remove-one).
           budget: epsilon, delta and relation to meet; the relation defaults to replace-one.
           **overrides: `projection`, or `stddev` at the caller's own risk of the budget.
@@ -113,13 +114,13 @@ class HistogramRelease:
           >>> solver.guarantee().epsilon(1e-6) <= 1.0
           True
         """
-        del problem
         check_fields(cls, overrides)
         check_int("num_records", num_records, minimum=1)
         relation = check_budget(budget, num_records).relation_or("replace_one").name.lower()
         stddev = gaussian_stddev(histogram_change(relation) / num_records, budget)
         fields = {"stddev": stddev, "num_records": num_records, "relation": relation}
-        return cls(FullBatch(1), **(fields | overrides))
+        solver = cls(FullBatch(1), **(fields | overrides))
+        return checked_answers(solver, solver.stddev, problem)
 
     def init(self, problem: Any, *, key: jax.Array) -> HistogramState:
         """The state before the step; the key (*secret*) is for the noise."""

@@ -15,7 +15,6 @@ from dpjax.core import (
     check_int,
     check_positive,
     check_unstacked,
-    register_dataclass,
     static_field,
 )
 from dpjax.privacy import Budget, Guarantee, check_budget
@@ -31,12 +30,14 @@ from dpjax.solvers._query_budget import (
 )
 from dpjax.solvers._query_state import SelectionState, counts
 from dpjax.solvers._selection_release import SelectionRelease, check_selection
+from dpjax.solvers._summary import register_solver
+from dpjax.solvers._swamped import checked_answers, drawn_noise
 
 _NOISES = ("gumbel", "histogram-once", "per-step")
 _ONCE = 2**31 - 1  # folded into the key for the noise drawn before the first step
 
 
-@register_dataclass
+@register_solver
 @dataclasses.dataclass(frozen=True)
 class MirrorDescentRelease(SelectionRelease):
     r"""Accelerated mirror descent on $\max_j |\langle q_j, P_n - D \rangle| + \alpha H(D)$.
@@ -179,7 +180,11 @@ class MirrorDescentRelease(SelectionRelease):
             "noise": noise,
             "relation": relation,
         }
-        return cls(FullBatch(steps), **(fields | overrides))
+        solver = cls(FullBatch(steps), **(fields | overrides))
+        if solver.noise == "gumbel":
+            return checked_answers(solver, drawn_noise(solver.noise_scale, problem, steps), problem)
+        draws = steps if solver.noise == "per-step" else 1
+        return checked_answers(solver, solver.noise_scale / math.sqrt(draws), problem)
 
     def init(self, problem: Any, *, key: jax.Array) -> SelectionState:
         """The state before the first step: uniform. The key (*secret*) is for the draws."""

@@ -13,7 +13,6 @@ from dpjax.core import (
     check_int,
     check_key,
     check_unstacked,
-    register_dataclass,
     static_field,
 )
 from dpjax.privacy import Budget, Guarantee, check_budget
@@ -23,6 +22,7 @@ from dpjax.solvers._multilevel_plan import (
     draws_left,
     plan_multilevel,
 )
+from dpjax.solvers._summary import register_solver
 from dpjax.solvers._vertex_constants import constants_of
 from dpjax.solvers._vertex_solver import VertexSolver
 from dpjax.solvers._vertex_steps import (
@@ -58,7 +58,7 @@ class MultilevelState(NamedTuple):
     key: jax.Array
 
 
-@register_dataclass
+@register_solver
 @dataclasses.dataclass(frozen=True)
 class MultilevelSaddle(VertexSolver):
     r"""Mirror descent-ascent whose gradients are multilevel estimates at vertices drawn.

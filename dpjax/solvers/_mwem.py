@@ -15,7 +15,6 @@ from dpjax.core import (
     check_key,
     check_scalar,
     check_unstacked,
-    register_dataclass,
     static_field,
 )
 from dpjax.privacy import Budget, Guarantee, bounded_range_eta, check_budget
@@ -28,6 +27,8 @@ from dpjax.solvers._query_budget import (
 )
 from dpjax.solvers._query_state import ReleasedDistribution, distribution, log_of, select_query
 from dpjax.solvers._selection_release import check_selection
+from dpjax.solvers._summary import register_solver
+from dpjax.solvers._swamped import checked_answers
 
 
 class MWEMState(NamedTuple):
@@ -66,7 +67,7 @@ class MWEMInfo(NamedTuple):
     measured: jax.Array
 
 
-@register_dataclass
+@register_solver
 @dataclasses.dataclass(frozen=True)
 class MWEM:
     r"""Select the worst query, measure it, and move a distribution towards all measurements.
@@ -173,7 +174,8 @@ class MWEM:
             "answer_range": sensitivity.linf,
             "relation": relation,
         }
-        return cls(FullBatch(steps), **(fields | overrides))
+        solver = cls(FullBatch(steps), **(fields | overrides))
+        return checked_answers(solver, solver.stddev, problem)
 
     def init(self, problem: Any, *, key: jax.Array) -> MWEMState:
         """The state before the first step: uniform. The key (*secret*) is for the draws."""

@@ -17,7 +17,6 @@ from dpjax.core import (
     check_nonnegative,
     check_positive,
     check_unstacked,
-    register_dataclass,
     static_field,
     wide,
 )
@@ -34,6 +33,8 @@ from dpjax.solvers._online_learners import Learner, check_learner, make_learner
 from dpjax.solvers._online_to_batch_checks import check_fit
 from dpjax.solvers._online_to_batch_plan import plan_fields
 from dpjax.solvers._online_to_batch_weights import Weights, weights_at
+from dpjax.solvers._summary import register_solver
+from dpjax.solvers._swamped import checked_gradients
 from dpjax.transforms import (
     NoiseStrategy,
     SplitNoise,
@@ -87,7 +88,7 @@ class OnlineToBatchInfo(NamedTuple):
     sensitivity: jax.Array
 
 
-@register_dataclass
+@register_solver
 @dataclass(frozen=True)
 class OnlineToBatch:
     r"""An online learner, fed with private gradients at the weighted averages of its points.
@@ -242,9 +243,8 @@ class OnlineToBatch:
           >>> solver.guarantee().epsilon(1e-5) <= 1.0
           True
         """
-        return cls(
-            **plan_fields(cls, problem, num_records, budget, learner, single_pass, overrides)
-        )
+        fields = plan_fields(cls, problem, num_records, budget, learner, single_pass, overrides)
+        return checked_gradients(cls(**fields), problem, num_records)
 
     def init(self, problem: Any, *, key: jax.Array) -> OnlineToBatchState:
         """The state before the first step; the key (*secret*) is for the noise."""

@@ -18,7 +18,6 @@ from dpjax.core import (
     check_nonnegative,
     check_positive,
     check_unstacked,
-    register_dataclass,
     static_field,
     wide,
 )
@@ -33,6 +32,7 @@ from dpjax.solvers._smoothed_oracle import (
     Part,
     make_oracle,
 )
+from dpjax.solvers._summary import register_solver
 from dpjax.transforms import (
     ClippedDisplacementState,
     NoiseStrategy,
@@ -86,7 +86,7 @@ class OnlineToNonconvexInfo(NamedTuple):
     displacement: jax.Array
 
 
-@register_dataclass
+@register_solver
 @dataclass(frozen=True)
 class OnlineToNonconvex:
     r"""Finds a Goldstein stationary point of any Lipschitz loss, from gradients or from values.

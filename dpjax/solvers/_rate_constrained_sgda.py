@@ -17,7 +17,6 @@ from dpjax.core import (
     check_nonnegative,
     check_positive,
     check_unstacked,
-    register_dataclass,
 )
 from dpjax.privacy import Budget, Guarantee, calibrate_noise, joint_release
 from dpjax.solvers._check_sampler import sampled_relation
@@ -40,6 +39,8 @@ from dpjax.solvers._dual import (
     running_mean,
     split_noise,
 )
+from dpjax.solvers._summary import register_solver
+from dpjax.solvers._swamped import checked_gradients
 from dpjax.transforms import AddNoiseState, add_gaussian, add_laplace
 
 _MOST_COUNTED = 2**24  # from here on float32 skips whole numbers
@@ -77,7 +78,7 @@ class SGDAInfo(NamedTuple):
     constraint_values: jax.Array
 
 
-@register_dataclass
+@register_solver
 @dataclass(frozen=True)
 class RateConstrainedSGDA:
     r"""Descends in the parameters and ascends in one multiplier a constraint (RaCO-DP).
@@ -245,14 +246,14 @@ class RateConstrainedSGDA:
             return cls(descent, **dual)
 
         if "histogram_noise" in own and "noise_multiplier" in overrides:
-            return make(1.0)
+            return checked_gradients(make(1.0), problem, num_records)
         noise = calibrate_noise(
             lambda z: make(z)._event(),
             budget,
             relation=relation,
             failure_probability=sampler.failure_probability(),
         )
-        return make(noise)
+        return checked_gradients(make(noise), problem, num_records)
 
     @property
     def sampler(self) -> Sampler:

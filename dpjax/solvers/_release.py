@@ -21,6 +21,7 @@ from dpjax.solvers._mirror_descent_release import MirrorDescentRelease
 from dpjax.solvers._mwem import MWEM
 from dpjax.solvers._released import Release
 from dpjax.solvers._saddle_release import SaddleRelease
+from dpjax.solvers._swamped import candidates
 
 _METHODS: dict[str, Callable[..., Any]] = {
     "gaussian_fit": GaussianFit.for_budget,
@@ -109,7 +110,8 @@ def release(
         if options:
             raise ValueError(f"options need a method other than 'auto', got {sorted(options)}")
         if private is budget:
-            method, options, reason = _choose(problem, num_records, budget)
+            with candidates():
+                method, options, reason = _choose(problem, num_records, budget)
         else:
             method, reason = "histogram", "exact"
     solver = _METHODS[method](problem, num_records, private, **options)
@@ -124,6 +126,7 @@ def release(
         solution.guarantee,
         method,
         reason,
+        budget.delta,
     )
 
 

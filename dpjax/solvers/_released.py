@@ -8,8 +8,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 
-from dpjax.core import check_int, check_key, register_dataclass
+from dpjax.core import check_int, check_key, register_dataclass, static_field
 from dpjax.geometry import sample_vertices
+from dpjax.privacy._guarantee import epsilon_line
 
 
 @register_dataclass
@@ -27,6 +28,7 @@ class Release:
       guarantee: `guarantee.epsilon(delta)`.
       method: Which method was used.
       reason: Why.
+      delta: That of the budget, where there was one: the repr shows epsilon there.
     """
 
     answers: jax.Array
@@ -36,15 +38,18 @@ class Release:
     guarantee: Any = dataclasses.field(metadata={"static": True})
     method: str = dataclasses.field(metadata={"static": True})
     reason: str = dataclasses.field(metadata={"static": True})
+    delta: float | None = static_field(default=None)
 
     def __repr__(self) -> str:
-        """Method, sizes and guarantee; arrays are of any length."""
+        """Method, sizes, relation and epsilon in two lines; arrays are of any length."""
         sizes = [
             f"{name}={list(np.shape(getattr(self, name)))}" for name in ("answers", "log_probs")
         ]
+        deltas = () if self.delta is None else (self.delta,)
         return (
             f"Release(method={self.method!r}, workload={type(self.workload).__name__}, "
-            f"{', '.join(sizes)}, guarantee={self.guarantee!r})"
+            f"{', '.join(sizes)})\n  {epsilon_line(self.guarantee, *deltas)}, "
+            f"relation={self.guarantee.relation.name.lower()!r}"
         )
 
     def sample(self, key: jax.Array, n: int, *, systematic: bool = False) -> jax.Array:

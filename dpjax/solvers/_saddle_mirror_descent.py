@@ -14,10 +14,11 @@ from dpjax.core import (
     check_int,
     check_key,
     check_unstacked,
-    register_dataclass,
     static_field,
 )
 from dpjax.privacy import Budget, Guarantee, check_budget
+from dpjax.solvers._summary import register_solver
+from dpjax.solvers._swamped import checked_draws
 from dpjax.solvers._vertex_constants import constants_of
 from dpjax.solvers._vertex_plan import VertexPlan, plan_mirror_descent
 from dpjax.solvers._vertex_solver import VertexSolver
@@ -56,7 +57,7 @@ class MirrorState(NamedTuple):
     key: jax.Array
 
 
-@register_dataclass
+@register_solver
 @dataclasses.dataclass(frozen=True)
 class SaddleMirrorDescent(VertexSolver):
     r"""Mirror descent-ascent in which vertices drawn from the iterates are all that is released.
@@ -228,7 +229,9 @@ class SaddleMirrorDescent(VertexSolver):
             "relation": check_budget(budget).relation_or("replace_one").name.lower(),
         }
         sampler = single_pass_sampler(num_records, plan.steps, budget, order)
-        return cls(sampler, **(fields | overrides))
+        solver = cls(sampler, **(fields | overrides))
+        sizes = zip(solver.step_size, solver.grad_range, strict=True)
+        return checked_draws(solver, [plan.steps * tau * omega for tau, omega in sizes])
 
     def init(self, problem: Any, *, key: jax.Array) -> MirrorState:
         """The state before the first step; the key (*secret*) is for the draws."""

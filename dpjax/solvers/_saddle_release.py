@@ -13,7 +13,6 @@ from dpjax.core import (
     check_finite,
     check_int,
     check_unstacked,
-    register_dataclass,
     static_field,
 )
 from dpjax.privacy import Budget, Guarantee, PureZCDpEvent, bounded_range_rho, check_budget
@@ -22,11 +21,13 @@ from dpjax.solvers._published import log_inverse_delta
 from dpjax.solvers._query_budget import drawn_rho
 from dpjax.solvers._query_state import SelectionState
 from dpjax.solvers._selection_release import SelectionRelease, check_selection
+from dpjax.solvers._summary import register_solver
+from dpjax.solvers._swamped import checked_answers, drawn_noise
 
 _STEPS, _STEP = 300, 2.0  # see for_budget
 
 
-@register_dataclass
+@register_solver
 @dataclasses.dataclass(frozen=True)
 class SaddleRelease(SelectionRelease):
     r"""Mirror descent-ascent on $\min_x \max_y \sum_j y_j \langle q_j, P_n - x \rangle$.
@@ -148,7 +149,9 @@ class SaddleRelease(SelectionRelease):
             "score_range": score_range,
             "relation": relation,
         }
-        return cls(FullBatch(count - 1), **(fields | overrides))
+        solver = cls(FullBatch(count - 1), **(fields | overrides))
+        last = 1 / (solver.dual_step_size * count)  # noise in the scores of the last draw
+        return checked_answers(solver, drawn_noise(last, problem, count), problem)
 
     def reference(self, state: SelectionState) -> jax.Array:
         """The answers of the mean of the iterates before the present one."""

@@ -1,6 +1,8 @@
 """Scikit-learn's own checks of estimators."""
 
+import numpy as np
 import pytest
+from sklearn.base import clone
 from sklearn.utils import estimator_checks
 
 from dpjax.sklearn import FairLogisticRegression, PrivateSynthesizer
@@ -87,3 +89,17 @@ def test_checks_that_fit_no_table_pass_for_the_synthesizer(check):
 def test_tags_say_that_tables_of_categories_are_taken():
     tags = PrivateSynthesizer().__sklearn_tags__().input_tags
     assert (tags.two_d_array, tags.categorical, tags.string) == (False, True, True)
+
+
+def test_a_repr_shows_the_relation_and_once_fitted_epsilon():
+    assert repr(FairLogisticRegression()) == "FairLogisticRegression(relation='replace_one')"
+    model = PrivateSynthesizer({"a": 2, "b": 3}, workload="all_1way", relation="add_or_remove_one")
+    assert repr(model).count("relation='add_or_remove_one'") == 1
+    model.set_params(num_records=40, delta=1e-3, method="histogram")
+    model.fit(np.zeros((40, 2), np.int32))
+    shown = repr(model).splitlines()[-1]
+    assert shown.startswith("  fitted: epsilon ")
+    assert shown.endswith(" at delta 0.001, relation='add_or_remove_one'")
+    value = float(shown.split()[2])
+    assert model.epsilon_ <= value < 1.002 * model.epsilon_
+    assert "fitted" not in repr(clone(model))

@@ -1,0 +1,136 @@
+"""Reprs of solvers: privacy, steps, batch and noise in a few lines, and no arrays."""
+
+import dataclasses
+import textwrap
+from typing import Any, TypeVar
+
+import jax
+import numpy as np
+
+from dpjax.core import is_traced, register_dataclass
+from dpjax.privacy import resolve_relation
+from dpjax.privacy._guarantee import epsilon_line
+from dpjax.sampling import FullBatch
+
+_Class = TypeVar("_Class", bound=type)
+_WIDTH = 96
+_MOST_NUMBERS = 4
+_ELSEWHERE = {"sampler", "relation", "primal", "noise_multiplier", "clip_norm", "batch_size"}
+
+
+def register_solver(cls: _Class) -> _Class:
+    """Registers a dataclass as a pytree, with a repr of a few lines, `summary`.
+
+    Args:
+      cls: A solver with `guarantee`, `sampler` and `relation`, or a `primal` that has them.
+
+    Returns:
+      The class.
+    """
+    cls.__repr__ = summary  # type: ignore[assignment]
+    return register_dataclass(cls)
+
+
+def summary(solver: Any) -> str:
+    """What a solver promises and runs, from its *public* fields; for any values of them.
+
+    The noise is that in a coordinate of the mean gradient of a batch, over the clip norm. Of
+    stacked or traced fields, whose guarantee is not one, their shapes are shown.
+
+    Args:
+      solver: Made by `register_solver`.
+
+    Returns:
+      At most eight lines.
+    """
+    descent = getattr(solver, "primal", solver)
+    head = f"{type(solver).__name__}(relation={_relation(descent)!r})"
+    lines = [head, _privacy(solver), _batches(descent), *_noise(descent), *_others(solver)]
+    return "\n  ".join(lines)
+
+
+def _relation(descent: Any) -> str:
+    return resolve_relation(descent.relation).name.lower()
+
+
+def _privacy(solver: Any) -> str:
+    if is_traced(solver):
+        return "epsilon not known: traced by a transformation"
+    try:
+        return epsilon_line(solver.guarantee())
+    except ValueError:  # as of stacked fields
+        return "epsilon not known of stacked fields: ask guarantee() of each run"
+    except Exception as error:  # a repr must not raise
+        return f"epsilon not known: {type(error).__name__}"
+
+
+def _batches(descent: Any) -> str:
+    sampler = descent.sampler
+    kind, steps = type(sampler).__name__, sampler.steps
+    records = getattr(sampler, "num_records", None)
+    if isinstance(sampler, FullBatch):
+        size = "batches of all records"
+    elif records is not None:
+        expected = _number(records * sampler.participation_rate(records))
+        size = f"expected batch {expected} of {records} records"
+    else:
+        size = f"batch {_number(getattr(sampler, 'batch_size', getattr(descent, 'batch_size', 0)))}"
+    return f"{steps} step{'s' * (steps != 1)}, {size} ({kind})"
+
+
+def _noise(descent: Any) -> list[str]:
+    """Of solvers that add it to sums of clipped gradients, or of differences of values."""
+    if not hasattr(descent, "clip_norm"):
+        return []
+    z, m = descent.noise_multiplier, descent.batch_size
+    line = f"noise {_number(z)} x clip norm {_number(descent.clip_norm)} in a sum"
+    if np.shape(z) != () or np.shape(m) != () or is_traced(z, m):
+        return [line]
+    strategy = getattr(descent, "strategy", getattr(descent, "noise", None))
+    first = 1.0 if strategy is None else strategy.prefix_stddev()[0]
+    which = "each" if strategy is None else "the first"
+    try:
+        share = _number(first * float(z) / float(m))
+    except TypeError:  # objects that stand for leaves
+        return [line]
+    return [f"{line}; {share} x clip norm in a coordinate of {which} mean of {_number(m)}"]
+
+
+def _others(solver: Any) -> list[str]:
+    """Fields that have no default, or another value."""
+    shown = []
+    for holder in (solver, getattr(solver, "primal", None)):
+        for field in dataclasses.fields(holder) if holder is not None else ():
+            value = getattr(holder, field.name)
+            if field.name not in _ELSEWHERE and not _same(value, field.default):
+                shown.append(f"{field.name}={_shown(value)}")
+    return textwrap.wrap(", ".join(shown), _WIDTH, break_long_words=False)
+
+
+def _same(value: Any, default: Any) -> bool:
+    plain = value if isinstance(value, tuple) else (value,)  # arrays compare by entry
+    return value is default or (
+        all(isinstance(each, int | float | str) for each in plain) and bool(value == default)
+    )
+
+
+def _shown(value: Any) -> str:
+    """A value in a few characters: arrays by shape, objects by class."""
+    if value is None or isinstance(value, str | bool):
+        return repr(value)
+    if type(value) is tuple and len(value) <= _MOST_NUMBERS:
+        return f"({', '.join(map(_shown, value))})"
+    if type(value) in (tuple, list):
+        return f"{type(value).__name__} of {len(value)}"
+    return _number(value)
+
+
+def _number(value: Any) -> str:
+    if is_traced(value):
+        return f"traced {list(np.shape(value))}"
+    if isinstance(value, jax.Array | np.ndarray) and np.shape(value):
+        return f"array {list(np.shape(value))}"
+    try:
+        return f"{float(value):.4g}"
+    except (TypeError, ValueError, RuntimeError):  # an object; an array that is gone
+        return getattr(value, "__name__", type(value).__name__)
