@@ -28,6 +28,7 @@ from dpjax.solvers._query_budget import (
 )
 from dpjax.solvers._query_state import ReleasedDistribution, distribution, log_of, select_query
 from dpjax.solvers._selection_release import check_selection
+from dpjax.transforms._noise import plus_gaussian
 
 
 class MWEMState(NamedTuple):
@@ -218,8 +219,7 @@ class MWEM:
         gaps = state.targets - workload.answers(distribution(workload, state.weights))
         index = select_query(select, gaps, 1 / jnp.asarray(self.noise_scale, float)).index
         dtype = state.measured.dtype
-        noise = jnp.asarray(self.stddev, dtype) * jax.random.normal(measure, (), dtype)
-        value = (state.answers[index] + noise).astype(dtype)
+        value = plus_gaussian(measure, state.answers[index], self.stddev).astype(dtype)
         chosen = state.chosen.at[state.count].set(index)
         measured = state.measured.at[state.count].set(value)
         there = chosen >= 0
