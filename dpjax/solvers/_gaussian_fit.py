@@ -31,6 +31,7 @@ from dpjax.solvers._query_state import ReleasedDistribution, counts
 from dpjax.solvers._selection_release import RELATIONS
 from dpjax.solvers._summary import register_solver
 from dpjax.solvers._swamped import checked_answers
+from dpjax.transforms._noise import plus_gaussian
 
 _FLOOR = 1e-6  # of noise that the fit assumes, in units of an answer, where there is none
 
@@ -175,8 +176,7 @@ class GaussianFit:
         dtype, (key, draw) = state.measured.dtype, jax.random.split(state.key)
         sums = self.measured.answers(counts(self.measured, batch, mask))
         answers = sums.astype(dtype) / self.num_records
-        noise = jax.random.normal(draw, answers.shape, dtype)
-        noisy = answers.astype(dtype) + self.stddevs().astype(dtype) * noise
+        noisy = plus_gaussian(draw, answers, self.stddevs())
         return GaussianFitState(noisy.astype(dtype), key), None
 
     def stddevs(self) -> jax.Array:

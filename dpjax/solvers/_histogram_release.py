@@ -26,6 +26,7 @@ from dpjax.solvers._query_state import ReleasedDistribution, counts, log_of
 from dpjax.solvers._selection_release import RELATIONS
 from dpjax.solvers._summary import register_solver
 from dpjax.solvers._swamped import checked_answers
+from dpjax.transforms._noise import plus_gaussian
 
 _PROJECTIONS = ("simplex", "none")
 
@@ -134,9 +135,8 @@ class HistogramRelease:
         """Draws the noisy histogram of all records."""
         dtype, (key, draw) = state.noisy.dtype, jax.random.split(state.key)
         shares = counts(problem.workload, batch, mask).astype(dtype) / self.num_records
-        noise = jax.random.normal(draw, shares.shape, dtype)
-        noisy = (shares + jnp.asarray(self.stddev, dtype) * noise).astype(dtype)
-        return HistogramState(noisy, key), None
+        noisy = plus_gaussian(draw, shares, self.stddev)
+        return HistogramState(noisy.astype(dtype), key), None
 
     def finalize(self, problem: Any, state: HistogramState) -> ReleasedDistribution:
         """The nearest distribution in the l2 norm, and the answers."""

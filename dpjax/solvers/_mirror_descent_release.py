@@ -32,6 +32,7 @@ from dpjax.solvers._query_state import SelectionState, counts
 from dpjax.solvers._selection_release import SelectionRelease, check_selection
 from dpjax.solvers._summary import register_solver
 from dpjax.solvers._swamped import checked_answers, drawn_noise
+from dpjax.transforms._noise import plus_gaussian
 
 _NOISES = ("gumbel", "histogram-once", "per-step")
 _ONCE = 2**31 - 1  # folded into the key for the noise drawn before the first step
@@ -213,8 +214,7 @@ class MirrorDescentRelease(SelectionRelease):
         return problem.workload.answers(self._noisy(state.targets, key)) - self.reference(state)
 
     def _noisy(self, shares: jax.Array, key: jax.Array) -> jax.Array:
-        noise = jax.random.normal(key, shares.shape, shares.dtype)
-        return shares + jnp.asarray(self.noise_scale, shares.dtype) * noise
+        return plus_gaussian(key, shares, self.noise_scale)
 
     def reference(self, state: SelectionState) -> jax.Array:
         """Answers between those of the average and those of the present distribution."""

@@ -29,6 +29,7 @@ from dpjax.solvers._query_state import ReleasedDistribution, distribution, log_o
 from dpjax.solvers._selection_release import check_selection
 from dpjax.solvers._summary import register_solver
 from dpjax.solvers._swamped import checked_answers
+from dpjax.transforms._noise import plus_gaussian
 
 
 class MWEMState(NamedTuple):
@@ -221,8 +222,7 @@ class MWEM:
         gaps = state.targets - workload.answers(distribution(workload, state.weights))
         index = select_query(select, gaps, 1 / jnp.asarray(self.noise_scale, float)).index
         dtype = state.measured.dtype
-        noise = jnp.asarray(self.stddev, dtype) * jax.random.normal(measure, (), dtype)
-        value = (state.answers[index] + noise).astype(dtype)
+        value = plus_gaussian(measure, state.answers[index], self.stddev).astype(dtype)
         chosen = state.chosen.at[state.count].set(index)
         measured = state.measured.at[state.count].set(value)
         there = chosen >= 0

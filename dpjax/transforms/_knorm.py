@@ -9,6 +9,7 @@ from dp_accounting import dp_event as dpe
 
 from dpjax.core import PyTree
 from dpjax.privacy import RelationLike, resolve_relation
+from dpjax.transforms._laplace import laplace
 from dpjax.transforms._strategy import standard_normal, wide_dtype
 
 
@@ -27,12 +28,17 @@ def knorm_noise(key: jax.Array, like: PyTree, norm: str) -> PyTree:
     if norm == "l2":
         shape = standard_normal(key, like)
         squares = sum(jnp.sum(jnp.square(leaf.astype(dtype))) for leaf in jax.tree.leaves(shape))
-        factor = jax.random.gamma(radius_key, float(size), (), dtype) / jnp.sqrt(squares)
+        factor = _gamma(radius_key, size, dtype) / jnp.sqrt(squares)
     else:
         drawn = [_uniform(jax.random.fold_in(key, i), leaf) for i, leaf in enumerate(leaves)]
         shape = jax.tree.unflatten(treedef, drawn)
-        factor = jax.random.gamma(radius_key, float(size + 1), (), dtype)
+        factor = _gamma(radius_key, size + 1, dtype)
     return jax.tree.map(lambda leaf: factor.astype(leaf.dtype) * leaf, shape)
+
+
+def _gamma(key: jax.Array, shape: int, dtype: Any) -> jax.Array:
+    """A sum of so many exponentials, whose tail goes further than that of `jax.random.gamma`."""
+    return jnp.sum(jnp.abs(laplace(key, (shape,), dtype)))
 
 
 def _uniform(key: jax.Array, leaf: Any) -> jax.Array:

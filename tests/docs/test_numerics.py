@@ -4,7 +4,6 @@ import runpy
 from pathlib import Path
 
 import jax
-import jax.extend.random
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -12,44 +11,21 @@ from scipy import stats
 
 from dpjax.geometry._blocks import stages
 from dpjax.transforms import discrete_gaussian_shortfall
+from dpjax.transforms._normal import normals_of_words
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "numerics.md").read_text(encoding="utf-8")
 
 
-def normals(words, dtype, bits):
-    """What `jax.random.normal` makes of these random words."""
-    words = jnp.asarray(words)
-    tape = jax.extend.random.define_prng_impl(
-        key_shape=words.shape,
-        seed=lambda _: jnp.zeros(words.shape, jnp.uint32),
-        split=lambda key, shape: jnp.zeros((*shape, *words.shape), jnp.uint32),
-        random_bits=lambda key, width, shape: _wide(key, bits),
-        fold_in=lambda key, data: key,
-        name="words",
-        tag="words",
-    )
-    return np.asarray(jax.random.normal(jax.random.wrap_key_data(words, impl=tape), (2,), dtype))
-
-
-def _wide(key, bits):
-    return key if bits == 32 else key.astype(jnp.uint64) * jnp.uint64(2**32 + 1)
-
-
-def test_ends_of_normal_noise():
-    low, high = normals(np.array([0, 2**32 - 1], np.uint32), jnp.float32, 32)
-    assert (low, high) == pytest.approx((-5.42, 5.22), abs=5e-3)
-    assert "5.42" in PAGE
-    assert "from -5.42 to 5.22" in PAGE
-    assert stats.norm.pdf(high) < 5e-7  # a coordinate's gap for a unit of shift
-    assert stats.norm.cdf(low) + stats.norm.sf(high) < 1.3e-7
-
-
-def test_ends_of_normal_noise_in_double_precision(x64):
-    low, high = normals(np.array([0, 2**32 - 1], np.uint32), jnp.float64, 64)
-    assert low < -8
-    assert high > 8
-    assert 1e3 * stats.norm.pdf(high) < 3e-12
+@pytest.mark.parametrize("double", [False, True])
+def test_end_of_normal_noise(double, request):
+    if double:
+        request.getfixturevalue("x64")
+    ends = np.array([[0x80000000, 0x7FFFFFFF], [0, 0xFFFFFFFF]], np.uint32)
+    low, high = normals_of_words(*ends, double)
+    assert (low, high) == pytest.approx((-9.08, 9.08), abs=5e-3)
+    assert "9.08" in PAGE
+    assert 2 * stats.norm.sf(high) == pytest.approx(1.1e-19, rel=0.02)
 
 
 def test_distance_of_the_discrete_gaussian():

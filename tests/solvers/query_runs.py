@@ -158,6 +158,15 @@ def dictated(solver, workload, index, signs, law):
         yield
 
 
+@contextlib.contextmanager
+def noising(plus):
+    """Gaussian noise of histograms and answers is `plus(key, values, stddev)` in its place."""
+    with contextlib.ExitStack() as stack:
+        for name in ("_gaussian_fit", "_histogram_release", "_mirror_descent_release", "_mwem"):
+            stack.enter_context(mock.patch(f"dpjax.solvers.{name}.plus_gaussian", plus))
+        yield
+
+
 @dataclasses.dataclass
 class Case:
     """A method on a tiny workload."""

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from query_runs import ADD, MARGINALS, REPLACE, UNUSUAL, case, drawing, records, vertices
+from query_runs import ADD, MARGINALS, REPLACE, UNUSUAL, case, drawing, noising, records, vertices
 from scipy import integrate, stats
 
 from dpjax.problems import QueryRelease
@@ -149,8 +149,8 @@ def shown(solver, problem, data, number):
     def gumbel(key, shape, *args, **kwargs):
         return jnp.stack([jnp.full(shape[1:], 1e6), jnp.zeros(shape[1:])])
 
-    def normal(key, shape=(), dtype=float):
-        return jnp.full(shape, jnp.nan, dtype)
+    def plus(key, values, stddev):
+        return jnp.full_like(values, jnp.nan)
 
     def run(data):
         state, infos = solver.init(problem, key=jax.random.key(0)), []
@@ -168,7 +168,7 @@ def shown(solver, problem, data, number):
         drawing(sample),
         mock.patch("dpjax.solvers._frank_wolfe_release.loudest_query", loudest),
         mock.patch.object(jax.random, "gumbel", gumbel),
-        mock.patch.object(jax.random, "normal", normal),
+        noising(plus),
     ):
         return jax.tree.map(np.asarray, jax.jit(run, compiler_options=QUICK)(jnp.asarray(data)))
 

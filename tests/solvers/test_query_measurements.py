@@ -1,7 +1,6 @@
 """Query release with Gaussian noise: what is measured moves no further than the guarantee says."""
 
 import math
-from unittest import mock
 
 import jax
 import jax.numpy as jnp
@@ -16,6 +15,7 @@ from query_runs import (
     UNUSUAL,
     drawing,
     neighbours,
+    noising,
     records,
     targets,
 )
@@ -72,11 +72,11 @@ def released(problem, solver, data, noise):
     """What a method shows of its noisy answers, or histogram, with this noise."""
     state = solver.init(problem, key=jax.random.key(0))
 
-    def normal(key, shape, dtype):
-        assert shape == noise.shape  # each its own
-        return noise.astype(dtype)
+    def plus(key, values, stddev):
+        assert values.shape == noise.shape  # each its own
+        return values + stddev * noise
 
-    with mock.patch.object(jax.random, "normal", normal):
+    with noising(plus):
         if not isinstance(solver, MirrorDescentRelease):
             return solver.step(problem, data, jnp.ones(len(data), bool), state)[0][0]
         state = solver.prologue(problem, data, state)
@@ -145,7 +145,7 @@ def two_steps(problem, solver, secret):
         with drawing(sample):
             for unit in (0.0, 1.0, None):
                 used = (value - told[0]) / (told[1] - told[0]) if unit is None else unit
-                with mock.patch.object(jax.random, "normal", lambda *a, u=used: jnp.asarray(u)):
+                with noising(lambda key, values, stddev, u=used: values + stddev * u):
                     after, info = solver.step(problem, None, None, state)
                 told.append(info.measured)
             solver.step(problem, None, None, after)

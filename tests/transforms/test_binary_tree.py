@@ -16,6 +16,7 @@ from dpjax.testing._trees import QUICK
 from dpjax.transforms import BinaryTree, correlated_noise, tree_aggregation
 from dpjax.transforms import _tree_nodes as nodes
 from dpjax.transforms._knorm import knorm_noise
+from dpjax.transforms._normal import normal
 
 pytestmark = pytest.mark.usefixtures("x64")
 
@@ -181,7 +182,7 @@ def test_aggregation_sums_nodes_that_are_drawn_once(variance_reduced, key):
     for i, name in enumerate("ab"):
         shape = updates[name].shape[1:]
         keys = jax.vmap(lambda t, i=i: jax.random.fold_in(jax.random.fold_in(key, t), i))
-        drawn = jax.vmap(lambda k, shape=shape: jax.random.normal(k, shape))
+        drawn = jax.vmap(lambda k, shape=shape: normal(k, shape, jnp.float64))
         stddev = [1.7 * max(sensitivity[j - 1] for j in covered(t)) for t in steps]
         node = [sd * noise for sd, noise in zip(stddev, drawn(keys(steps - 1)), strict=True)]
         noise = [sum(node[i - 1] for i in nodes.parts(t)) for t in steps.tolist()]
