@@ -62,6 +62,7 @@ def range_sums(
             coordinates(domain),
             weight=weight,
             clipped=not assume_bounded,
+            cut=True,
         )
         for domain, leaf, bound, weight in zip(domains, gradients, ranges, weights, strict=True)
     )
@@ -87,7 +88,7 @@ def shrunk(weight: Any, moved: Any, dtype: Any, logit: float = 0.0, total: float
     $\epsilon / 2$ of itself, and a vertex whose logit is 90 below the largest is never drawn; the
     weights of blocks are sums of some hundred terms. So two neighbours' logits, moved by a vector
     of range eta, differ by one of range at most $\eta + 200 \epsilon$. The weight is smaller by
-    that share, and by $2^{-12}$ for scales and products: what is drawn is then of range eta.
+    that share, and by $2^{-18}$ for scales and products: what is drawn is then of range eta.
 
     Args:
       weight: Of the sum, scalar.
@@ -101,7 +102,7 @@ def shrunk(weight: Any, moved: Any, dtype: Any, logit: float = 0.0, total: float
     """
     eps = float(jnp.finfo(dtype).eps)
     added = (200 + logit) * eps / jnp.maximum(moved, jnp.finfo(dtype).tiny)
-    return weight * jnp.maximum(1 - 2.0**-12 - total * eps - added, 0)
+    return weight * jnp.maximum(1 - 2.0**-18 - total * eps - added, 0)
 
 
 def step_weights(

@@ -121,8 +121,9 @@ def range_sum(
     *,
     weight: ArrayLike = 1.0,
     clipped: bool = True,
+    cut: bool = False,
 ) -> Pair:
-    """`weight` times the sum of `clip_by_range`, as a pair whose range no rounding raises.
+    """`weight` times the sum of `clip_by_range`, as a pair.
 
     Args:
       leaf: Examples, as there.
@@ -131,6 +132,7 @@ def range_sum(
       domain: Whose vertices count.
       weight: `>= 0`, scalar; may be traced.
       clipped: Whether examples are scaled to the bound; if not, the caller answers for it.
+      cut: As for `bounded_sum`.
 
     Returns:
       A pair of `[p]`.
@@ -149,10 +151,10 @@ def range_sum(
     kept = jnp.where(scale > 0, factor.astype(scale.dtype) * scale, 0)
     largest = weight * clipping_bound(bound, scale.dtype) / 2
     if isinstance(domain, L1Ball):
-        largest = largest / jnp.asarray(domain.radius, scale.dtype)
+        largest = largest / jnp.abs(jnp.asarray(domain.radius, scale.dtype))
     elif isinstance(domain, Polytope):
         largest = largest * 2 * _SHIFT / jnp.maximum(_radius(domain), jnp.finfo(scale.dtype).tiny)
-    return bounded_sum(rows, normal_or_zero(kept * weight), largest, centre)
+    return bounded_sum(rows, normal_or_zero(kept * weight), largest, centre, cut=cut)
 
 
 def _scale(
@@ -187,7 +189,7 @@ def _spread_reach_centre(
         lost = 2 * jnp.finfo(low.dtype).tiny
         modulus = jnp.maximum(high, -low)
         if isinstance(domain, L1Ball):
-            radius = jnp.asarray(domain.radius, low.dtype)
+            radius = jnp.abs(jnp.asarray(domain.radius, low.dtype))  # a traced one may be negative
             return radius * (2 * modulus + lost), radius * modulus, None
         centre = None if isinstance(rows, PackedSigns) else (low / 2 + high / 2)[:, None]
         # NaN and inf, which a difference may lose

@@ -8,6 +8,7 @@ floating point, with an error that is small against it. `rounding_allowance` is 
 rounding of the sum and the rest of the arithmetic can add to a sensitivity.
 """
 
+import functools
 import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -125,7 +126,9 @@ def weighted_sum(leaf: Any, scale: jax.Array, bound: ArrayLike | None = None) ->
     return jnp.tensordot(scale, _kept(leaf, scale), axes=1, precision=_EXACT)
 
 
-def bounded_sum(leaf: Any, scale: jax.Array, bound: ArrayLike, centre: Any = None) -> Pair:
+def bounded_sum(
+    leaf: Any, scale: jax.Array, bound: ArrayLike, centre: Any = None, *, cut: bool = False
+) -> Pair:
     """Sum over examples of `scale[b] * (leaf[b] - centre)`.
 
     Args:
@@ -135,6 +138,8 @@ def bounded_sum(leaf: Any, scale: jax.Array, bound: ArrayLike, centre: Any = Non
       bound: What no number of any term exceeds in size, scalar (*public*); may be traced.
       centre: None for 0, `[B, 1]` for a number a row of a leaf `[B, p]`, or `[*p]` for one of all
         examples.
+      cut: Whether what terms have below the grid is left out however coarse it is, and above the
+        bound too; the sum is then exact.
 
     Returns:
       A pair of `[*p]`, in at least float32.
@@ -142,7 +147,7 @@ def bounded_sum(leaf: Any, scale: jax.Array, bound: ArrayLike, centre: Any = Non
     if not is_outer(leaf):
         leaf = leaf if isinstance(leaf, PackedSigns) else jnp.asarray(leaf)
         # integers are as wide as what they are multiplied by
-        return _sum_of_rows(leaf, None, scale.astype(_dtype(leaf)), bound, centre)
+        return _sum_of_rows(leaf, None, scale.astype(_dtype(leaf)), bound, centre, cut)
     left, right = (
         jnp.asarray(leaf.left),
         _scaled(leaf.right, scale if centre is None else scale > 0),
@@ -153,8 +158,8 @@ def bounded_sum(leaf: Any, scale: jax.Array, bound: ArrayLike, centre: Any = Non
 
     def column(at: tuple[jax.Array, jax.Array]) -> Pair:
         if centre is None:  # one product less
-            return _sum_of_rows(left, None, at[0], bound, None)
-        return _sum_of_rows(left, at[0], scale.astype(right.dtype), bound, at[1])
+            return _sum_of_rows(left, None, at[0], bound, None, cut)
+        return _sum_of_rows(left, at[0], scale.astype(right.dtype), bound, at[1], cut)
 
     if right.shape[1] > _MANY_COLUMNS:
         return Pair(*(part.T for part in jax.lax.map(column, (right.T, columns))))
@@ -223,7 +228,12 @@ class _Rows(NamedTuple):
 
 
 def _sum_of_rows(
-    rows: Any, factor: jax.Array | None, scale: jax.Array, bound: ArrayLike, centre: Any
+    rows: Any,
+    factor: jax.Array | None,
+    scale: jax.Array,
+    bound: ArrayLike,
+    centre: Any,
+    cut: bool,
 ) -> Pair:
     num = scale.shape[0]
     shape = rows.shape[1:]
@@ -234,13 +244,18 @@ def _sum_of_rows(
     if centre is not None:
         centre = centre.astype(scale.dtype).reshape((num, 1) if own else (1, -1))
     most = _most_rows(math.prod(shape))
+    bound = jnp.maximum(jnp.asarray(bound, scale.dtype), 0)
     grid = _grid(bound, min(num, most), scale.dtype)
     terms = _Rows(rows, factor, scale, centre)
     if num <= most:
-        total = _sum_on_grid(terms, grid)
+        total = _sum_on_grid(cut, terms, grid, bound)
     else:
         total = _in_parts(
-            lambda part: _sum_on_grid(part, grid), terms, most, add_pairs, many_devices()
+            lambda part: _sum_on_grid(cut, part, grid, bound),
+            terms,
+            most,
+            add_pairs,
+            many_devices(),
         )
     return Pair(total.high.reshape(shape), total.low.reshape(shape))
 
@@ -286,17 +301,21 @@ def _grid(bound: ArrayLike, rows: int, dtype: Any) -> jax.Array:
     return jax.lax.bitcast_convert_type((room + bias) << info.nmant, dtype)
 
 
-@jax.custom_jvp
-def _sum_on_grid(terms: _Rows, grid: jax.Array) -> Pair:
+@functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
+def _sum_on_grid(cut: bool, terms: _Rows, grid: jax.Array, bound: jax.Array) -> Pair:
     """The terms' multiples of 1 / `grid`, added as integers, and what they leave over, if much."""
-    counts = _reduced(_wholes, terms, grid)
+    largest = jnp.asarray(bound, grid.dtype) * grid
+    counts = _reduced(lambda m: _wholes(jnp.clip(m, -largest, largest) if cut else m), terms, grid)
     unit = 1 / grid
+    high = counts.astype(grid.dtype)
+    low = (counts - high.astype(counts.dtype)).astype(grid.dtype)
+    total = Pair(high * unit, low * unit)
+    if cut:
+        return total
     zeros = jnp.zeros(counts.shape, grid.dtype)
     # a pass of its own: XLA's code for two sums at once is many times slower
     rests = jax.lax.cond(unit > _FINE, lambda: _reduced(_rests, terms, grid) * unit, lambda: zeros)
-    high = counts.astype(grid.dtype)
-    low = (counts - high.astype(counts.dtype)).astype(grid.dtype)
-    return add_pairs(Pair(high * unit, low * unit), pair_of(rests))
+    return add_pairs(total, pair_of(rests))
 
 
 def _reduced(each: Callable[[jax.Array], jax.Array], terms: _Rows, grid: jax.Array) -> jax.Array:
@@ -327,10 +346,10 @@ def _rests(multiples: jax.Array) -> jax.Array:
 
 
 @_sum_on_grid.defjvp
-def _(primals: Any, tangents: Any) -> tuple[Pair, Pair]:
+def _(cut: bool, primals: Any, tangents: Any) -> tuple[Pair, Pair]:
     # the slope is that of the sum itself; of its steps it is 0
     _, tangent = jax.jvp(_plain, primals[:1], tangents[:1])
-    return _sum_on_grid(*primals), pair_of(tangent)
+    return _sum_on_grid(cut, *primals), pair_of(tangent)
 
 
 def _values(terms: _Rows) -> jax.Array:

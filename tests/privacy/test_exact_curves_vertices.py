@@ -195,7 +195,7 @@ def frank_wolfe(relation, sets, sharpness=2.0):
             for t in range(solver.sampler.steps):
                 batch = jax.tree.map(lambda a, t=t: a[rows[t]], data)
                 toward = solver.direction(RISK, batch, masks[t], state)
-                seen.append(RISK.domains[0].scores(toward))
+                seen.append(RISK.domains[0].logits(*toward))
                 state = solver.move(RISK, drawn[t][None], state)
             return jnp.stack(seen)
 

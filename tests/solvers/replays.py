@@ -11,7 +11,13 @@ from scipy import linalg
 
 from dpjax.solvers import OnlineToBatch
 from dpjax.testing._trees import QUICK
-from dpjax.transforms import BinaryTree, BufferedToeplitz, SplitNoise, clip_by_norm
+from dpjax.transforms import (
+    BinaryTree,
+    BufferedToeplitz,
+    SplitNoise,
+    clip_by_norm,
+    rounding_allowance,
+)
 
 
 class GivenState(NamedTuple):
@@ -72,13 +78,16 @@ def run(solver, problem, data, draws):
         rows, mask = solver.sampler.batch(x, n)
         batch = data if rows is None else jax.tree.map(lambda a: a[rows], data)
         after, info = solver.step(problem, batch, mask, state)
+        larger = 1.0
         if isinstance(solver, OnlineToBatch):
             increment = after.estimate - state.estimate - after.noise.step
         else:
             gradients = problem.per_example_gradients(state.params, batch)
             increment = clip_by_norm(solver.clip_norm).update(gradients, None, mask=mask)[0]
+            # the noise is larger by what rounding may add to the sum
+            larger = 1 + rounding_allowance(mask.shape[0], increment.dtype)
         hidden = {"noise": None, "key": None}
-        return after, ((after._replace(**hidden), info), increment, after.noise.scale)
+        return after, ((after._replace(**hidden), info), increment, larger * after.noise.scale)
 
     state = solver.init(problem, key=keys[1])
     state = state._replace(noise=state.noise._replace(draws=draws))

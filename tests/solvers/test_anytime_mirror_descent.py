@@ -100,7 +100,7 @@ def replay_of_linear_losses(steps, m, refresh):
 
 
 MOVES = {
-    "small": (0.1, 0.0, 1e-5),
+    "small": (0.1, 0.0, 5e-4),  # the step is smaller by what rounding may add
     "to a spread of 200": (8.0, 0.0, 1e-3),
     "300 in a step": (300.0, 0.0, 5e-3),
     "common shifts of 250 a step": (0.5, 500.0, 2e-2),

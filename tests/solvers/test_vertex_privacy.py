@@ -481,11 +481,12 @@ def test_multilevel_estimates_reach_their_sensitivity_at_every_level(antithetic)
 
     for level, start in zip(levels[:3], starts, strict=False):
         width = float(widths(int(start)))
-        assert width == pytest.approx(width_by_hand(solver, start)[0], rel=1e-5)
-        assert width == pytest.approx(2 * estimator.factor(level) / estimator.records(level))
+        assert width == pytest.approx(width_by_hand(solver, start)[0], rel=1e-4)
+        bound = 2 * estimator.factor(level) / estimator.records(level)
+        assert (1 - 1e-4) * bound < width <= bound * (1 + 1e-6)
         if not antithetic:
             in_unit_batches = width * estimator.records(level) / 2**level
-            assert in_unit_batches == pytest.approx([5.9375, 8.9375, 8.4375][level], rel=1e-5)
+            assert in_unit_batches == pytest.approx([5.9375, 8.9375, 8.4375][level], rel=1e-4)
     # so a solver that forgot the factor would be caught
     assert width_by_hand(solver, 3)[0] > 1.5 * 2 / estimator.records(1)
 
@@ -506,7 +507,7 @@ def test_late_draws_of_an_average_reach_their_bound():
     assert int(found.touched[0]) == left_by_hand(solver)[0] == steps
 
 
-@pytest.mark.parametrize("shift", [0.0, 20.0])
+@pytest.mark.parametrize("shift", [0.0, 20.0, 2e4])
 def test_rounding_does_not_grow_with_what_gradients_have_in_common(shift):
     """A sum of 300 gradients of 20 times their range; one of 15,000 records turns."""
     steps, size, tau = 300, 50, 0.1
@@ -520,7 +521,8 @@ def test_rounding_does_not_grow_with_what_gradients_have_in_common(shift):
     run = jax.jit(lambda c: solver.replay(problem, {"c": c}, info, xs).logits[0])
     a, b = (np.asarray(run(c + shift), float) for c in (first, second))
     eta = 2 * tau * 2.0 / size
-    assert 0.999 * eta < np.ptp(a - b, axis=1).max() < 1.001 * eta
+    # the step is smaller by what rounding may add
+    assert 0.99 * eta < np.ptp(a - b, axis=1).max() <= eta
     assert np.abs(a.max(axis=1)).max() < 1e-5  # centred
 
 

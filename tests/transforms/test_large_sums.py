@@ -38,7 +38,9 @@ def test_every_example_is_met_once(number):
     mask = jnp.asarray(np.random.default_rng(1).random(number) < 0.5)
     clip = clip_by_norm(1e6)
     total = microbatched_sum(lambda v: v.astype(jnp.float32), clip, values, mask, size=None)
-    np.testing.assert_array_equal(total, np.asarray(values)[np.asarray(mask)].sum(axis=0))
+    # a bound of 1e6 leaves the numbers to what is added in floating point
+    want = np.asarray(values)[np.asarray(mask)].sum(axis=0)
+    np.testing.assert_allclose(total, want, rtol=3e-7)
 
 
 @pytest.mark.parametrize("size", [None, 100, 2**30])
@@ -55,7 +57,8 @@ def test_too_many_for_float32(size):
         total(2**24, jnp.float32)
 
 
-def test_too_many_for_scores_in_float32():
+def test_scores_of_as_many_are_exact():
+    """Sums of scores are carried as pairs, which no number of records makes too short."""
     problem = dpjax.problems.SimplexRisk.linear(
         lambda margin, y: 0.5 * (margin - y) ** 2, dpjax.geometry.Simplex(2), grad_range=1.0
     )
@@ -67,8 +70,8 @@ def test_too_many_for_scores_in_float32():
         "x": jax.ShapeDtypeStruct((number, 2), jnp.float32),
         "y": jax.ShapeDtypeStruct((number,), jnp.float32),
     }
-    with pytest.raises(ValueError, match="must have < 16777216 examples to be summed in float32"):
-        jax.eval_shape(lambda d, k: dpjax.solve(solver, problem, d, key=k).params, data, KEY)
+    run = jax.eval_shape(lambda d, k: dpjax.solve(solver, problem, d, key=k).params, data, KEY)
+    assert run.shape == (2,)
 
 
 def test_as_many_in_float64(x64):

@@ -38,6 +38,8 @@ def spread(matrix, domain):
 def expected(matrix, bound, domain, mask):
     matrix = np.asarray(matrix, np.float64)
     factors = np.minimum(1, bound / np.maximum(spread(matrix, domain), 1e-300))
+    if isinstance(domain, Simplex):
+        matrix = matrix - (matrix.max(axis=1) + matrix.min(axis=1))[:, None] / 2
     return (factors * mask) @ matrix
 
 
@@ -147,28 +149,20 @@ def test_bound_zero_zero_examples_and_no_examples(rng, name):
         assert not np.any(none)
 
 
-@pytest.mark.slow
-def test_what_no_draw_sees_passes_but_hides_nothing(rng):
+def test_what_no_draw_sees_hides_nothing(rng):
     domain, rows = Simplex(P), normals(rng, B, P)
-    want = np.asarray(total(rows, 1.0, domain), np.float64)
-    shift = jnp.full((1, P), 900.0)
-    got = total(jnp.concatenate([rows, shift]), 1.0, domain)
-    np.testing.assert_allclose(got, want + 900, rtol=1e-6)
+    want = np.asarray(total(rows, 1.0, domain))
     # in float32, 1e30 more in every entry would leave nothing of the others, and twice 3e38 be inf
-    huge = jnp.array([1e30, 3e38, 3e38])[:, None] * jnp.ones((3, P))
-    for left, right in ((huge, 1.0), (jnp.ones((3, P)), 1e30), (jnp.ones((3, P), jnp.int8), 1e30)):
-        added = total(OuterProduct(left, jnp.full((3, 1), right)), 1.0, domain)
-        assert np.all(np.isfinite(added))
-        assert np.ptp(added) == 0
-        assert np.max(added) <= 3 * 1025
-    outer = OuterProduct(
-        jnp.concatenate([rows, huge]), jnp.concatenate([jnp.ones((B, 1)), jnp.ones((3, 1))])
-    )
-    got = np.asarray(total(outer, 1.0, domain), np.float64)
-    np.testing.assert_allclose(got - got[0], want - want[0], atol=3e-3)
+    huge = jnp.array([900.0, 1e30, 3e38, 3e38])[:, None] * jnp.ones((4, P))
+    got = total(jnp.concatenate([rows, huge]), 1.0, domain)
+    np.testing.assert_allclose(got, want, rtol=1e-6)
+    for left, right in ((huge, 1.0), (jnp.ones((4, P)), 1e30), (jnp.ones((4, P), jnp.int8), 1e30)):
+        assert not np.any(total(OuterProduct(left, jnp.full((4, 1), right)), 1.0, domain))
+    outer = OuterProduct(jnp.concatenate([rows, huge]), jnp.ones((B + 4, 1)))
+    np.testing.assert_allclose(total(outer, 1.0, domain), want, rtol=1e-6, atol=1e-7)
     flat = Polytope(np.eye(3, 4, dtype=np.float32))  # the last coordinate is seen by no vertex
     unseen = jnp.zeros((1, 4)).at[0, 3].set(1e30)
-    assert float(jnp.max(jnp.abs(total(unseen, 1.0, flat)))) <= 1025
+    assert float(jnp.max(jnp.abs(total(unseen, 1.0, flat)))) <= 33
 
 
 def test_ranges_below_the_float_range_hide_nothing():
@@ -264,7 +258,7 @@ def test_float64_stays_float64():
         for values in (rows, OuterProduct(rows, jnp.ones((2, 1), jnp.float32))):
             out = total(values, 1.0, Simplex(dim))
             assert out.dtype == jnp.float64
-            np.testing.assert_allclose(float(out[0]), 4 / 3, rtol=1e-15)
+            np.testing.assert_allclose(float(out[0]), -1 / 3, rtol=1e-15)
 
 
 def test_sensitivity_of_each_relation():
