@@ -38,6 +38,7 @@ DRAWING = (
     "restarted_sums(SplitNoise)",
     "clipped_displacement",
     "add_discrete_gaussian",
+    "add_rounded_gaussian",
     "chain(add_gaussian, add_laplace)",
     "seeded(add_gaussian)",
     "maurey_sample",
