@@ -71,7 +71,7 @@ def _histogram(**options: Any) -> SolverCase:
         del problem
         return HistogramRelease(FullBatch(1), value, float(_N), **options)
 
-    return _case(build, values=(0.004, 0.008))
+    return _case(build, values=(0.008, 0.016))
 
 
 def _fit(workload: Any = _PAIRS, spread: Any = 1.0, **options: Any) -> SolverCase:

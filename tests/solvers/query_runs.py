@@ -167,9 +167,9 @@ def noising(plus):
         return plus(key, counts.astype(float), own)
 
     with contextlib.ExitStack() as stack:
-        for name in ("_gaussian_fit", "_mirror_descent_release", "_mwem"):
+        for name in ("_gaussian_fit", "_mwem"):
             stack.enter_context(mock.patch(f"dpjax.solvers.{name}.plus_gaussian", plus))
-        for name in ("_gaussian_fit", "_histogram_release"):
+        for name in ("_gaussian_fit", "_histogram_release", "_mirror_descent_release"):
             stack.enter_context(mock.patch(f"dpjax.solvers.{name}.noisy_counts", counted))
         yield
 
