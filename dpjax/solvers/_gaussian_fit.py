@@ -32,6 +32,7 @@ from dpjax.solvers._selection_release import RELATIONS
 from dpjax.solvers._summary import register_solver
 from dpjax.solvers._swamped import checked_answers
 from dpjax.transforms._noise import plus_gaussian
+from dpjax.transforms._noisy_counts import MOST_SHORTFALL, noisy_counts, noisy_counts_shortfall
 
 _FLOOR = 1e-6  # of noise that the fit assumes, in units of an answer, where there is none
 
@@ -64,9 +65,13 @@ class GaussianFit:
     stopped early or tuned. Under add-or-remove-one marginals are first divided by what they say of
     the number of records. The fit is post-processing.
 
+    Where queries are integers the sums are released with noise rounded to integers, and divided by
+    n after that.
+
     Guarantee: one Gaussian release. A record moves the answers by `measured.sensitivity`, table by
     table divided by n, and the event is `GaussianDpEvent` of the l2 norm of these in units of the
-    tables' noise.
+    tables' noise. The distance of the sampler of integer noise from it is declared as failure
+    probability.
 
     | input | effect |
     | --- | --- |
@@ -175,8 +180,13 @@ class GaussianFit:
         del problem
         dtype, (key, draw) = state.measured.dtype, jax.random.split(state.key)
         sums = self.measured.answers(counts(self.measured, batch, mask))
-        answers = sums.astype(dtype) / self.num_records
-        noisy = plus_gaussian(draw, answers, self.stddevs())
+        if jnp.issubdtype(sums.dtype, jnp.integer):
+            own = None if jnp.ndim(self.stddev) == 0 else self._group()
+            # divided after the noise, for quotients are rounded by what a record does
+            scales = jnp.asarray(self.stddev, float) * self.num_records
+            noisy = noisy_counts(draw, sums, scales, own) / self.num_records
+        else:
+            noisy = plus_gaussian(draw, sums.astype(dtype) / self.num_records, self.stddevs())
         return GaussianFitState(noisy.astype(dtype), key), None
 
     def stddevs(self) -> jax.Array:
@@ -184,12 +194,17 @@ class GaussianFit:
         stddev = jnp.asarray(self.stddev, float)
         if stddev.ndim == 0:
             return jnp.full(self.measured.num_queries, stddev)
-        if not isinstance(self.measured, Marginals) or stddev.shape[0] != len(self.measured.sizes):
+        return stddev[self._group()]
+
+    def _group(self) -> np.ndarray:
+        """The marginal that each answer belongs to, `[m]`, where each has its own noise."""
+        shape = jnp.shape(self.stddev)
+        if not isinstance(self.measured, Marginals) or shape[0] != len(self.measured.sizes):
             raise ValueError(
                 "stddev must be one number, or one for each marginal measured, got shape "
-                f"{list(stddev.shape)}"
+                f"{list(shape)}"
             )
-        return stddev[self.measured.clique_of]
+        return self.measured.clique_of
 
     def finalize(self, problem: Any, state: GaussianFitState) -> ReleasedDistribution:
         """The fit, and its answers."""
@@ -236,7 +251,18 @@ class GaussianFit:
         else:
             ratio = np.divide(change, stddev, out=np.zeros_like(change), where=change > 0)
             event = gaussian_event(float(np.sqrt(np.sum(ratio**2))), 1.0, self.relation)
-        return Guarantee(event, self.relation, self.sampler.failure_probability())
+        scales = np.atleast_1d(stddev) * float(self.num_records)
+        failure = _moved(self.measured) / scales.size * sum(map(noisy_counts_shortfall, scales))
+        return Guarantee(event, self.relation, self.sampler.failure_probability() + failure)
+
+
+def _moved(measured: Any) -> int:
+    """How many integer answers a record moves at most; noise on all others has one law anyhow."""
+    histogram = jax.ShapeDtypeStruct((measured.universe_size,), jnp.int32)
+    if not jnp.issubdtype(jax.eval_shape(measured.answers, histogram).dtype, jnp.integer):
+        return 0
+    tables = isinstance(measured, Marginals)
+    return 2 * len(measured.sizes) if tables else measured.num_queries
 
 
 def _check_sums(measured: Any, number: int) -> None:
@@ -263,7 +289,11 @@ def _stddev(
     if not isinstance(measured, Marginals):
         if allocation is not None:
             raise ValueError(f"allocation needs marginals, got {type(measured).__name__}")
-        return gaussian_stddev(_changes(measured, relation, True).item() / num_records, budget)
+        return gaussian_stddev(
+            _changes(measured, relation, True).item() / num_records,
+            budget,
+            failure=_moved(measured) * MOST_SHORTFALL,
+        )
     sizes = np.asarray(measured.sizes, float)
     precision = np.ones_like(sizes) if allocation is None else np.asarray(allocation, float)
     check_positive("allocation", precision)
@@ -278,7 +308,7 @@ def _stddev(
     total = float(np.sqrt(np.sum((change / relative) ** 2)))
     if total == 0:
         return np.zeros_like(relative)
-    return gaussian_stddev(total, budget) * relative
+    return gaussian_stddev(total, budget, failure=_moved(measured) * MOST_SHORTFALL) * relative
 
 
 @functools.lru_cache(maxsize=16)

@@ -26,7 +26,7 @@ from dpjax.solvers._query_state import ReleasedDistribution, counts, log_of
 from dpjax.solvers._selection_release import RELATIONS
 from dpjax.solvers._summary import register_solver
 from dpjax.solvers._swamped import checked_answers
-from dpjax.transforms._noise import plus_gaussian
+from dpjax.transforms._noisy_counts import MOST_SHORTFALL, noisy_counts, noisy_counts_shortfall
 
 _PROJECTIONS = ("simplex", "none")
 
@@ -48,13 +48,16 @@ class HistogramState(NamedTuple):
 class HistogramRelease:
     r"""Gaussian noise on the share of every cell, and the nearest distribution.
 
-    $$ Y = h + \sigma \xi, \qquad \xi \sim N(0, I_k) $$
+    $$ Y = \frac1n (c + \mathrm{round}(n \sigma \xi)), \qquad \xi \sim N(0, I_k) $$
 
-    with h the counts by `num_records`. With projection `"none"` the answers are those of Y, which
-    are unbiased; the distribution is always the projection.
+    with c the counts of the cells and n `num_records`: integers are released, divided by n.
+    With projection `"none"` the answers are those of Y, which are unbiased; the distribution is
+    always the projection.
 
     Guarantee: one Gaussian release of the histogram, which a record moves by $\sqrt 2$ / n in the
-    l2 norm under replace-one and by 1 / n under add-or-remove-one; `GaussianDpEvent`.
+    l2 norm under replace-one and by 1 / n under add-or-remove-one; `GaussianDpEvent`, which
+    holds for rounded noise on counts too. The sampler's distance from it is declared as failure
+    probability.
 
     | input | effect |
     | --- | --- |
@@ -118,7 +121,8 @@ class HistogramRelease:
         check_fields(cls, overrides)
         check_int("num_records", num_records, minimum=1)
         relation = check_budget(budget, num_records).relation_or("replace_one").name.lower()
-        stddev = gaussian_stddev(histogram_change(relation) / num_records, budget)
+        change = histogram_change(relation) / num_records
+        stddev = gaussian_stddev(change, budget, failure=2 * MOST_SHORTFALL)
         fields = {"stddev": stddev, "num_records": num_records, "relation": relation}
         solver = cls(FullBatch(1), **(fields | overrides))
         return checked_answers(solver, solver.stddev, problem)
@@ -134,8 +138,9 @@ class HistogramRelease:
     ) -> tuple[HistogramState, None]:
         """Draws the noisy histogram of all records."""
         dtype, (key, draw) = state.noisy.dtype, jax.random.split(state.key)
-        shares = counts(problem.workload, batch, mask).astype(dtype) / self.num_records
-        noisy = plus_gaussian(draw, shares, self.stddev)
+        cells = counts(problem.workload, batch, mask)
+        # divided after the noise, for quotients are rounded by what a record does
+        noisy = noisy_counts(draw, cells, self.stddev * self.num_records) / self.num_records
         return HistogramState(noisy.astype(dtype), key), None
 
     def finalize(self, problem: Any, state: HistogramState) -> ReleasedDistribution:
@@ -149,7 +154,9 @@ class HistogramRelease:
         check_unstacked(self, "stddev", "num_records")
         change = histogram_change(self.relation) / float(self.num_records)
         event = gaussian_event(change, float(self.stddev), self.relation)
-        return Guarantee(event, self.relation, self.sampler.failure_probability())
+        # of the two cells that a record may change; all others have one law, whatever it is
+        failure = 2 * noisy_counts_shortfall(float(self.stddev) * float(self.num_records))
+        return Guarantee(event, self.relation, self.sampler.failure_probability() + failure)
 
 
 def check_once(sampler: Any) -> None:

@@ -32,7 +32,7 @@ from dpjax.solvers._query_state import SelectionState, counts
 from dpjax.solvers._selection_release import SelectionRelease, check_selection
 from dpjax.solvers._summary import register_solver
 from dpjax.solvers._swamped import checked_answers, drawn_noise
-from dpjax.transforms._noise import plus_gaussian
+from dpjax.transforms._noisy_counts import MOST_SHORTFALL, noisy_counts, noisy_counts_shortfall
 
 _NOISES = ("gumbel", "histogram-once", "per-step")
 _ONCE = 2**31 - 1  # folded into the key for the noise drawn before the first step
@@ -57,7 +57,8 @@ class MirrorDescentRelease(SelectionRelease):
 
     Guarantee: `"gumbel"` as `FrankWolfeRelease`. Otherwise Gaussian noise on the histogram by
     `num_records`, which a record moves by $\sqrt 2$ / n in the l2 norm under replace-one and 1 / n
-    under add-or-remove-one; the event is one `GaussianDpEvent`, or T.
+    under add-or-remove-one; the event is one `GaussianDpEvent`, or T. The noise of counts
+    is rounded to integers; its sampler's distance is declared as failure probability.
 
     | input | effect |
     | --- | --- |
@@ -168,7 +169,9 @@ class MirrorDescentRelease(SelectionRelease):
                 scales = tau, 0.0
             else:
                 draws = steps if noise == "per-step" else 1
-                sigma = gaussian_stddev(change, budget, draws=draws)
+                sigma = gaussian_stddev(
+                    change, budget, draws=draws, failure=2 * draws * MOST_SHORTFALL
+                )
                 scales = sigma, tau if noise == "histogram-once" else 0.0
         offset = math.sqrt(8 / (smooth * alpha)) / (1 if as_published else 16)
         fields = {
@@ -192,7 +195,7 @@ class MirrorDescentRelease(SelectionRelease):
         state = super().init(problem, key=key)
         if self.noise != "per-step":
             return state
-        zeros = jnp.zeros(problem.workload.universe_size)
+        zeros = jnp.zeros(problem.workload.universe_size, jnp.int32)
         return state._replace(targets=spread_cells(problem.workload, zeros))
 
     def prologue(self, problem: Any, data: PyTree, state: SelectionState) -> SelectionState:
@@ -200,10 +203,10 @@ class MirrorDescentRelease(SelectionRelease):
         if self.noise == "gumbel":
             return super().prologue(problem, data, state)
         everyone = jnp.ones(num_records(data), bool)
-        shares = counts(problem.workload, data, everyone).astype(float) / self.num_records
+        cells = counts(problem.workload, data, everyone)
         if self.noise == "per-step":
-            return state._replace(targets=shares)
-        noisy = self._noisy(shares, jax.random.fold_in(state.key, _ONCE))
+            return state._replace(targets=cells)
+        noisy = self._noisy(cells, jax.random.fold_in(state.key, _ONCE))
         return state._replace(targets=problem.workload.answers(noisy))
 
     def gaps(self, problem: Any, state: SelectionState) -> jax.Array:
@@ -213,8 +216,9 @@ class MirrorDescentRelease(SelectionRelease):
         key = jax.random.fold_in(jax.random.fold_in(state.key, state.count), 1)
         return problem.workload.answers(self._noisy(state.targets, key)) - self.reference(state)
 
-    def _noisy(self, shares: jax.Array, key: jax.Array) -> jax.Array:
-        return plus_gaussian(key, shares, self.noise_scale)
+    def _noisy(self, counts: jax.Array, key: jax.Array) -> jax.Array:
+        # divided after the noise, for quotients are rounded by what a record does
+        return noisy_counts(key, counts, self.noise_scale * self.num_records) / self.num_records
 
     def reference(self, state: SelectionState) -> jax.Array:
         """Answers between those of the average and those of the present distribution."""
@@ -242,13 +246,17 @@ class MirrorDescentRelease(SelectionRelease):
         """The guarantee of the whole run (host); raises ValueError for stacked fields."""
         check_unstacked(self, "noise_scale", "num_records")
         n, scale = float(self.num_records), float(self.noise_scale)
+        failure = self.sampler.failure_probability()
         if self.noise == "gumbel":
             event = drawn_event(self.score_range / n, scale)
         else:
             event = gaussian_event(histogram_change(self.relation) / n, scale, self.relation)
+            draws = self.sampler.steps if self.noise == "per-step" else 1
+            # of the two cells that a record may change; all others have one law anyhow
+            failure += 2 * draws * noisy_counts_shortfall(n * scale)
         if self.noise != "histogram-once":
             event = dpe.SelfComposedDpEvent(event, self.sampler.steps)
-        return Guarantee(event, self.relation, self.sampler.failure_probability())
+        return Guarantee(event, self.relation, failure)
 
 
 def _width_bound(workload: Any) -> float:

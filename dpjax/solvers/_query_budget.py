@@ -60,10 +60,12 @@ def gaussian_event(sensitivity: float, stddev: float, relation: str) -> dpe.DpEv
     return dpe.GaussianDpEvent((2 if relation == "replace_one" else 1) * stddev / sensitivity)
 
 
-def gaussian_stddev(sensitivity: float, budget: Budget, *, draws: int = 1) -> float:
+def gaussian_stddev(
+    sensitivity: float, budget: Budget, *, draws: int = 1, failure: float = 0.0
+) -> float:
     """The least standard deviation of each of so many releases of this l2 sensitivity."""
     relation = check_budget(budget).relation_or("replace_one")
-    multiplier = calibrate_gaussian(1.0, 1, budget, relation=relation)
+    multiplier = calibrate_gaussian(1.0, 1, budget, relation=relation, failure_probability=failure)
     doubled = 2 if relation.name == "REPLACE_ONE" else 1
     return (1 + 1e-12) * multiplier * sensitivity * math.sqrt(draws) / doubled
 

@@ -40,6 +40,7 @@ from dpjax.transforms import (
     add_discrete_gaussian,
     add_gaussian,
     add_laplace,
+    add_rounded_gaussian,
     anytime_average,
     clip_by_norm,
     clip_by_range,
@@ -74,10 +75,10 @@ def _rows(outer: bool) -> PyTree:
     return OuterProduct(rows, _floats(rng, 6, 1)) if outer else rows
 
 
-def _integers() -> TransformCase:
+def _integers(noise: Callable[..., Any]) -> TransformCase:
     counts = {"a": jnp.arange(6, dtype=jnp.int32).reshape(2, 3), "b": jnp.ones(4, jnp.int32)}
     # the deviation sets a table, so it is not swept; integers may agree by chance
-    return TransformCase(lambda value: add_discrete_gaussian(3.0), counts, adds_noise=False)
+    return TransformCase(lambda value: noise(3.0), counts, adds_noise=False)
 
 
 def _noise_case(noise: Callable[..., Any]) -> TransformCase:
@@ -94,7 +95,8 @@ def _range_case(domain: Any, outer: bool) -> AggregatorCase:
 
 
 def _register_transforms() -> None:
-    register("add_discrete_gaussian", "transform", _integers)
+    for integer in (add_discrete_gaussian, add_rounded_gaussian):
+        register(integer.__name__, "transform", functools.partial(_integers, integer))
     for noise in (add_gaussian, add_laplace):
         register(noise.__name__, "transform", functools.partial(_noise_case, noise))
     register(

@@ -22,16 +22,16 @@ from dpjax.solvers import (
 from dpjax.testing._cases import SolverCase
 from dpjax.testing._registry import register
 
-_N, _STEPS = 24, 4
+_N, _STEPS = 36, 4
 _DOMAIN = Domain({"a": 2, "b": 3, "c": 2})
 _PAIRS = Marginals(_DOMAIN, (("a", "b"), ("b", "c")))
 _ADD: dict[str, Any] = {"relation": "add_or_remove_one"}
 
 
 def _codes() -> jax.Array:
-    # a record in every cell, so that little noise leaves no probability 0
-    more = np.random.default_rng(5).integers(0, _DOMAIN.universe_size, _N - 12)
-    return _DOMAIN.codes(np.concatenate([np.arange(12), more]).astype(np.int32))
+    # two records in every cell, so that little noise leaves no probability 0
+    more = np.random.default_rng(5).integers(0, _DOMAIN.universe_size, _N - 24)
+    return _DOMAIN.codes(np.concatenate([np.tile(np.arange(12), 2), more]).astype(np.int32))
 
 
 def _dense() -> Dense:
@@ -71,7 +71,7 @@ def _histogram(**options: Any) -> SolverCase:
         del problem
         return HistogramRelease(FullBatch(1), value, float(_N), **options)
 
-    return _case(build, values=(0.004, 0.008))
+    return _case(build, values=(0.013, 0.016))
 
 
 def _fit(workload: Any = _PAIRS, spread: Any = 1.0, **options: Any) -> SolverCase:

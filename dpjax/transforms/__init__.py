@@ -19,8 +19,12 @@ from dpjax.transforms._coin_betting import coin_betting as coin_betting
 from dpjax.transforms._constraint_reduction import ReductionState as ReductionState
 from dpjax.transforms._correlated import correlated_noise as correlated_noise
 from dpjax.transforms._discrete_gaussian import add_discrete_gaussian as add_discrete_gaussian
+from dpjax.transforms._discrete_gaussian import add_rounded_gaussian as add_rounded_gaussian
 from dpjax.transforms._discrete_gaussian import (
     discrete_gaussian_shortfall as discrete_gaussian_shortfall,
+)
+from dpjax.transforms._discrete_gaussian import (
+    rounded_gaussian_shortfall as rounded_gaussian_shortfall,
 )
 from dpjax.transforms._distance_adaptive import (
     DistanceAdaptiveState as DistanceAdaptiveState,

@@ -67,6 +67,7 @@ HELPERS = {
     "from_jax_privacy",
     "is_every_step",
     "discrete_gaussian_shortfall",
+    "rounded_gaussian_shortfall",
     "smooth_first_order",
     "smooth_zeroth_order",
 }

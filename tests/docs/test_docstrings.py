@@ -36,6 +36,7 @@ EXEMPT = {
     "dpjax.transforms.per_example_norm": "part of clip_by_norm, which says it",
     "dpjax.transforms.weighted_sum": "bounds nothing by itself",
     "dpjax.transforms.discrete_gaussian_shortfall": "a number for add_discrete_gaussian",
+    "dpjax.transforms.rounded_gaussian_shortfall": "a number for add_rounded_gaussian",
     "dpjax.transforms.draw_levels": "draws what is public",
     "dpjax.transforms.is_every_step": "asks a strategy",
     "dpjax.transforms.Multilevel": "made by multilevel, which says it",

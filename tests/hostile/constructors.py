@@ -109,12 +109,15 @@ TRANSFORMS = {
     "clip_by_range": row(T.clip_by_range, {"domain": G.Simplex(3)}, bound=(1.0, nonnegative())),
     "add_gaussian": row(T.add_gaussian, stddev=(1.0, nonnegative())),
     "add_laplace": row(T.add_laplace, scale=(1.0, nonnegative())),
-    "add_discrete_gaussian": row(
-        T.add_discrete_gaussian, stddev=(1.0, Number(0.0, 4096.0, open_low=True))
-    ),
-    "discrete_gaussian_shortfall": row(
-        T.discrete_gaussian_shortfall, stddev=(1.0, Number(0.0, 4096.0, open_low=True))
-    ),
+    **{
+        kind.__name__: row(kind, stddev=(1.0, Number(0.0, 1e7, open_low=True)))
+        for kind in (
+            T.add_discrete_gaussian,
+            T.add_rounded_gaussian,
+            T.discrete_gaussian_shortfall,
+            T.rounded_gaussian_shortfall,
+        )
+    },
     "adagrad_norm": row(T.adagrad_norm, diameter=(1.0, positive())),
     "BinaryTree": row(
         T.BinaryTree,

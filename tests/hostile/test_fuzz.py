@@ -33,6 +33,7 @@ _THINGS = st.one_of(_NUMBERS, st.text(max_size=3), st.binary(max_size=2), st.com
 _COSTLY = {"best_response", "goldstein_norm", "stationarity_plan", "calibrate_gaussian"}
 _COSTLY |= {"BinaryTree", "BufferedToeplitz", "tree_aggregation", "fit_buffered_toeplitz"}
 _COSTLY |= {"add_discrete_gaussian", "discrete_gaussian_shortfall"}
+_COSTLY |= {"add_rounded_gaussian", "rounded_gaussian_shortfall"}
 _ARGUMENTS = [
     (name, argument)
     for name, row in ROWS.items()

@@ -161,9 +161,16 @@ def dictated(solver, workload, index, signs, law):
 @contextlib.contextmanager
 def noising(plus):
     """Gaussian noise of histograms and answers is `plus(key, values, stddev)` in its place."""
+
+    def counted(key, counts, stddev, group=None):
+        own = stddev if group is None else jnp.asarray(stddev)[group]
+        return plus(key, counts.astype(float), own)
+
     with contextlib.ExitStack() as stack:
-        for name in ("_gaussian_fit", "_histogram_release", "_mirror_descent_release", "_mwem"):
+        for name in ("_gaussian_fit", "_mwem"):
             stack.enter_context(mock.patch(f"dpjax.solvers.{name}.plus_gaussian", plus))
+        for name in ("_gaussian_fit", "_histogram_release", "_mirror_descent_release"):
+            stack.enter_context(mock.patch(f"dpjax.solvers.{name}.noisy_counts", counted))
         yield
 
 

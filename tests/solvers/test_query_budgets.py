@@ -78,7 +78,8 @@ def test_gaussian_noise_on_adult_is_that_of_mu(epsilon):
     once = made(MirrorDescentRelease, epsilon, noise="histogram-once", steps=64)
     each = made(MirrorDescentRelease, epsilon, noise="per-step", steps=64)
     assert once.noise_scale == pytest.approx(root / mu, rel=3e-4)
-    assert each.noise_scale == pytest.approx(8 * once.noise_scale, rel=1e-9)
+    # all but for the failure probability of more draws
+    assert each.noise_scale == pytest.approx(8 * once.noise_scale, rel=1e-3)
     for solver in (fit, once, each):
         assert 0.9999 * epsilon < solver.guarantee().epsilon(DELTA) <= epsilon
 

@@ -39,7 +39,7 @@ def facts(noise, impl, sharding):
             for name in ("all-gather", "all-reduce", "all-to-all", "collective-permute")
             if name in text
         ],
-        "whole vector on each device": f"[{SIZE}]" in text,
+        "whole vector on each device": f"{SIZE}]" in text,  # alone, or in two words
     }
 
 

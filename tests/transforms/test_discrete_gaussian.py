@@ -1,76 +1,180 @@
 import itertools
+import math
+from decimal import Decimal
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from dp_accounting import dp_event as dpe
+from scipy import special, stats
 
 from dpjax.privacy import Guarantee
 from dpjax.testing import check_counts
-from dpjax.transforms import add_discrete_gaussian, discrete_gaussian_shortfall
-from dpjax.transforms._discrete_gaussian import _draw, _thresholds
+from dpjax.transforms import _integer_tables as module
+from dpjax.transforms import (
+    add_discrete_gaussian,
+    add_rounded_gaussian,
+    discrete_gaussian_shortfall,
+    rounded_gaussian_shortfall,
+)
+from dpjax.transforms._integer_tables import COLUMNS, draw_integers, integer_table, levels
+
+KINDS = {
+    "discrete": (add_discrete_gaussian, discrete_gaussian_shortfall),
+    "rounded": (add_rounded_gaussian, rounded_gaussian_shortfall),
+}
 
 
-def law_of_code(stddev):
-    """Exact probabilities of every value: how many of the 2^64 words give it."""
-    high, low = (words.astype(object) for words in _thresholds(stddev))
-    ends = [0, *(high * 2**32 + low), 2**64]
-    return np.array([float(b - a) / 2.0**64 for a, b in itertools.pairwise(ends)])
+def tables(stddev, kind):
+    """Of each level its factor, and the exact shares of 2^64 of its values, from the columns."""
+    table = integer_table(stddev, rounded=kind == "rounded")
+    found = []
+    for packed, low, factor in zip(table.packed, table.low, table.factors, strict=True):
+        kept = (packed >> 13).astype(object) * 2**32 + low.astype(object)
+        units = np.zeros(COLUMNS, object)
+        np.add.at(units, np.arange(COLUMNS), kept)
+        np.add.at(units, packed & (COLUMNS - 1), 2**51 - kept)
+        found.append((int(factor), np.trim_zeros(units, "b")))
+    return found, int(table.least)
 
 
-def exact_law(stddev, reach):
+def law_of_code(stddev, kind):
+    """Probabilities of -m to m, the levels' laws summed up."""
+    found, least = tables(stddev, kind)
+    law = np.ones(1, np.longdouble)
+    for factor, units in found:
+        assert sum(units) == 2**64
+        spread = np.zeros((len(units) - 1) * factor + 1, np.longdouble)
+        spread[::factor] = [np.longdouble(int(unit)) / np.longdouble(2**64) for unit in units]
+        law = np.convolve(law, spread)
+    reach = max(-least, len(law) - 1 + least)
+    return np.pad(law, (reach + least, reach - (len(law) - 1 + least)))
+
+
+def exact_law(stddev, reach, kind):
     x = np.arange(-reach, reach + 1, dtype=np.longdouble)
-    weights = np.exp(-(x**2) / (2 * np.longdouble(stddev) ** 2))
+    if kind == "discrete":
+        weights = np.exp(-(x**2) / (2 * np.longdouble(stddev) ** 2))
+    else:  # from the nearer end, where differences keep their bits
+        far = np.abs(np.asarray(x, float))
+        upper = special.erfc((far - 0.5) / stddev / np.sqrt(2))
+        weights = (upper - special.erfc((far + 0.5) / stddev / np.sqrt(2))) / 2
     return weights / weights.sum()
 
 
-@pytest.mark.parametrize("stddev", [0.2, 1.0, 37.5, 4096.0])
-def test_probabilities_of_all_values(stddev):
-    made = law_of_code(stddev)
-    reach = len(made) // 2
-    want = exact_law(stddev, reach)
-    assert len(made) == 2 * reach + 1
-    # long double holds 64 bits
-    distance = float(np.sum(np.abs(made - want))) / 2
-    assert distance <= discrete_gaussian_shortfall(stddev) + 1e-17 * len(made)
-    np.testing.assert_allclose(made, made[::-1], atol=2.0**-63)
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("stddev", [0.2, 1.0, 3.9, 37.5])
+def test_probabilities_of_all_values(kind, stddev):
+    made = law_of_code(stddev, kind)
+    want = exact_law(stddev, len(made) // 2, kind)
+    # SciPy's error function is of 53 bits
+    slack = 1e-17 * len(made) if kind == "discrete" else 1e-15 + 1e-16 * len(made)
+    assert float(np.sum(np.abs(made - want))) / 2 <= KINDS[kind][1](stddev) + slack
+    np.testing.assert_allclose(made, made[::-1], rtol=0, atol=2.0**-63)
+    other = exact_law(1.5 * stddev, len(made) // 2, kind)
+    assert float(np.sum(np.abs(made - other))) / 2 > 1e-3
 
 
-def test_words_at_the_thresholds():
-    """The bisection counts thresholds <= word, at each of them and one below."""
-    high, low = _thresholds(1.5)
-    values = [(int(h) << 32) + int(w) for h, w in zip(high, low, strict=True)]
-    words = sorted({0, 2**64 - 1, *values, *(max(v - 1, 0) for v in values)})
-    want = [sum(v <= word for v in values) - len(values) // 2 for word in words]
-    stack = np.array([[w >> 32, w & 0xFFFFFFFF] for w in words], np.uint64).astype(np.uint32).T
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(jax.random, "bits", lambda key, shape, dtype: jnp.asarray(stack))
-        made = _draw(jax.random.key(0), (len(words),), high, low)
-    assert made.tolist() == want
+@pytest.mark.parametrize("kind", KINDS)
+def test_sums_over_lattices_have_the_law_of_one_table(kind, monkeypatch):
+    """With widest tables of deviation 12, three levels make a deviation of 110."""
+    monkeypatch.setattr(module, "_WIDEST", 12.0)
+    integer_table.cache_clear()
+    made = law_of_code(110.0, kind)
+    assert len(levels(110.0, rounded=kind == "rounded")) == 3
+    integer_table.cache_clear()
+    want = exact_law(110.0, len(made) // 2, kind)
+    assert float(np.sum(np.abs(made - want))) / 2 < 1e-13
+    # steps of 4 are too wide for a deviation of 2.4: v is 0.59, and the ripple shows
+    coarse = [(1, Decimal("2.4"), kind == "rounded"), (4, Decimal(3), False)]
+    monkeypatch.setattr(module, "levels", lambda *_, **__: coarse)
+    stddev = math.hypot(2.4, 12.0)
+    made = law_of_code(stddev, kind)
+    integer_table.cache_clear()
+    want = exact_law(stddev, len(made) // 2, kind)
+    assert float(np.sum(np.abs(made - want))) / 2 > 1e-4
 
 
-def test_draws_follow_the_law():
-    noise = add_discrete_gaussian(2.0)
-    zeros = jnp.zeros(200_000, jnp.int32)
-    drawn = np.asarray(jax.jit(noise.update)(zeros, noise.init(zeros), key=jax.random.key(1))[0])
+@pytest.mark.parametrize("stddev", [0.01, 430.0, 430.01, 431.0, 7e3, 1.1e5, 3e6, 1e7])
+def test_levels_add_up_to_the_deviation(stddev):
+    parts = levels(stddev, rounded=True)
+    assert len(parts) <= 3
+    assert [rounded for *_, rounded in parts] == [True, *[False] * (len(parts) - 1)]
+    variance = sum((factor * float(s)) ** 2 for factor, s, _ in parts)
+    assert variance == pytest.approx(stddev**2, rel=1e-12)
+    rest = stddev
+    for (factor, own, _), (following, *_) in itertools.pairwise(parts):
+        others = np.sqrt(rest**2 - float(own) ** 2)
+        step = following // factor
+        assert others / step * float(own) / rest >= 1.65
+        rest = others / step
+    assert rounded_gaussian_shortfall(stddev) < 2e-15
+
+
+def test_words_at_the_thresholds(monkeypatch):
+    """A word below a column's threshold gives the column, and from there on its alias."""
+    table = integer_table(1.5, rounded=True)
+    columns = np.repeat(np.arange(COLUMNS), 3)
+    packed, low = table.packed[0][columns], table.low[0][columns]
+    kept = (packed >> 13).astype(object) * 2**32 + low.astype(object)
+    share = np.clip(kept + np.tile([-1, 0, 1], COLUMNS), 0, 2**51 - 1)
+    first = (columns * 2**19 + share // 2**32).astype(np.uint32)
+    second = (share % 2**32).astype(np.uint32)
+    words = [jnp.asarray(first), jnp.asarray(second)]
+    monkeypatch.setattr(module, "random_words", lambda *_: words)
+    made = draw_integers(jax.random.key(0), columns.shape, table)
+    want = np.where(share < kept, columns, packed & (COLUMNS - 1)) + table.least
+    np.testing.assert_array_equal(made, want)
+
+
+def drawn(noise, size, seed):
+    zeros = jnp.zeros(size, jnp.int32)
+    return np.asarray(jax.jit(noise.update)(zeros, noise.init(zeros), key=jax.random.key(seed))[0])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_draws_follow_the_law(kind):
     reach = 40
-    counts = np.bincount(drawn + reach, minlength=2 * reach + 1)
-    check_counts(counts, exact_law(2.0, reach))
+    counts = np.bincount(drawn(KINDS[kind][0](2.0), 200_000, 1) + reach, minlength=2 * reach + 1)
+    check_counts(counts, exact_law(2.0, reach, kind))
     for factor in (0.97, 1.03):
         with pytest.raises(AssertionError):
-            check_counts(counts, exact_law(2.0 * factor, reach))
+            check_counts(counts, exact_law(2.0 * factor, reach, kind))
 
 
+@pytest.mark.parametrize("stddev", [1e4, 1e7])
+def test_wide_draws_follow_the_law(stddev):
+    made = drawn(add_rounded_gaussian(stddev), 100_000, 2)
+    edges = np.linspace(-4, 4, 41)
+    counts = np.histogram(made / stddev, np.concatenate([[-np.inf], edges, [np.inf]]))[0]
+
+    def law(scale):
+        return np.diff(np.concatenate([[0], stats.norm.cdf(edges / scale), [1]]))
+
+    check_counts(counts, law(1.0))
+    for factor in (2 / 3, 0.97, 1.03, 3 / 2):
+        with pytest.raises(AssertionError):
+            check_counts(counts, law(factor))
+    assert len(np.unique(made % 24)) == 24
+
+
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(("stddev", "sensitivity"), [(0.7, 1), (3.0, 1), (3.0, 2)])
-def test_exact_curve_is_below_the_claim(stddev, sensitivity):
+def test_exact_curve_is_below_the_claim(kind, stddev, sensitivity):
     """Hockey-stick divergences of the code's own law against its shift, both ways."""
-    law = law_of_code(stddev)
+    law = law_of_code(stddev, kind).astype(float)
     first = np.concatenate([law, np.zeros(sensitivity)])
     second = np.concatenate([np.zeros(sensitivity), law])
-    event = dpe.ZCDpEvent(sensitivity**2 / (2 * stddev**2))
-    claim = Guarantee(event, failure_probability=discrete_gaussian_shortfall(stddev))
-    small = Guarantee(dpe.ZCDpEvent(sensitivity**2 / (2 * (1.5 * stddev) ** 2)))
+
+    def event(scale):
+        ratio = scale * stddev / sensitivity
+        if kind == "discrete":
+            return dpe.ZCDpEvent(1 / (2 * ratio**2))
+        return dpe.GaussianDpEvent(ratio)
+
+    claim = Guarantee(event(1), failure_probability=sensitivity * KINDS[kind][1](stddev))
+    small = Guarantee(event(1.5))
     caught = False
     for epsilon in np.linspace(0, 6, 25):
         for p, q in ((first, second), (second, first)):
@@ -81,8 +185,9 @@ def test_exact_curve_is_below_the_claim(stddev, sensitivity):
 
 
 @pytest.mark.slow
-def test_dtypes_and_bad_arguments():
-    noise = add_discrete_gaussian(3.0)
+@pytest.mark.parametrize("make", [add_discrete_gaussian, add_rounded_gaussian])
+def test_dtypes_and_bad_arguments(make):
+    noise = make(3.0)
     tree = {"a": jnp.zeros(3, jnp.int32), "b": jnp.zeros((2, 2), jnp.uint32)}
     noisy, _ = noise.update(tree, noise.init(tree), key=jax.random.key(0))
     assert {name: leaf.dtype for name, leaf in noisy.items()} == {
@@ -91,8 +196,8 @@ def test_dtypes_and_bad_arguments():
     for leaf in (jnp.zeros(3), jnp.zeros(3, jnp.int8), jnp.zeros(3, bool)):
         with pytest.raises(TypeError, match="integers of 32 or 64 bits"):
             noise.update(leaf, noise.init(leaf), key=jax.random.key(0))
-    for bad in (0.0, -1.0, float("nan"), 5000.0):
+    for bad in (0.0, -1.0, float("nan"), 2e7):
         with pytest.raises(ValueError, match="stddev must be"):
-            add_discrete_gaussian(bad)
+            make(bad)
     with pytest.raises(TypeError, match="when the transformation is made"):
-        jax.jit(lambda s: add_discrete_gaussian(s).init(None))(1.0)
+        jax.jit(lambda s: make(s).init(None))(1.0)

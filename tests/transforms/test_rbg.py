@@ -38,6 +38,7 @@ DRAWING = (
     "restarted_sums(SplitNoise)",
     "clipped_displacement",
     "add_discrete_gaussian",
+    "add_rounded_gaussian",
     "chain(add_gaussian, add_laplace)",
     "seeded(add_gaussian)",
     "maurey_sample",
@@ -212,7 +213,8 @@ def test_eight_devices():
     assert len(found) == 3
     for case in found.values():
         assert case["equals one device"]
-        assert case["equal entries of two shards"] <= 5  # of 16384, by chance
+        # of 16384; by chance about 140 agree, on a grid of 1/32 of the scale
+        assert case["equal entries of two shards"] <= 300
         assert not case["collectives"]
     assert not found["threefry2x32"]["whole vector on each device"]
     assert not found["threefry2x32, Laplace"]["whole vector on each device"]

@@ -1,0 +1,72 @@
+"""Integer noise by a deviation that is data: traced, swept, of several kinds at once."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy import stats
+
+import dpjax.testing as dpt
+from dpjax.transforms import rounded_gaussian_shortfall
+from dpjax.transforms._noisy_counts import noisy_counts, noisy_counts_shortfall
+
+COUNTS = jnp.arange(40_000, dtype=jnp.int32)
+
+
+@jax.jit
+def noise(key, stddev, group=None):
+    return noisy_counts(key, COUNTS, stddev, group) - COUNTS
+
+
+def check(made, stddev):
+    """Integers, of this deviation and no other."""
+    made = np.asarray(made)
+    assert np.all(made % 1 == 0)
+    edges = np.floor(np.linspace(-4, 4, 21) * stddev) + 0.5
+    counts = np.histogram(made, np.concatenate([[-np.inf], edges, [np.inf]]))[0]
+    for factor in (1, 2 / 3, 3 / 2):
+        law = np.diff(np.concatenate([[0], stats.norm.cdf(edges, scale=factor * stddev), [1]]))
+        if factor == 1:
+            dpt.check_counts(counts, law)
+        else:
+            with pytest.raises(AssertionError):
+                dpt.check_counts(counts, law)
+
+
+def test_one_program_for_every_deviation():
+    for stddev in (3.0, 900.0, 2e5):
+        made = noise(jax.random.key(1), stddev)
+        check(made, stddev)
+        np.testing.assert_array_equal(
+            made, noisy_counts(jax.random.key(1), COUNTS, stddev) - COUNTS
+        )
+    assert noise._cache_size() == 1
+
+
+def test_sweeps_and_groups():
+    swept = jax.vmap(noise, (None, 0))(jax.random.key(2), jnp.array([3.0, 50.0]))
+    for made, stddev in zip(swept, (3.0, 50.0), strict=True):
+        check(made, stddev)
+    group = np.arange(COUNTS.size) % 2
+    made = np.asarray(noise(jax.random.key(3), jnp.array([3.0, 900.0]), group))
+    check(made[::2], 3.0)
+    check(made[1::2], 900.0)
+    dpt.check_uncorrelated(made[::2], made[1::2])
+
+
+def test_where_there_is_no_table():
+    assert not np.any(noise(jax.random.key(0), 0.0))
+    assert np.std(noise(jax.random.key(0), 3e7)) == pytest.approx(3e7, rel=0.05)
+    assert np.all(np.isnan(noise(jax.random.key(0), np.nan)))
+
+
+def test_keys_are_used_once():
+    data = jax.random.key_data(jax.random.key(5))
+    found = dpt.keys_drawn(lambda data: noise(jax.random.wrap_key_data(data), 3.0), data)
+    dpt.check_draws_differ([found], "noisy counts")
+    assert len(found)
+
+
+def test_shortfall():
+    assert noisy_counts_shortfall(30.0) == pytest.approx(rounded_gaussian_shortfall(30.0), rel=0.01)
+    assert noisy_counts_shortfall(0.0) == 0
