@@ -16,6 +16,7 @@ from dpjax.privacy._summary import epsilon_summary, event_summary
 
 _MAX_ITERATIONS = 200
 _SHOWN_DELTAS = (1e-5, 1e-6)
+SHOWN_DELTA = "_shown_delta"  # where a solver made for a budget, and its guarantee, keep delta
 
 
 @jax.tree_util.register_static
@@ -82,7 +83,7 @@ class Guarantee:
         return hash((self._id, self.failure_probability))
 
     def __repr__(self) -> str:
-        """Relation, epsilon at two common deltas and event, in three lines; never raises."""
+        """Relation, epsilon at the budget's or two common deltas, and event; never raises."""
         failure = f", failure_probability={self.failure_probability:.3g}"
         head = f"Guarantee(relation={relation_name(self.relation)!r}"
         return "\n  ".join(
@@ -169,9 +170,11 @@ def quiet_epsilon(guarantee: Guarantee, delta: float) -> float:
 
 
 def epsilon_line(guarantee: Guarantee, *deltas: float) -> str:
-    """Epsilon at these deltas, or at two common ones, for reprs: rounded up, and total."""
+    """Epsilon at these deltas, the budget's or two common ones, for reprs: rounded up, total."""
     at = functools.partial(quiet_epsilon, guarantee)
-    return epsilon_summary(at, guarantee.event, deltas or _SHOWN_DELTAS)
+    known = vars(guarantee).get(SHOWN_DELTA)
+    at_budget = _SHOWN_DELTAS if known is None else (known,)
+    return epsilon_summary(at, guarantee.event, deltas or at_budget)
 
 
 def _failure(guarantee: Guarantee, epsilon: float) -> float:

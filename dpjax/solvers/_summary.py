@@ -1,6 +1,8 @@
 """Reprs of solvers: privacy, steps, batch and noise in a few lines, and no arrays."""
 
 import dataclasses
+import functools
+import inspect
 import textwrap
 from typing import Any, TypeVar
 
@@ -9,7 +11,7 @@ import numpy as np
 
 from dpjax.core import is_traced, register_dataclass
 from dpjax.privacy import resolve_relation
-from dpjax.privacy._guarantee import epsilon_line
+from dpjax.privacy._guarantee import SHOWN_DELTA, epsilon_line
 from dpjax.sampling import FullBatch
 
 _Class = TypeVar("_Class", bound=type)
@@ -21,6 +23,8 @@ _ELSEWHERE = {"sampler", "relation", "primal", "noise_multiplier", "clip_norm", 
 def register_solver(cls: _Class) -> _Class:
     """Registers a dataclass as a pytree, with a repr of a few lines, `summary`.
 
+    What `for_budget` makes, and its guarantee, show epsilon at the budget's delta.
+
     Args:
       cls: A solver with `guarantee`, `sampler` and `relation`, or a `primal` that has them.
 
@@ -28,6 +32,25 @@ def register_solver(cls: _Class) -> _Class:
       The class.
     """
     cls.__repr__ = summary  # type: ignore[assignment]
+    made, guarantee = cls.for_budget.__func__, cls.guarantee  # type: ignore[attr-defined]
+    parameters = inspect.signature(made)
+
+    @functools.wraps(made)
+    def for_budget(*args: Any, **fields: Any) -> Any:
+        solver = made(*args, **fields)
+        delta = parameters.bind(*args, **fields).arguments["budget"].delta
+        # for reprs alone: no field, and gone after a change of one
+        object.__setattr__(solver, SHOWN_DELTA, delta)
+        return solver
+
+    @functools.wraps(guarantee)
+    def with_delta(solver: Any) -> Any:
+        result = guarantee(solver)
+        if SHOWN_DELTA in vars(solver):
+            object.__setattr__(result, SHOWN_DELTA, vars(solver)[SHOWN_DELTA])
+        return result
+
+    cls.for_budget, cls.guarantee = classmethod(for_budget), with_delta  # type: ignore[attr-defined]
     return register_dataclass(cls)
 
 

@@ -18,7 +18,13 @@ from dpjax.transforms import (
     rounding_allowance,
     weighted_sum,
 )
-from dpjax.transforms._weighted_sum import Pair, add_pairs, bounded_sum, pair_of
+from dpjax.transforms._weighted_sum import (
+    Pair,
+    add_pairs,
+    bounded_sum,
+    noised_sum,
+    pair_of,
+)
 
 
 def batches(rows, rng):
@@ -61,16 +67,12 @@ def test_a_million_records_stay_below_the_allowance(rng):
     assert largest_excess(total, 2**20, rng) <= rounding_allowance(2**20, "float32")
 
 
-def test_a_plain_float_sum_would_not(rng):
-    """So the search finds what it looks for."""
-    plain = jax.jit(
-        lambda v, m: jax.lax.scan(
-            lambda t, x: (t + x, None),
-            jnp.zeros(2),
-            jnp.where(m[:, None], v / jnp.maximum(1, jnp.linalg.norm(v, axis=1, keepdims=True)), 0),
-        )[0]
-    )
-    assert largest_excess(plain, 20_000, rng) > rounding_allowance(20_000, "float32")
+def test_a_sum_that_is_rounded_more_would_be_found(rng):
+    def rounded(values, mask):
+        total, _ = clip_by_norm(1.0).update(values, None, mask=mask)
+        return total.astype(jnp.bfloat16)
+
+    assert largest_excess(jax.jit(rounded), 1000, rng) > rounding_allowance(1000, "float32")
 
 
 @pytest.mark.parametrize("outer", [False, True])
@@ -135,20 +137,26 @@ def test_sensitivities_of_floats_are_asked_for():
     assert chained.sensitivity("replace_one", rows=10) > 2
 
 
-def test_noise_of_a_solver_is_larger_by_the_allowance():
-    """By the standard deviation of a step without records."""
-    problem = dpjax.problems.Risk(lambda w, rec: rec["x"] @ w, init=jnp.zeros(4000), radius=1e9)
-    rows = 2**16
-    solver = dpjax.solvers.DPSGD(
-        dpjax.sampling.FullBatch(1), 3.0, 2.0, learning_rate=1.0, batch_size=1.0, average="last"
-    )
-    state = solver.init(problem, key=jax.random.key(0))
-    shape = {"x": jax.ShapeDtypeStruct((rows, 4000), jnp.float32)}
-    del shape  # the step sees a mask of so many rows, all absent, of one feature vector
-    empty = {"x": jnp.zeros((rows, 4000), jnp.int8)}
-    after, _ = solver.step(problem, empty, jnp.zeros(rows, bool), state)
-    one, _ = solver.step(problem, {"x": jnp.zeros((1, 4000))}, jnp.zeros(1, bool), state)
-    ratio = np.std(np.asarray(after.params, float)) / np.std(np.asarray(one.params, float))
-    larger = (1 + rounding_allowance(rows, "float32")) / (1 + rounding_allowance(1, "float32"))
-    assert ratio == pytest.approx(larger, rel=2e-3)
+def test_noise_is_larger_by_the_allowance():
+    noise, zeros = add_gaussian(3.0), jnp.zeros(4000)
+    key, state = jax.random.key(0), add_gaussian(3.0).init(None)
+    many, _ = noised_sum(noise, zeros, state, rows=2**16, key=key)
+    one, _ = noised_sum(noise, zeros, state, rows=1, key=key)
+    larger = (1 + rounding_allowance(2**16, "float32")) / (1 + rounding_allowance(1, "float32"))
+    np.testing.assert_allclose(many, larger * one, rtol=1e-5)
     assert larger > 1.02
+
+
+def test_solvers_ask_for_it(monkeypatch):
+    """DPSGD adds more noise, the others scale it to a larger sensitivity."""
+    seen = []
+    monkeypatch.setattr(
+        "dpjax.solvers._dpsgd.noised_sum",
+        lambda noise, total, state, *, rows, key: seen.append(rows) or (total, state),
+    )
+    problem = dpjax.problems.Risk(lambda w, rec: rec["x"] @ w, init=jnp.zeros(2), radius=1.0)
+    sampler = dpjax.sampling.FullBatch(1)
+    solver = dpjax.solvers.DPSGD(sampler, 3.0, 2.0, learning_rate=1.0, batch_size=1.0)
+    state = solver.init(problem, key=jax.random.key(0))
+    solver.step(problem, {"x": jnp.zeros((7, 2))}, jnp.zeros(7, bool), state)
+    assert seen == [7]
