@@ -327,7 +327,7 @@ class OnlineToNonconvex:
 
         total = oracle.total(state.point, first, self.clip_norm, directions)
         size = jnp.asarray(self.batch_size, jnp.result_type(float))
-        sensitivity = self._sensitivity(self.clip_norm, size, first)
+        sensitivity = _rounded(first) * self._sensitivity(self.clip_norm, size)
         state, info = move(state, _over(total, size), sensitivity, 0)
         if self.noise.num_steps == 1:
             return state._replace(count=state.count + 1), info
@@ -340,7 +340,7 @@ class OnlineToNonconvex:
             position, part = at
             bound = self._change_bound(state)
             total = oracle.change(state.previous, state.point, part or first, bound, directions)
-            sensitivity = self._sensitivity(bound, size, part or first)
+            sensitivity = _rounded(part or first) * self._sensitivity(bound, size)
             return move(state, _over(total, size), sensitivity, position)
 
         positions = jnp.arange(1, self.noise.num_steps)
@@ -417,11 +417,10 @@ class OnlineToNonconvex:
         bound = 2 * self.max_displacement if self.as_published else moved
         return jnp.minimum(jnp.asarray(self.smoothness, moved.dtype) * bound, 2 * self.clip_norm)
 
-    def _sensitivity(self, bound: Any, size: jax.Array, part: Part) -> jax.Array:
-        """Of an estimate, the mean of what records give, rounding included."""
-        larger = 1 + 2 * rounding_allowance(part.mask.shape[0], jnp.float32)
+    def _sensitivity(self, bound: Any, size: jax.Array) -> jax.Array:
+        """Of an estimate, the mean of what records give."""
         if not self.as_published:
-            return larger * jnp.asarray(bound, size.dtype) / size
+            return jnp.asarray(bound, size.dtype) / size
         # the same on all nodes: a record is in all of a tree's levels with the first estimate,
         # in one less with a change
         levels = self.noise.levels  # type: ignore[attr-defined]
@@ -433,7 +432,12 @@ class OnlineToNonconvex:
             ]
         )
         # a traced bound may be none
-        return jnp.where(jnp.min(shares) >= 0, larger * jnp.max(shares), jnp.nan)
+        return jnp.where(jnp.min(shares) >= 0, jnp.max(shares), jnp.nan)
+
+
+def _rounded(part: Part) -> float:
+    """By what rounding of a sum of so many records, and of its mean, raises its sensitivity."""
+    return 1 + 2 * rounding_allowance(part.mask.shape[0], jnp.float32)
 
 
 def _over(total: PyTree, size: jax.Array) -> PyTree:

@@ -100,7 +100,8 @@ def checked_answers(solver: _Solver, noise: Any, problem: Any) -> _Solver:
     # from 0.7 on no method was closer to the truth than the uniform distribution: marginals of two
     # attributes, 100 and 1000 records, epsilon 0.01 to 1
     least, largest = float(np.min(noise)), problem.sensitivity("replace_one").value_range
-    if least >= largest and not _comparing.get():
+    # where all answers are one number there is nothing to learn
+    if least >= largest > 0 and not _comparing.get():
         warn_of_noise(
             f"the noise in each answer is at least {least:.2g}, and answers range over "
             f"{largest:.2g}, so that hardly anything can be learned: {_REMEDY}"

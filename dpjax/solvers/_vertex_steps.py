@@ -84,10 +84,11 @@ def _in_coordinates(domain: Any, leaf: Any) -> Any:
 def shrunk(weight: Any, moved: Any, dtype: Any, logit: float = 0.0, total: float = 0.0) -> Any:
     r"""The weight of a sum, less what rounding may add to the range of its draws.
 
-    A draw's logits are differences from the largest, each rounded by at most
-    $\epsilon / 2$ of itself, and a vertex whose logit is 90 below the largest is never drawn; the
-    weights of blocks are sums of some hundred terms. So two neighbours' logits, moved by a vector
-    of range eta, differ by one of range at most $\eta + 200 \epsilon$. The weight is smaller by
+    A draw's logits are differences from the largest, rounded three times by at most
+    $\epsilon / 2$ of themselves. A vertex whose logit is 45 below the largest has a probability of
+    3e-20, which is not counted, and the weights of blocks are sums of some tens of terms. So two
+    neighbours' logits, moved by a vector of range eta, differ by one of range at most
+    $\eta + 300 \epsilon$: two logits of each, off by 68 epsilon. The weight is smaller by
     that share, and by $2^{-18}$ for scales and products: what is drawn is then of range eta.
 
     Args:
@@ -101,7 +102,7 @@ def shrunk(weight: Any, moved: Any, dtype: Any, logit: float = 0.0, total: float
       The smaller weight; 0 where rounding is all there is.
     """
     eps = float(jnp.finfo(dtype).eps)
-    added = (200 + logit) * eps / jnp.maximum(moved, jnp.finfo(dtype).tiny)
+    added = (300 + logit) * eps / jnp.maximum(moved, jnp.finfo(dtype).tiny)
     return weight * jnp.maximum(1 - 2.0**-18 - total * eps - added, 0)
 
 

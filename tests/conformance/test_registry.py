@@ -63,6 +63,7 @@ HELPERS = {
     "microbatched_sum",
     "draw_levels",
     "weighted_sum",
+    "rounding_allowance",
     "fit_buffered_toeplitz",
     "from_jax_privacy",
     "is_every_step",

@@ -137,6 +137,6 @@ def test_rounding_is_small_for_few_records():
 def test_more_records_than_int32_counts_are_refused(x64):
     matrix = np.random.default_rng(0).random((3, 4))
     problem = dpjax.problems.QueryRelease(dpjax.queries.Dense(matrix))
-    problem._check_number(2**31 - 1)
+    problem.check_number(2**31 - 1)
     with pytest.raises(ValueError, match=str(2**31 - 1)):
-        problem._check_number(2**31)
+        problem.check_number(2**31)

@@ -35,6 +35,7 @@ EXEMPT = {
     "dpjax.transforms.clip_scale": "part of clip_by_norm, which says it",
     "dpjax.transforms.per_example_norm": "part of clip_by_norm, which says it",
     "dpjax.transforms.weighted_sum": "bounds nothing by itself",
+    "dpjax.transforms.rounding_allowance": "a number",
     "dpjax.transforms.discrete_gaussian_shortfall": "a number for add_discrete_gaussian",
     "dpjax.transforms.rounded_gaussian_shortfall": "a number for add_rounded_gaussian",
     "dpjax.transforms.draw_levels": "draws what is public",

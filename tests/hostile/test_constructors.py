@@ -33,6 +33,7 @@ _NO_ROW = {
     "PyTree, RelationLike, Transform, Aggregator": "types",
     "anytime_average, from_jax_privacy, is_every_step, mirrored, projected": "take no number",
     "clip_scale, per_example_norm, weighted_sum, OuterProduct": "take examples: test_fuzz",
+    "rounding_allowance": "a formula: test_rounding",
     "PackedSigns, Multilevel, ZerothOrder": "made by functions in the table, or hold arrays",
     "RestartNoise": "takes a strategy",
     "entropic, product, log_normalize": "take no number but coordinates",

@@ -25,7 +25,7 @@ from dpjax.sampling import (
 from dpjax.solvers import OnlineToBatch
 from dpjax.solvers._online_learners import LEARNERS
 from dpjax.testing._trees import QUICK, fresh, save_and_load, to_numpy
-from dpjax.transforms import BinaryTree, BufferedToeplitz, SplitNoise
+from dpjax.transforms import BinaryTree, BufferedToeplitz, SplitNoise, rounding_allowance
 
 LOOSE = {"clip_norm": 25.0, "smoothness": 20.0, "learning_rate": 1.0}
 BUDGET = dpjax.Budget(1.0, 1e-5)
@@ -173,7 +173,8 @@ def test_estimates_of_a_linear_loss_add_up_weighted_changes(x64):
     want = np.cumsum(np.diff(theta)[:, None] * batches, axis=0)
     states, info = trace(solver, problem, data, jax.random.key(0))
     np.testing.assert_allclose(states.estimate, want, atol=1e-12)
-    np.testing.assert_allclose(info.sensitivity, np.diff(theta) * 25.0 / 2, rtol=1e-12)
+    larger = 1 + 2 * rounding_allowance(2, "float64")
+    np.testing.assert_allclose(info.sensitivity, larger * np.diff(theta) * 25.0 / 2, rtol=1e-12)
     assert not np.allclose(want[-1], batches[-1])  # it is no gradient of one batch
 
 
@@ -347,7 +348,8 @@ def test_published_noise_has_the_published_deviation(x64):
     reach = np.maximum.accumulate(np.linalg.norm(iterates - before, axis=1))
     printed = (2 * 2 / rho) * (1.5 + 0.8 * reach) * math.sqrt(math.log2(2 * steps))
     got = 2 / rho * noise.node_factor * np.asarray(info.sensitivity) * steps  # theta_t = t / T
-    np.testing.assert_allclose(got, printed, rtol=1e-9)
+    larger = 1 + 2 * rounding_allowance(1, "float64")
+    np.testing.assert_allclose(got, larger * printed, rtol=1e-9)
 
 
 def test_surplus_records_of_a_batch_are_paid_for():

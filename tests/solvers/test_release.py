@@ -155,7 +155,7 @@ def test_under_add_or_remove_one_the_normaliser_is_public():
         ({"data": -np.ones((4, 3), int)}, ValueError, "sex"),
         ({"data": np.full((4, 3), 0.5)}, (TypeError, ValueError), "integer"),
         ({"data": {"sex": ["F"], "race": [0]}}, ValueError, "age"),
-        ({"data": {"sex": ["X"], "race": [0], "age": ["old"]}}, ValueError, "X"),
+        ({"data": {"sex": ["X"], "race": [0], "age": ["old"]}}, ValueError, "sex"),
         ({"budget": 1.0}, TypeError, "Budget"),
         ({"method": "best"}, ValueError, "method must be one of"),
         ({"key": None}, TypeError, "key is required"),
