@@ -56,6 +56,8 @@ def pytest_configure(config):
     gc.set_threshold(100_000, 50, 100)
     config.stash[_of_workers] = []
     config.addinivalue_line("filterwarnings", "error")
+    # tests run on a handful of records; tests/solvers/test_swamped.py looks at the warning itself
+    config.addinivalue_line("filterwarnings", "ignore::dpjax.privacy.NoiseWarning")
     for line in _THIRD_PARTY_NOISE:
         config.addinivalue_line("filterwarnings", line)
 

@@ -13,6 +13,7 @@ from dpjax.core import PyTree, check_int, is_traced, static_field, wide
 from dpjax.privacy import RelationLike, resolve_relation
 from dpjax.queries import QuerySensitivity
 from dpjax.queries._workload import check_counted
+from dpjax.transforms._weighted_sum import add_pairs, pair_of
 
 _BYTES = 4 * 8  # float32 vectors over the universe that a solver may hold at once
 _RELATIONS = ("replace_one", "add_or_remove_one")
@@ -39,9 +40,9 @@ class QueryRelease:
     Guarantee: none of its own. `sensitivity(relation)` bounds how far one record moves sums of the
     queries, from the workload alone; solvers scale noise and event by it. Under replace-special a
     record goes missing, as under add-or-remove-one: no code stands for an empty record. In float32
-    sums are exact below 2^24 records, from which on records are refused, but scores, and with them
-    their change by one record, are rounded: by up to 0.2% of it in 300 trials at 50,000 records, 7%
-    at a million, 19% at four million. In 64-bit types that is nothing.
+    sums are exact below 2^24 records, from which on records are refused. Where `exact`, selections
+    compare integers, and no score is rounded by what one record changes; sums of other queries are
+    rounded by up to a float's precision.
 
     Args:
       workload: The queries, a `dpjax.queries.Workload`. Built of a traced one a problem knows no
@@ -143,17 +144,64 @@ class QueryRelease:
         sums = self.workload.answers(self.workload.histogram(records))
         return sums.astype(float) / num_records
 
-    def targets(self, records: ArrayLike, num_records: Any) -> jax.Array:
-        r"""What selections compare with a distribution's answers, `[m]` (*secret*).
+    @functools.cached_property
+    def exact(self) -> bool:
+        """Whether `targets` are integers: queries of integers, and of range at most 32.
 
-        $$ \langle q_j, h \rangle - c_j (\sum_z h_z - 1) $$
-
-        with h the histogram by `num_records` and $c_j$ the mid-range of $q_j$: as if the queries
-        were centred there, which halves what a record that comes or goes can do. With as many
-        records as `num_records` these are the answers.
+        Raises:
+          ValueError: If the problem was built under a transformation, of a traced workload.
         """
-        surplus = jnp.shape(records)[0] / num_records - 1
-        return self.answers(records, num_records) - wide(self.workload.centre) * surplus
+        told = self.sensitivity("add_or_remove_one")
+        counts = jax.ShapeDtypeStruct((self.workload.universe_size,), jnp.int32)
+        whole = jnp.issubdtype(jax.eval_shape(self.workload.answers, counts).dtype, jnp.integer)
+        # so that int32 holds differences of targets, and float32 the centres
+        return bool(whole and told.value_range <= 32 and told.linf <= 2**22)
+
+    def targets(self, records: ArrayLike, *, centred: bool = True) -> jax.Array:
+        r"""Twice the sums that selections compare with a distribution's, `[m]` (*secret*).
+
+        $$ 2 \sum_i (q_j(z_i) - c_j) $$
+
+        with $c_j$ the mid-range of $q_j$, which halves what a record that comes or goes can do, or
+        0 if not `centred`. Twice, since mid-ranges of integers are halves: integers if `exact`.
+        """
+        dtype = int if self.exact else float
+        doubled = 2 * self.workload.answers(self.workload.histogram(records)).astype(dtype)
+        if not centred:
+            return doubled
+        return doubled - self._doubled_centre().astype(dtype) * jnp.shape(records)[0]
+
+    def gaps(
+        self, targets: jax.Array, answers: jax.Array, num_records: Any, *, centred: bool = True
+    ) -> tuple[jax.Array, jax.Array]:
+        """`targets` less those of `num_records` records that answer so, as a sum of two parts.
+
+        Only what is *public* is rounded, if `exact`: the parts are then an integer and a float in
+        [-1/2, 1/2], which neighbours share. Else they are a float and what rounding it left over.
+
+        Args:
+          targets: As of `targets`, `[m]`.
+          answers: Of a distribution, `[m]` (*public*).
+          num_records: n (*public*).
+          centred: As for the targets.
+
+        Returns:
+          Two vectors `[m]`, in units of half a record (*secret*).
+        """
+        dtype = answers.dtype
+        centre = self._doubled_centre().astype(dtype) if centred else 0
+        if not jnp.issubdtype(targets.dtype, jnp.integer):
+            theirs = jnp.asarray(num_records, dtype) * (2 * answers - centre)
+            return add_pairs(pair_of(targets), pair_of(-theirs))
+        # no sum overflows, whatever the public number
+        bits = jnp.iinfo(targets.dtype).bits
+        number = jnp.minimum(jnp.asarray(num_records, dtype), 2.0 ** (bits - 4))
+        theirs = number * (2 * answers - centre)
+        whole = jnp.clip(jnp.round(theirs), -(2.0 ** (bits - 3)), 2.0 ** (bits - 3))
+        return targets - whole.astype(targets.dtype), whole - theirs
+
+    def _doubled_centre(self) -> jax.Array:
+        return 2 * wide(self.workload.centre)
 
 
 def _flatten(problem: QueryRelease) -> tuple[Any, Any]:

@@ -29,7 +29,12 @@ from dpjax.solvers._query_state import (
     SelectionState,
     loudest_query,
 )
-from dpjax.solvers._selection_release import SelectionRelease, check_selection, needed_range
+from dpjax.solvers._selection_release import (
+    SelectionRelease,
+    check_selection,
+    needed_range,
+    per_half_record,
+)
 from dpjax.solvers._summary import register_solver
 from dpjax.solvers._swamped import checked_answers, drawn_noise
 
@@ -229,7 +234,9 @@ class FrankWolfeRelease(SelectionRelease):
         if self.noise == "gumbel":
             return super().select(problem, state)
         key = jax.random.fold_in(state.key, state.count)
-        return loudest_query(key, self.gaps(problem, state), self.noise_scale)
+        gaps, rest = self.gaps(problem, state)
+        sharpness = 1 / jnp.asarray(self.noise_scale, rest.dtype)
+        return loudest_query(key, gaps, 1 / per_half_record(sharpness, self, rest.dtype), rest)
 
     def guarantee(self) -> Guarantee:
         """The guarantee of the whole run (host); raises ValueError for stacked fields."""

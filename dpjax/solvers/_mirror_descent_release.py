@@ -28,7 +28,7 @@ from dpjax.solvers._query_budget import (
     histogram_change,
     largest_range,
 )
-from dpjax.solvers._query_state import SelectionState, counts
+from dpjax.solvers._query_state import SelectionInfo, SelectionState, counts, select_query
 from dpjax.solvers._selection_release import SelectionRelease, check_selection
 from dpjax.solvers._summary import register_solver
 from dpjax.solvers._swamped import checked_answers, drawn_noise
@@ -193,8 +193,10 @@ class MirrorDescentRelease(SelectionRelease):
     def init(self, problem: Any, *, key: jax.Array) -> SelectionState:
         """The state before the first step: uniform. The key (*secret*) is for the draws."""
         state = super().init(problem, key=key)
-        if self.noise != "per-step":
+        if self.noise == "gumbel":
             return state
+        if self.noise == "histogram-once":
+            return state._replace(targets=jnp.zeros_like(state.weights))
         zeros = jnp.zeros(problem.workload.universe_size, jnp.int32)
         return state._replace(targets=spread_cells(problem.workload, zeros))
 
@@ -209,12 +211,20 @@ class MirrorDescentRelease(SelectionRelease):
         noisy = self._noisy(cells, jax.random.fold_in(state.key, _ONCE))
         return state._replace(targets=problem.workload.answers(noisy))
 
-    def gaps(self, problem: Any, state: SelectionState) -> jax.Array:
-        """What the scores are made of, `[m]`. **Not private**."""
-        if self.noise != "per-step":
-            return super().gaps(problem, state)
+    def select(self, problem: Any, state: SelectionState) -> SelectionInfo:
+        """The draw of a step; of noisy answers it is post-processing."""
+        if self.noise == "gumbel":
+            return super().select(problem, state)
+        key = jax.random.fold_in(state.key, state.count)
+        gaps = self.noisy_answers(problem, state) - self.reference(state)
+        return select_query(key, gaps, self.sharpness(state.count))
+
+    def noisy_answers(self, problem: Any, state: SelectionState) -> jax.Array:
+        """Answers `[m]` of the one noisy histogram, or of that of this step; *released*."""
+        if self.noise == "histogram-once":
+            return state.targets
         key = jax.random.fold_in(jax.random.fold_in(state.key, state.count), 1)
-        return problem.workload.answers(self._noisy(state.targets, key)) - self.reference(state)
+        return problem.workload.answers(self._noisy(state.targets, key))
 
     def _noisy(self, counts: jax.Array, key: jax.Array) -> jax.Array:
         # divided after the noise, for quotients are rounded by what a record does

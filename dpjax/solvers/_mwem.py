@@ -26,7 +26,7 @@ from dpjax.solvers._query_budget import (
     gaussian_event,
 )
 from dpjax.solvers._query_state import ReleasedDistribution, distribution, log_of, select_query
-from dpjax.solvers._selection_release import check_selection
+from dpjax.solvers._selection_release import check_selection, per_half_record
 from dpjax.solvers._summary import register_solver
 from dpjax.solvers._swamped import checked_answers
 from dpjax.transforms._noise import plus_gaussian
@@ -41,7 +41,7 @@ class MWEMState(NamedTuple):
       chosen: Queries measured so far, `[T]` int32; -1 where there is none yet.
       measured: Their noisy answers, `[T]`.
       answers: Of the data, `[m]`: *secret*, and redacted.
-      targets: What selections compare with, `[m]`: *secret*, and redacted.
+      targets: What selections compare with, `QueryRelease.targets` `[m]`: *secret*, and redacted.
       count: Steps so far, `[]` int32.
       key: For the draws (*secret*).
     """
@@ -199,7 +199,7 @@ class MWEM:
             chosen=jnp.full(steps, -1, jnp.int32),
             measured=jnp.zeros(steps),
             answers=zeros,
-            targets=zeros,
+            targets=zeros.astype(int if problem.exact else float),
             count=jnp.zeros((), jnp.int32),
             key=key,
         )
@@ -209,7 +209,7 @@ class MWEM:
         problem.check_number(num_records(data))
         return state._replace(
             answers=problem.answers(data, self.num_records),
-            targets=problem.targets(data, self.num_records),
+            targets=problem.targets(data),
         )
 
     def step(
@@ -219,8 +219,11 @@ class MWEM:
         del batch, mask
         workload = problem.workload
         select, measure = jax.random.split(jax.random.fold_in(state.key, state.count))
-        gaps = state.targets - workload.answers(distribution(workload, state.weights))
-        index = select_query(select, gaps, 1 / jnp.asarray(self.noise_scale, float)).index
+        current = workload.answers(distribution(workload, state.weights))
+        gaps, rest = problem.gaps(state.targets, current, self.num_records)
+        sharpness = 1 / jnp.asarray(self.noise_scale, rest.dtype)
+        sharpness = per_half_record(sharpness, self, rest.dtype)
+        index = select_query(select, gaps, sharpness, rest).index
         dtype = state.measured.dtype
         value = plus_gaussian(measure, state.answers[index], self.stddev).astype(dtype)
         chosen = state.chosen.at[state.count].set(index)

@@ -10,8 +10,9 @@ from dpjax.geometry import L1Ball, log_normalize, sample_vertices
 from dpjax.queries import Marginals
 from dpjax.queries._workload import check_counted, spread_cells
 from dpjax.transforms._laplace import laplace
+from dpjax.transforms._weighted_sum import Pair, add_pairs, pair_of
 
-_SHARPEST = 1e30  # stands for infinity, of which no multiple of 0 is 0
+SHARPEST = 1e30  # stands for infinity, of which no multiple of 0 is 0
 
 
 class ReleasedDistribution(NamedTuple):
@@ -34,8 +35,9 @@ class SelectionState(NamedTuple):
       current: Its answers, `[m]`.
       average: Running average of the distributions, `[k]`; None where none is kept.
       averaged: Its answers, `[m]`, or None.
-      targets: What is compared with answers, `[m]`, or the histogram `[k]` if noise is added to it
-        in each step. Follows from the data: *secret* (but for `histogram-once`), and redacted.
+      targets: What is compared with a distribution: `QueryRelease.targets`, `[m]`; or noisy
+        answers (`histogram-once`); or the histogram `[k]`, if noise is added to it in each step.
+        Follows from the data: *secret* (but for `histogram-once`), and redacted.
       count: Steps so far, `[]` int32.
       key: For the draws (*secret*).
     """
@@ -80,47 +82,137 @@ def log_of(probabilities: jax.Array) -> jax.Array:
     return log_normalize(jnp.log(probabilities))
 
 
-def select_query(key: jax.Array, gaps: jax.Array, sharpness: Any) -> SelectionInfo:
-    r"""Draws a query and a sign from the softmax of `sharpness` times $\pm$ the gaps `[m]`."""
+def select_query(
+    key: jax.Array, gaps: jax.Array, sharpness: Any, rest: Any = None
+) -> SelectionInfo:
+    r"""Draws a query and a sign from the softmax of `sharpness` times $\pm$ the gaps.
+
+    Args:
+      key: For the draw.
+      gaps: `[m]`; integers are not rounded before the largest is subtracted.
+      sharpness: Scalar.
+      rest: Added to the gaps, small against them or their unit: `[m]`, or None for 0.
+    """
+    high, low = _rounded(gaps, rest)
     size = gaps.shape[0]
-    drawn = L1Ball(size, jnp.minimum(sharpness, _SHARPEST)).sample(key, gaps, 1)[0]
-    sign = jnp.where(drawn < size, 1, -1).astype(jnp.int8)
-    return SelectionInfo(drawn % size, sign[None])
+    drawn = L1Ball(size, jnp.minimum(sharpness, SHARPEST)).sample(key, high, 1, low=low)[0]
+    return _signed_query(drawn, size)
 
 
-def loudest_query(key: jax.Array, gaps: jax.Array, scale: Any) -> SelectionInfo:
-    r"""The query and sign whose $\pm$ gap with fresh Laplace noise of this scale is largest."""
-    scores = jnp.concatenate([gaps, -gaps])
-    noise = scale * laplace(key, scores.shape, scores.dtype)
-    drawn = jnp.argmax(scores + noise).astype(jnp.int32)
-    size = gaps.shape[0]
+def loudest_query(key: jax.Array, gaps: jax.Array, scale: Any, rest: Any = None) -> SelectionInfo:
+    r"""The query and sign whose $\pm$ gap with fresh Laplace noise of this scale is largest.
+
+    Gaps and rest are as for `select_query`.
+    """
+    top = jnp.max(jnp.abs(gaps))
+    behind = jnp.concatenate([gaps - top, -gaps - top]).astype(float)
+    if rest is not None:
+        behind = behind + jnp.concatenate([rest, -rest])
+    noise = scale * laplace(key, behind.shape, behind.dtype)
+    return _signed_query(jnp.argmax(behind + noise).astype(jnp.int32), gaps.shape[0])
+
+
+def _signed_query(drawn: jax.Array, size: int) -> SelectionInfo:
     return SelectionInfo(drawn % size, jnp.where(drawn < size, 1, -1).astype(jnp.int8)[None])
 
 
+def _rounded(gaps: jax.Array, rest: Any) -> tuple[jax.Array, jax.Array]:
+    """The gaps as floats, and what that left over with the rest."""
+    high = gaps.astype(float)
+    low = (gaps - high.astype(gaps.dtype)).astype(high.dtype)
+    return high, low if rest is None else low + rest
+
+
 def select_marginal(
-    key: jax.Array, workload: Marginals, gaps: jax.Array, sharpness: Any
+    key: jax.Array, workload: Marginals, gaps: jax.Array, sharpness: Any, rest: Any = None
 ) -> SelectionInfo:
     r"""Draws a marginal S and a sign of each of its cells, by the exponential mechanism.
 
     $$ P[S, s] \propto 2^{-|S|} \exp(\beta \sum_{c \in S} s_c d_c) $$
 
     which factorises: S by $\sum_c \log\cosh(\beta d_c)$, then each sign by a logistic function.
+
+    Args:
+      key: For the draw.
+      workload: The marginals.
+      gaps: d, `[m]`: integers, or floats of size at most 2^26.
+      sharpness: beta, scalar.
+      rest: Added to integer gaps, at most 1/2: `[m]`, or None for 0.
     """
     which, sign = jax.random.split(key)
-    sharpness = jnp.minimum(sharpness, _SHARPEST)
-    energy = jnp.abs(gaps) * sharpness
-    log_cosh = energy + jnp.log1p(jnp.exp(-2 * energy)) - jnp.log(2.0).astype(gaps.dtype)
-    sums = jnp.zeros(len(workload.sizes), gaps.dtype).at[jnp.asarray(workload.clique_of)]
-    index = sample_vertices(which, sums.add(log_cosh), 1)[0]
+    if not jnp.issubdtype(gaps.dtype, jnp.integer):
+        whole = jnp.round(gaps)
+        gaps, rest = whole.astype(int), gaps - whole
+    rest = jnp.zeros(gaps.shape) if rest is None else rest
+    sharpness = jnp.minimum(sharpness, SHARPEST).astype(rest.dtype)
+    index = sample_vertices(which, marginal_logits(workload, gaps, sharpness, rest), 1)[0]
     # signs of the chosen marginal alone, by Gumbels whose tails reach far enough
     largest = max(workload.sizes)
     start = jnp.asarray(workload.offsets)[index]
     cells = jnp.arange(largest)
     inside = cells < jnp.asarray(workload.sizes)[index]
-    chosen = jnp.where(inside, gaps[jnp.minimum(start + cells, gaps.shape[0] - 1)], 0)
-    up, down = jax.random.gumbel(sign, (2, largest), gaps.dtype, mode="high")
+    places = jnp.minimum(start + cells, gaps.shape[0] - 1)
+    chosen = jnp.where(inside, gaps[places].astype(rest.dtype) + rest[places], 0)
+    up, down = jax.random.gumbel(sign, (2, largest), rest.dtype, mode="high")
     signs = jnp.where(chosen * sharpness + up >= down - chosen * sharpness, 1, -1)
     return SelectionInfo(index, jnp.where(inside, signs, 0).astype(jnp.int8))
+
+
+def marginal_logits(
+    workload: Marginals, gaps: jax.Array, sharpness: jax.Array, rest: jax.Array
+) -> jax.Array:
+    r"""Of each marginal, up to a common shift: $\sum_c \log\cosh(\beta d_c)$.
+
+    With $\log\cosh x = |x| + \log(1 + e^{-2 |x|}) - \log 2$. All sums over cells are of integers,
+    to which cells that a record is not in add the same in neighbours: the moduli of integer gaps,
+    and of `rest` and logarithms multiples of a power of two. Differences from the marginal of the
+    largest are rounded last.
+
+    Args:
+      workload: The marginals, N.
+      gaps: Integers `[m]`.
+      sharpness: beta, scalar.
+      rest: `[m]`; d is the gaps and these.
+
+    Returns:
+      `[N]`.
+    """
+    cell = fixed_point(workload, rest.dtype)
+    signs = jnp.where(gaps == 0, jnp.sign(rest), jnp.sign(gaps).astype(rest.dtype))
+    energy = jnp.abs(gaps.astype(rest.dtype) + rest) * sharpness
+    logs = jnp.log1p(jnp.exp(-2 * energy)) - jnp.log(2.0).astype(rest.dtype)
+    parts = [jnp.abs(gaps)]
+    parts += [jnp.round(part * cell).astype(gaps.dtype) for part in (signs * rest, logs)]
+    zeros = jnp.zeros(len(workload.sizes), gaps.dtype).at[jnp.asarray(workload.clique_of)]
+    sums = [zeros.add(part) for part in parts]
+    top = jnp.argmax(sums[0])
+    moduli, rests, least = (Pair(*_rounded(each - each[top], None)) for each in sums)
+    total = add_pairs(
+        _times(add_pairs(moduli, Pair(rests.high / cell, rests.low / cell)), sharpness),
+        Pair(least.high / cell, least.low / cell),
+    )
+    return add_pairs(total, pair_of(jnp.broadcast_to(-jnp.max(total.high), total.high.shape))).high
+
+
+def fixed_point(workload: Marginals, dtype: Any) -> float:
+    """A power of two, such multiples of whose inverse below 1 add up over any marginal's cells."""
+    bits = 30 if jnp.finfo(dtype).bits == 32 else 62
+    return 2.0 ** (bits - (max(workload.sizes) - 1).bit_length())
+
+
+def _times(pair: Pair, factor: jax.Array) -> Pair:
+    """The product, to about the square of a float's precision (Veltkamp 1968; Dekker 1971)."""
+    splitter = 2.0 ** ((jnp.finfo(factor.dtype).nmant + 2) // 2) + 1
+
+    def halves(value: jax.Array) -> tuple[jax.Array, jax.Array]:
+        large = splitter * value
+        high = large - (large - value)
+        return high, value - high
+
+    product = pair.high * factor
+    (a, b), (c, d) = halves(pair.high), halves(factor)
+    lost = ((a * c - product) + a * d + b * c) + b * d
+    return add_pairs(pair_of(product), pair_of(lost + pair.low * factor))
 
 
 def direction(workload: Any, info: SelectionInfo, vertices: str, dtype: Any) -> jax.Array:

@@ -18,15 +18,18 @@ from dpjax.queries import Marginals
 from dpjax.queries._workload import num_records
 from dpjax.sampling import FullBatch
 from dpjax.solvers._query_state import (
+    SHARPEST,
     ReleasedDistribution,
     SelectionInfo,
     SelectionState,
     direction,
     distribution,
+    fixed_point,
     log_of,
     select_marginal,
     select_query,
 )
+from dpjax.solvers._vertex_steps import shrunk
 
 RELATIONS = ("replace_one", "add_or_remove_one", "replace_special")
 
@@ -92,7 +95,7 @@ class SelectionRelease(abc.ABC):
             current=current,
             average=uniform if kept else None,
             averaged=current if kept else None,
-            targets=jnp.zeros_like(weights),
+            targets=jnp.zeros(weights.shape, int if problem.exact else float),
             count=jnp.zeros((), jnp.int32),
             key=key,
         )
@@ -104,8 +107,7 @@ class SelectionRelease(abc.ABC):
     def prologue(self, problem: Any, data: PyTree, state: SelectionState) -> SelectionState:
         """Computes the targets, once."""
         problem.check_number(num_records(data))
-        compute = problem.answers if self.vertices == "marginals" else problem.targets
-        return state._replace(targets=compute(data, self.num_records))
+        return state._replace(targets=problem.targets(data, centred=self.vertices == "queries"))
 
     def step(
         self, problem: Any, batch: PyTree, mask: jax.Array, state: SelectionState
@@ -115,18 +117,26 @@ class SelectionRelease(abc.ABC):
         info = self.select(problem, state)
         return self.move(problem, info, state), info
 
-    def gaps(self, problem: Any, state: SelectionState) -> jax.Array:
-        """What the scores are made of, `[m]`. **Not private**."""
-        del problem
-        return state.targets - self.reference(state)
+    def gaps(self, problem: Any, state: SelectionState) -> tuple[jax.Array, jax.Array]:
+        """What the scores are made of, as by `QueryRelease.gaps`. **Not private**."""
+        return problem.gaps(
+            state.targets,
+            self.reference(state),
+            self.num_records,
+            centred=self.vertices == "queries",
+        )
 
     def select(self, problem: Any, state: SelectionState) -> SelectionInfo:
         """The draw of a step."""
         key = jax.random.fold_in(state.key, state.count)
-        gaps, sharpness = self.gaps(problem, state), self.sharpness(state.count)
+        gaps, rest = self.gaps(problem, state)
+        workload, sharpness = problem.workload, self.sharpness(state.count)
         if self.vertices == "marginals":
-            return select_marginal(key, problem.workload, gaps, sharpness)
-        return select_query(key, gaps, sharpness)
+            # a record is in one cell of a marginal, or leaves it for another
+            logit = 2 / (fixed_point(workload, rest.dtype) * float(jnp.finfo(rest.dtype).eps))
+            sharpness = per_half_record(sharpness, self, rest.dtype, logit)
+            return select_marginal(key, workload, gaps, sharpness, rest)
+        return select_query(key, gaps, per_half_record(sharpness, self, rest.dtype), rest)
 
     def move(self, problem: Any, info: SelectionInfo, state: SelectionState) -> SelectionState:
         """The state after what was drawn; data are not looked at."""
@@ -155,6 +165,20 @@ class SelectionRelease(abc.ABC):
     def redact(self, state: SelectionState) -> SelectionState:
         """The state without the targets, which no draw covers."""
         return state._replace(targets=None)
+
+
+def per_half_record(sharpness: Any, solver: Any, dtype: Any, logit: float = 0.0) -> jax.Array:
+    """The sharpness in units of 1 / (half a record), less what rounding may add to the range.
+
+    Args:
+      sharpness: In units of 1 / answer; may be infinite.
+      solver: Of `num_records` and `score_range`.
+      dtype: Of the draw.
+      logit: As of `shrunk`.
+    """
+    number = jnp.asarray(solver.num_records, dtype)
+    sharpness = jnp.minimum(jnp.asarray(sharpness, dtype), SHARPEST)
+    return shrunk(sharpness, sharpness * solver.score_range / number, dtype, logit) / (2 * number)
 
 
 def needed_range(problem: Any, relation: str, vertices: str) -> float:

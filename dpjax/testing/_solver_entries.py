@@ -34,6 +34,7 @@ from dpjax.solvers import (
     RateConstrainedSGDA,
     SaddleMirrorDescent,
 )
+from dpjax.solvers._vertex_steps import coordinates
 from dpjax.testing._cases import SolverCase, Statistic
 from dpjax.testing._registry import register
 from dpjax.transforms import multilevel
@@ -307,7 +308,7 @@ def _frank_wolfe(problem: SimplexRisk, attack: bool = False, **options: Any) -> 
     state = jax.jit(lambda key: solver.init(problem, key=key))(jax.random.key(0))
 
     def of(batch: PyTree, mask: jax.Array) -> PyTree:
-        scores = domain.scores(solver.direction(problem, batch, mask, state))
+        scores = coordinates(domain).logits(*solver.direction(problem, batch, mask, state))
         return scores[:, None] - scores[None, :]
 
     statistic = Statistic("the change of the scores", of, "linf", 1.0)

@@ -83,7 +83,6 @@ def test_every_public_name_has_a_row_or_a_reason():
     assert public >= _EXPLAINED, f"reasons for what there is not: {_EXPLAINED - public}"
 
 
-@pytest.mark.filterwarnings("ignore:the noise in each answer:dpjax.privacy.NoiseWarning")
 @pytest.mark.parametrize("name", ROWS)
 def test_bad_values_are_refused_by_name(name):
     row = ROWS[name]

@@ -1,7 +1,6 @@
 """No message shows a value of the data, which ends in logs; it says where, and how many."""
 
 import traceback
-import warnings
 
 import jax
 import jax.numpy as jnp
@@ -33,12 +32,6 @@ def code(column):
 
 def solved(problem, data):
     budget = dpjax.Budget(1.0, 1e-6)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", dpjax.privacy.NoiseWarning)  # of two records
-        return run_of(problem, data, budget)
-
-
-def run_of(problem, data, budget):
     if isinstance(problem, QueryRelease):
         solver = dpjax.solvers.HistogramRelease.for_budget(problem, 2, budget)
     else:

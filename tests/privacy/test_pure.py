@@ -319,7 +319,6 @@ def test_single_passes_say_their_pure_epsilon(relation):
     assert solver.guarantee().relation == NeighboringRelation[relation.upper()]
 
 
-@pytest.mark.filterwarnings("ignore:the noise in each answer:dpjax.privacy.NoiseWarning")
 def test_release_with_a_pure_budget():
     domain = dpjax.queries.Domain({"a": 2, "b": 3})
     workload = dpjax.queries.Marginals.all_kway(domain, 1)

@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from dpjax.geometry import L1Ball
 from dpjax.problems import QueryRelease
 from dpjax.queries import Concat, Dense, Domain, Marginals, Prefix
 from dpjax.sampling import FullBatch
@@ -103,8 +104,8 @@ def drawing(sample):
         dim: int
         radius: Any
 
-        def sample(self, key, v, k):
-            return sample(key, self.radius * jnp.concatenate([v, -v]), k)
+        def sample(self, key, v, k, low):
+            return sample(key, L1Ball(self.dim, self.radius).logits(v, low), k)
 
     with (
         mock.patch.object(query_state, "sample_vertices", sample),
@@ -135,18 +136,18 @@ def dictated(solver, workload, index, signs, law):
         assert mode == "high"
         return jnp.stack([1e6 * signs[len(calls) - 1], jnp.zeros(shape[1], dtype)]).astype(dtype)
 
-    def marginal(key, workload, gaps, sharpness):
-        info = query_state.select_marginal(key, workload, gaps, sharpness)
+    def marginal(key, workload, gaps, sharpness, rest):
+        info = query_state.select_marginal(key, workload, gaps, sharpness, rest)
         # the law that the code's two stages imply
         tables = jax.nn.log_softmax(calls[-1])
         places = np.asarray(workload.offsets)[every_index][:, None] + np.arange(signs.shape[1])
-        energy = (gaps * sharpness)[np.minimum(places, gaps.shape[0] - 1)]
+        energy = ((gaps + rest) * sharpness)[np.minimum(places, gaps.shape[0] - 1)]
         each = jax.nn.log_sigmoid(2.0 * every_signs * energy)
         law.append(tables[every_index] + jnp.sum(jnp.where(every_signs != 0, each, 0), axis=1))
         return info
 
-    def loudest(key, gaps, scale):
-        law.append(jnp.concatenate([gaps, -gaps]) / scale)
+    def loudest(key, gaps, scale, rest):
+        law.append(jnp.concatenate([gaps + rest, -gaps - rest]) / scale)
         return query_state.SelectionInfo(index[len(law) - 1], signs[len(law) - 1])
 
     with (

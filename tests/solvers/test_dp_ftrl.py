@@ -267,7 +267,6 @@ def test_wrong_plans_are_named(wrong, error, message):
         DPFTRL.for_budget(PROBLEM, **({"num_records": 50, "budget": BUDGET} | wrong))
 
 
-@pytest.mark.filterwarnings("ignore:the noise in the mean:dpjax.privacy.NoiseWarning")
 def test_batch_sizes_give_steps():
     solver = DPFTRL.for_budget(PROBLEM, 100, BUDGET, batch_size=30)
     assert solver.sampler == DisjointPartition(3, 33)

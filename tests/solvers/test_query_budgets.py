@@ -105,7 +105,6 @@ def test_the_game_spends_what_its_formula_says():
 
 
 # as published it is far below its budget
-@pytest.mark.filterwarnings("ignore:the noise in each answer:dpjax.privacy.NoiseWarning")
 @pytest.mark.parametrize(
     ("kind", "low", "high"),
     [

@@ -143,7 +143,7 @@ def shown(solver, problem, data, number):
     def sample(key, logits, k):
         return jnp.asarray([number % logits.shape[0]], jnp.int32)
 
-    def loudest(key, gaps, scale):
+    def loudest(key, gaps, scale, rest):
         return query_state.SelectionInfo(jnp.int32(number % 3), jnp.ones(1, jnp.int8))
 
     def gumbel(key, shape, *args, **kwargs):

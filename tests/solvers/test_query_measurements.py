@@ -80,7 +80,7 @@ def released(problem, solver, data, noise):
         if not isinstance(solver, MirrorDescentRelease):
             return solver.step(problem, data, jnp.ones(len(data), bool), state)[0][0]
         state = solver.prologue(problem, data, state)
-        return solver.gaps(problem, state) + solver.reference(state)
+        return solver.noisy_answers(problem, state)
 
 
 def distances(problem, solver, relation):

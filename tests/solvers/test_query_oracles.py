@@ -97,7 +97,10 @@ def test_a_noisy_histogram_is_fitted_as_well_as_by_a_linear_programme(family, rn
     ).fun
     if family == "signs":
         assert best == pytest.approx(0.25)
-    solver, problem = mirror(0.01, offset=20.0), QueryRelease(Dense(queries))
+    solver, problem = (
+        mirror(0.01, offset=20.0, noise="histogram-once"),
+        QueryRelease(Dense(queries)),
+    )
 
     @jax.jit
     def fit(targets):

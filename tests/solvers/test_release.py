@@ -146,7 +146,6 @@ def test_under_add_or_remove_one_the_normaliser_is_public():
     assert np.abs(np.asarray(released.answers) - truth).max() < 0.1
 
 
-@pytest.mark.filterwarnings("ignore:the noise in each answer:dpjax.privacy.NoiseWarning")
 @pytest.mark.parametrize(
     ("change", "error", "match"),
     [

@@ -141,7 +141,6 @@ def test_budget_round_trip(name, relation, epsilon, delta):
     assert solver.guarantee().relation.name.lower() == relation
 
 
-@pytest.mark.filterwarnings("ignore:the logits of a draw:dpjax.privacy.NoiseWarning")
 @pytest.mark.parametrize("relation", ["replace_one", "add_or_remove_one"])
 @pytest.mark.parametrize("num_records", [1, 2, 5, 33, 1000, 30_000])
 def test_no_plan_breaks_its_budget(num_records, relation):
