@@ -74,7 +74,8 @@ failure = sampler.failure_probability()  # that a batch had to be cut; it costs 
 z = dpjax.privacy.calibrate_gaussian(rate, steps, budget, failure_probability=failure)
 
 clip = dpjax.transforms.clip_by_norm(train.norm_bound)
-noise = dpjax.transforms.add_gaussian(z * clip.sensitivity("add_or_remove_one"))
+sensitivity = clip.sensitivity("add_or_remove_one", rows=sampler.slots)  # rounding included
+noise = dpjax.transforms.add_gaussian(z * sensitivity)
 private_sum = dpjax.chain(clip, noise)
 optimizer = optax.sgd(1.0, momentum=0.8)  # chosen on these records, which happen to be public
 
