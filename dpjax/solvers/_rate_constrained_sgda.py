@@ -95,7 +95,8 @@ class RateConstrainedSGDA:
     the event is `PoissonSampled(rate, Gaussian(z_eff))`, $z_{eff}^{-2} = z_h^{-2} + z^{-2}$, with a
     Laplace table `PoissonSampled(rate, Composed[Laplace, Gaussian])`, composed over the steps.
     `denominator="fixed"` adds one `GaussianDpEvent(count_noise)` for the counts of the parts, whose
-    noise is rounded to integers; its sampler's distance is declared as failure probability. Soft
+    noise is rounded to integers; its sampler's distance is declared as failure probability. The
+    noise of tables, hard ones too, is that of `add_gaussian` or `add_laplace`, on their grid. Soft
     rates are cut towards zero to multiples of B / 2^24 for B slots of a batch, B up to a power of
     two, so that their float32 sums are exact in any order.
     Parameters, multipliers and averages are post-processing. Protects all of a record, its group
