@@ -12,7 +12,7 @@ from jax.typing import ArrayLike
 from dpjax.core import PyTree, check_int, is_traced, static_field, wide
 from dpjax.privacy import RelationLike, resolve_relation
 from dpjax.queries import QuerySensitivity
-from dpjax.queries._workload import check_counted
+from dpjax.queries._workload import check_counted, sums_dtype
 from dpjax.transforms._weighted_sum import add_pairs, pair_of
 
 _BYTES = 4 * 8  # float32 vectors over the universe that a solver may hold at once
@@ -132,8 +132,7 @@ class QueryRelease:
         check_counted(number, added.linf / (added.value_range or 1.0))
         if number * added.linf < 2**31:
             return
-        counts = jax.ShapeDtypeStruct((self.workload.universe_size,), jnp.int32)
-        if jnp.issubdtype(jax.eval_shape(self.workload.answers, counts).dtype, jnp.integer):
+        if jnp.issubdtype(sums_dtype(self.workload), jnp.integer):
             raise ValueError(
                 "sums over records must be < 2**31 in int32, and may be larger for so many: hold "
                 "the queries as floats"
@@ -152,8 +151,7 @@ class QueryRelease:
           ValueError: If the problem was built under a transformation, of a traced workload.
         """
         told = self.sensitivity("add_or_remove_one")
-        counts = jax.ShapeDtypeStruct((self.workload.universe_size,), jnp.int32)
-        whole = jnp.issubdtype(jax.eval_shape(self.workload.answers, counts).dtype, jnp.integer)
+        whole = jnp.issubdtype(sums_dtype(self.workload), jnp.integer)
         # so that int32 holds differences of targets, and float32 the centres
         return bool(whole and told.value_range <= 32 and told.linf <= 2**22)
 

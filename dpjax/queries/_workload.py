@@ -142,6 +142,12 @@ def checked_sharding(sharding: Any, universe_size: int) -> NamedSharding | None:
     return NamedSharding(mesh, PartitionSpec(spec[0]))
 
 
+def sums_dtype(workload: Any) -> Any:
+    """The type of answers to counts, an integer one where all queries are integers."""
+    histogram = jax.ShapeDtypeStruct((workload.universe_size,), jnp.int32)
+    return jax.eval_shape(workload.answers, histogram).dtype
+
+
 def one_hot(index: jax.Array, size: int) -> jax.Array:
     """The unit vector of the default float type, `[size]`; zeros for an index out of range."""
     return (jnp.arange(size, dtype=jnp.int32) == index).astype(float)

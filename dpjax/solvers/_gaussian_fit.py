@@ -22,7 +22,7 @@ from dpjax.core import (
 )
 from dpjax.privacy import Budget, Guarantee, check_budget
 from dpjax.queries import Hierarchy, Marginals
-from dpjax.queries._workload import check_counted
+from dpjax.queries._workload import check_counted, sums_dtype
 from dpjax.sampling import FullBatch
 from dpjax.solvers._histogram_release import check_once
 from dpjax.solvers._log_linear import fit_log_linear
@@ -258,8 +258,7 @@ class GaussianFit:
 
 def _moved(measured: Any) -> int:
     """How many integer answers a record moves at most; noise on all others has one law anyhow."""
-    histogram = jax.ShapeDtypeStruct((measured.universe_size,), jnp.int32)
-    if not jnp.issubdtype(jax.eval_shape(measured.answers, histogram).dtype, jnp.integer):
+    if not jnp.issubdtype(sums_dtype(measured), jnp.integer):
         return 0
     tables = isinstance(measured, Marginals)
     return 2 * len(measured.sizes) if tables else measured.num_queries

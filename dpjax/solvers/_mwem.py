@@ -18,7 +18,7 @@ from dpjax.core import (
     static_field,
 )
 from dpjax.privacy import Budget, Guarantee, bounded_range_eta, check_budget
-from dpjax.queries._workload import num_records, spread_cells
+from dpjax.queries._workload import num_records, spread_cells, sums_dtype
 from dpjax.sampling import FullBatch
 from dpjax.solvers._query_budget import (
     drawn_event,
@@ -30,6 +30,7 @@ from dpjax.solvers._selection_release import check_selection, per_half_record
 from dpjax.solvers._summary import register_solver
 from dpjax.solvers._swamped import checked_answers
 from dpjax.transforms._noise import plus_gaussian
+from dpjax.transforms._noisy_counts import MOST_SHORTFALL, noisy_counts, noisy_counts_shortfall
 
 
 class MWEMState(NamedTuple):
@@ -40,7 +41,7 @@ class MWEMState(NamedTuple):
       average: Mean of the distributions, `[k]`.
       chosen: Queries measured so far, `[T]` int32; -1 where there is none yet.
       measured: Their noisy answers, `[T]`.
-      answers: Of the data, `[m]`: *secret*, and redacted.
+      answers: Sums over the data, `[m]`, integers where queries are: *secret*, and redacted.
       targets: What selections compare with, `QueryRelease.targets` `[m]`: *secret*, and redacted.
       count: Steps so far, `[]` int32.
       key: For the draws (*secret*).
@@ -79,12 +80,14 @@ class MWEM:
 
     $$ w_i \leftarrow w_i + \eta \, (y_i - \langle q_i, D \rangle) $$
 
-    over all queries measured so far.
+    over all queries measured so far. Where queries are integers, a sum is measured with noise
+    rounded to integers, and divided by n after that.
 
     Guarantee: a draw is of bounded range `score_range` / (`num_records` `noise_scale`); a record
     moves a measurement by `answer_range` / `num_records`, and the noise is Gaussian. The event is T
-    times both. Under add-or-remove-one queries are scored centred at mid-range. Idealised in one
-    respect: scores are summed and sampled in floating point.
+    times both. The distance of the sampler of integer noise from it is declared as failure
+    probability, whatever the queries. Under add-or-remove-one queries are scored centred at
+    mid-range. Idealised in one respect: scores are summed and sampled in floating point.
 
     | input | effect |
     | --- | --- |
@@ -164,7 +167,7 @@ class MWEM:
         relation = check_budget(budget, num_records).relation_or("replace_one").name.lower()
         sensitivity = problem.sensitivity(relation)
         # rho of Gaussian noise on an answer is (change / stddev)^2 / 2
-        each = drawn_rho(budget) / (2 * steps)
+        each = drawn_rho(budget, failure=steps * MOST_SHORTFALL) / (2 * steps)
         fields = {
             "noise_scale": sensitivity.score_range
             * (1 + 1e-12)
@@ -198,7 +201,7 @@ class MWEM:
             average=spread_cells(problem.workload, jnp.zeros(problem.workload.universe_size)),
             chosen=jnp.full(steps, -1, jnp.int32),
             measured=jnp.zeros(steps),
-            answers=zeros,
+            answers=zeros.astype(sums_dtype(problem.workload)),
             targets=zeros.astype(int if problem.exact else float),
             count=jnp.zeros((), jnp.int32),
             key=key,
@@ -208,7 +211,7 @@ class MWEM:
         """Computes the answers, once."""
         problem.check_number(num_records(data))
         return state._replace(
-            answers=problem.answers(data, self.num_records),
+            answers=problem.workload.answers(problem.workload.histogram(data)),
             targets=problem.targets(data),
         )
 
@@ -225,7 +228,7 @@ class MWEM:
         sharpness = per_half_record(sharpness, self, rest.dtype)
         index = select_query(select, gaps, sharpness, rest).index
         dtype = state.measured.dtype
-        value = plus_gaussian(measure, state.answers[index], self.stddev).astype(dtype)
+        value = self._measure(measure, state.answers[index]).astype(dtype)
         chosen = state.chosen.at[state.count].set(index)
         measured = state.measured.at[state.count].set(value)
         there = chosen >= 0
@@ -250,6 +253,12 @@ class MWEM:
         )
         return after, MWEMInfo(index, value)
 
+    def _measure(self, key: jax.Array, total: jax.Array) -> jax.Array:
+        if jnp.issubdtype(total.dtype, jnp.integer):
+            # divided after the noise, for quotients are rounded by what a record does
+            return noisy_counts(key, total, self.stddev * self.num_records) / self.num_records
+        return plus_gaussian(key, total.astype(float) / self.num_records, self.stddev)
+
     def finalize(self, problem: Any, state: MWEMState) -> ReleasedDistribution:
         """The mean of the distributions after each step."""
         return ReleasedDistribution(log_of(state.average), problem.workload.answers(state.average))
@@ -269,4 +278,6 @@ class MWEM:
             ]
         )
         event = dpe.SelfComposedDpEvent(one, self.sampler.steps)
-        return Guarantee(event, self.relation, self.sampler.failure_probability())
+        # of the one number a step; what a record does not move has one law, whatever it is
+        failure = self.sampler.steps * noisy_counts_shortfall(float(self.stddev) * n)
+        return Guarantee(event, self.relation, self.sampler.failure_probability() + failure)

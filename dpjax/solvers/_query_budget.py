@@ -18,11 +18,10 @@ from dpjax.privacy import (
 )
 
 
-def drawn_rho(budget: Budget) -> float:
+def drawn_rho(budget: Budget, *, failure: float = 0.0) -> float:
     """Zero-concentrated budget; a hair less, since it is divided and multiplied again."""
-    return (1 - 1e-6) * zcdp_budget(
-        budget, relation=check_budget(budget).relation_or("replace_one")
-    )
+    relation = check_budget(budget).relation_or("replace_one")
+    return (1 - 1e-6) * zcdp_budget(budget, relation=relation, failure_probability=failure)
 
 
 def largest_range(budget: Budget, draws: int) -> float:

@@ -42,8 +42,7 @@ from dpjax.solvers._dual import (
 from dpjax.solvers._summary import register_solver
 from dpjax.solvers._swamped import checked_gradients
 from dpjax.transforms import AddNoiseState, add_gaussian, add_laplace
-
-_MOST_COUNTED = 2**24  # from here on float32 skips whole numbers
+from dpjax.transforms._noisy_counts import MOST_SHORTFALL, noisy_counts, noisy_counts_shortfall
 
 
 class SGDAState(NamedTuple):
@@ -95,7 +94,11 @@ class RateConstrainedSGDA:
     add-or-remove-one. Both come from **one** batch and are accounted jointly: with a Gaussian table
     the event is `PoissonSampled(rate, Gaussian(z_eff))`, $z_{eff}^{-2} = z_h^{-2} + z^{-2}$, with a
     Laplace table `PoissonSampled(rate, Composed[Laplace, Gaussian])`, composed over the steps.
-    `denominator="fixed"` adds one `GaussianDpEvent(count_noise)` for the counts of the parts.
+    `denominator="fixed"` adds one `GaussianDpEvent(count_noise)` for the counts of the parts, whose
+    noise is rounded to integers; its sampler's distance is declared as failure probability. The
+    noise of tables, hard ones too, is that of `add_gaussian` or `add_laplace`, on their grid. Soft
+    rates are cut towards zero to multiples of B / 2^24 for B slots of a batch, B up to a power of
+    two, so that their float32 sums are exact in any order.
     Parameters, multipliers and averages are post-processing. Protects all of a record, its group
     and label included.
 
@@ -251,7 +254,8 @@ class RateConstrainedSGDA:
             lambda z: make(z)._event(),
             budget,
             relation=relation,
-            failure_probability=sampler.failure_probability(),
+            failure_probability=sampler.failure_probability()
+            + make(1.0)._moved_counts() * MOST_SHORTFALL,
         )
         return checked_gradients(make(noise), problem, num_records)
 
@@ -284,17 +288,9 @@ class RateConstrainedSGDA:
         constraints = problem.constraints
         part = constraints.part(data)
         if self.part_counts is None:
-            if jnp.zeros(0).dtype == jnp.float32 and part.shape[0] >= _MOST_COUNTED:
-                raise ValueError(
-                    f"records must be < {_MOST_COUNTED} to be counted in float32: enable "
-                    "jax_enable_x64, or give part_counts"
-                )
-            counts = jnp.sum(constraints.one_hot_parts(part, float), axis=0)
-            release = add_gaussian(self.count_noise)
+            counts = jnp.sum(constraints.one_hot_parts(part, jnp.int32), axis=0)
             # position 0 of this key; the tables of the steps are drawn at position 1
-            counts, _ = release.update(
-                counts, release.init(None), key=jax.random.fold_in(state.key, 0)
-            )
+            counts = noisy_counts(jax.random.fold_in(state.key, 0), counts, self.count_noise)
         else:
             counts = jnp.asarray(self.part_counts, float)
         rate = self.sampler.participation_rate(part.shape[0])
@@ -363,7 +359,15 @@ class RateConstrainedSGDA:
         """The guarantee of both releases jointly (host); raises ValueError for stacked fields."""
         check_unstacked(self, "histogram_noise", "count_noise")
         check_unstacked(self.primal, "noise_multiplier")
-        return Guarantee(self._event(), self.primal.relation, self.sampler.failure_probability())
+        failure = self._moved_counts() * noisy_counts_shortfall(float(self.count_noise))
+        total = self.sampler.failure_probability() + failure
+        return Guarantee(self._event(), self.primal.relation, total)
+
+    def _moved_counts(self) -> int:
+        """How many noisy counts of parts a record moves; all others have one law anyhow."""
+        if self.histogram == "none" or self.denominator != "fixed" or self.part_counts is not None:
+            return 0
+        return 2 if self.primal.relation == "replace_one" else 1
 
     def _event(self) -> dp_accounting.DpEvent:
         gradient = float(self.primal.noise_multiplier)
@@ -375,7 +379,7 @@ class RateConstrainedSGDA:
         else:
             release = joint_release(gaussian=gradient, histogram_gaussian=table)
         event = self.sampler.event(release)
-        if self.denominator == "fixed" and self.part_counts is None:
+        if self._moved_counts():
             counts = dp_accounting.GaussianDpEvent(float(self.count_noise))
             event = dp_accounting.ComposedDpEvent([event, counts])
         return event
@@ -388,6 +392,8 @@ class RateConstrainedSGDA:
         valid = mask & problem.valid(logits, batch)
         rates = problem.rates(logits, temperature=self.temperature, hard=self.rates == "hard")
         rates = jnp.where(valid[:, None], rates.astype(jnp.promote_types(rates.dtype, float)), 0)
+        if self.rates == "soft":
+            rates = _summable(rates)
         constraints = problem.constraints
         return logits, valid, constraints.tabulate(rates, constraints.part(batch))
 
@@ -414,6 +420,12 @@ class RateConstrainedSGDA:
             deviation = cell_deviation(self.histogram, self.histogram_noise)
             floor = default_size_floor(deviation, constraints.membership, cells.shape[1])
         return memory, jnp.maximum(memory, floor)
+
+
+def _summable(rates: jax.Array) -> jax.Array:
+    """Rates `[B, K]` cut towards zero so far that their sums over B are exact, in any order."""
+    unit = 2.0 ** ((rates.shape[0] - 1).bit_length() - jnp.finfo(rates.dtype).nmant - 1)
+    return jnp.floor(rates / unit) * unit
 
 
 _PUBLISHED = {

@@ -10,7 +10,9 @@ from query_runs import ADD, MARGINALS, REPLACE, UNUSUAL, records
 
 from dpjax import Budget
 from dpjax.problems import QueryRelease
-from dpjax.solvers import GaussianFit, HistogramRelease, MirrorDescentRelease
+from dpjax.solvers import MWEM, GaussianFit, HistogramRelease, MirrorDescentRelease
+from dpjax.testing import count_false_alarm
+from dpjax.testing._trees import QUICK
 from dpjax.transforms._noisy_counts import noisy_counts_shortfall
 
 N, DELTA = 5000, 1e-9
@@ -20,6 +22,7 @@ KINDS = {
     "allocated": (GaussianFit, {"allocation": [1.0, 2.0, 4.0]}),
     "once": (MirrorDescentRelease, {"noise": "histogram-once", "steps": 3}),
     "per-step": (MirrorDescentRelease, {"noise": "per-step", "steps": 3}),
+    "mwem": (MWEM, {"steps": 3}),
 }
 
 
@@ -36,7 +39,9 @@ def test_the_sampler_is_declared_and_paid_for(name, relation):
     guarantee = solver.guarantee()
     stddev = getattr(solver, "stddev", None)
     stddev = np.atleast_1d(solver.noise_scale if stddev is None else stddev) * N
-    moved = {"histogram": 2, "once": 2, "per-step": 6}.get(name, 6)  # integers a record moves
+    moved = {"histogram": 2, "once": 2, "per-step": 6, "mwem": 3}.get(
+        name, 6
+    )  # integers a record moves
     want = moved / stddev.size * sum(map(noisy_counts_shortfall, stddev))
     assert guarantee.failure_probability == pytest.approx(want)
     assert want > 0
@@ -59,6 +64,29 @@ def test_integers_leave(name):
     larger = jnp.multiply(4.0, jnp.asarray(solver.stddev))
     other = run(dataclasses.replace(solver, stddev=larger), jax.random.key(0))
     assert np.any(np.asarray(other) * N != released)
+
+
+def test_measurements_in_steps_are_integers():
+    """In a sweep too; the noise is that of the event, and of no other deviation."""
+    problem, solver = made("mwem")
+    data = records(MARGINALS, np.arange(N) % 4)
+    sums = MARGINALS.answers(MARGINALS.histogram(data))
+
+    def run(stddev, key):
+        swept = dataclasses.replace(solver, stddev=stddev)
+        state = swept.prologue(problem, data, swept.init(problem, key=key))
+        assert state.answers.dtype == jnp.int32
+        info = swept.step(problem, None, None, state)[1]
+        return info.measured * N, sums[info.index]
+
+    stddevs, keys = jnp.array([1.0, 1.5]) * solver.stddev, jax.random.split(jax.random.key(0), 2000)
+    measured, exact = jax.jit(
+        jax.vmap(jax.vmap(run, (None, 0)), (0, None)), compiler_options=QUICK
+    )(stddevs, keys)
+    noise = np.asarray(measured, np.float64) - exact
+    np.testing.assert_allclose(noise, np.round(noise), atol=1e-3)
+    count_false_alarm(1e-8)
+    np.testing.assert_allclose(noise.std(axis=1), N * np.asarray(stddevs), rtol=0.1)  # 6 errors
 
 
 def test_sums_of_real_queries_keep_floating_noise():

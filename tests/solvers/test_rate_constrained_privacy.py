@@ -13,6 +13,7 @@ from dpjax import problems
 from dpjax.sampling import DisjointPartition, FullBatch, PoissonSampler
 from dpjax.solvers import DPSGD, RateConstrainedSGDA
 from dpjax.testing import count_false_alarm
+from dpjax.transforms._noisy_counts import noisy_counts_shortfall
 
 BUDGET = dpjax.Budget(1.0, 1e-5)
 
@@ -152,6 +153,64 @@ def test_fixed_denominators_account_for_the_counts():
     assert loose.guarantee().epsilon(1e-5) > batch.guarantee().epsilon(1e-5)
     public = dataclasses.replace(loose, part_counts=jnp.asarray([900.0, 1100.0]))
     assert public.guarantee().epsilon(1e-5) == batch.guarantee().epsilon(1e-5)
+
+
+@pytest.mark.parametrize(("relation", "moved"), [("add_or_remove_one", 1), ("replace_one", 2)])
+def test_the_sampler_of_the_counts_is_declared_and_paid_for(relation, moved):
+    told = {"sampler": FullBatch(3), "batch_size": None, "steps": None}
+    budget = dpjax.Budget(1.0, 1e-9, relation)
+    solver = _solver(denominator="fixed", budget=budget, **told)
+    failure = solver.guarantee().failure_probability
+    assert failure == moved * noisy_counts_shortfall(50.0) > 0
+    assert 0.99 < solver.guarantee().epsilon(1e-9) <= 1
+    assert dataclasses.replace(solver, denominator="ema").guarantee().failure_probability == 0
+    with pytest.raises(ValueError, match="failure_probability must be < delta / 2"):
+        _solver(denominator="fixed", budget=dpjax.Budget(1.0, 1e-15, relation), **told)
+
+
+def test_noisy_counts_of_parts_are_integers():
+    problem, data = _problem(), _records(2000)
+    solver = _solver(denominator="fixed", sampler=FullBatch(1), batch_size=None, steps=None)
+    part = problem.constraints.part(data)
+    exact = problem.constraints.membership @ jnp.bincount(part, length=2).astype(float)
+
+    @jax.jit
+    def noise(stddev, key):
+        swept = dataclasses.replace(solver, count_noise=stddev)
+        return swept.prologue(problem, data, swept.init(problem, key=key)).sizes - exact
+
+    keys = jax.random.split(jax.random.key(0), 2000)
+    made = np.asarray(jax.vmap(noise, (None, 0))(3.0, keys))
+    np.testing.assert_array_equal(made, np.round(made))
+    # the first subset is one part: of deviation 3, and not of 2 or 4.5
+    parts = np.sum(problem.constraints.membership, axis=1)
+    count_false_alarm(1e-8)
+    np.testing.assert_allclose(made.std(axis=0) / np.sqrt(parts), 3.0, rtol=0.12)
+
+
+def test_sums_of_soft_rates_are_exact_in_any_order():
+    problem, batch = _problem(classes=3, groups=3), _records(700, 4, 1, 3, 3)
+    solver = _solver(rates="soft", temperature=2.0)
+    params = jax.tree.map(lambda a: jax.random.normal(jax.random.key(0), a.shape), problem.init)
+
+    @jax.jit
+    def table(order):
+        there = jax.tree.map(lambda a: a[order], batch)
+        return solver._table(problem, params, there, order != 3)
+
+    rng, made = np.random.default_rng(0), []
+    for _ in range(10):
+        order = rng.permutation(700)
+        logits, valid, cells = table(order)
+        made.append(cells)
+        rates = jax.nn.softmax(2.0 * np.asarray(logits, np.float64), axis=1)
+    np.testing.assert_array_equal(made, made[:1] * 10)
+    part = np.asarray(batch["group"])[order]
+    for q in range(3):
+        there = np.asarray(valid) & (part == q)
+        short = rates[there].sum(axis=0) - np.asarray(made[-1][q], np.float64)
+        assert np.all(short >= -1e-3)
+        assert np.all(short <= there.sum() * 2.0**-14 + 1e-3)
 
 
 @pytest.mark.slow
