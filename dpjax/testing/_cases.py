@@ -18,7 +18,12 @@ class TransformCase:
       values: Two values of what a user would sweep.
       params: Passed on to `update`.
       random: Whether it draws; then `update` must ask for a key.
-      adds_noise: Whether it adds what it draws; then no two outputs for updates of 0 may agree.
+      adds_noise: Whether it adds what it draws; then no two outputs for updates of 0 may agree, and
+        `law` and `event` are required.
+      law: `law(value)` is the law of a coordinate of the first output for updates of 0: a frozen
+        distribution of `scipy.stats`, anything else with a `cdf`, or a distribution function.
+      event: `event(value)` is the event claimed where a record changes that coordinate by
+        `extra["sensitivity"]`, or by 1 without one.
       key_in_state: Whether it got its key when built and keeps it in its state (`dpjax.seeded`).
       extra: More keyword arguments of `update`.
       output: `output(updates) -> tree` of the shapes and dtypes that `update` must give; default:
@@ -31,6 +36,8 @@ class TransformCase:
     params: PyTree = None
     random: bool = True
     adds_noise: bool = True
+    law: Callable[[float], Any] | None = None
+    event: Callable[[float], Any] | None = None
     key_in_state: bool = False
     extra: Mapping[str, Any] = field(default_factory=dict)
     output: Callable[[PyTree], PyTree] | None = None

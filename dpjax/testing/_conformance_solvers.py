@@ -1,5 +1,6 @@
 """The conformance suite for solvers."""
 
+import copy
 import dataclasses
 import math
 from typing import Any
@@ -22,12 +23,12 @@ _TOLERANCE = 1e-4
 def check_solver(entry: Entry) -> None:
     """Runs the conformance suite on a registered solver.
 
-    The event is accepted by an accountant; a pytree whose swept field is data and whose structure
-    names its class; structure and dtype of state and parameters kept; `dpjax.solve` traces once,
-    and vmap over keys and solvers equals a loop; a saved and loaded state goes on bit for bit;
-    masked records have no influence; a NaN or infinite record counts as absent; no two draws share
-    a key across step, run and re-initialisation; a missing key is a TypeError; no neighbour found
-    moves a released statistic beyond its bound.
+    The event is accepted by an accountant; the sampler's failure probability is declared; a pytree
+    whose swept field is data and whose structure names its class; structure and dtype of state and
+    parameters kept; `dpjax.solve` traces once, and vmap over keys and solvers equals a loop; a
+    saved and loaded state goes on bit for bit; masked records have no influence; a NaN or infinite
+    record counts as absent; no two draws share a key across step, run and re-initialisation; a
+    missing key is a TypeError; no neighbour found moves a released statistic beyond its bound.
 
     Args:
       entry: Of kind `"solver"`; its `make` gives a `SolverCase`.
@@ -65,9 +66,20 @@ def check_solver(entry: Entry) -> None:
 
 
 def _check_guarantee(solver: Any, name: str) -> None:
-    epsilon = solver.guarantee().epsilon(1e-5)
+    guarantee = solver.guarantee()
+    epsilon = guarantee.epsilon(1e-5)
     if not (math.isfinite(epsilon) and epsilon >= 0):
         raise AssertionError(f"{name}: guarantee().epsilon(1e-5) must be finite, got {epsilon}")
+    failing = copy.deepcopy(solver)
+    probability = 1e-7 + solver.sampler.failure_probability()
+    # of the instance, so that a sampler that never fails is seen to be asked too
+    object.__setattr__(failing.sampler, "failure_probability", lambda: probability)
+    declared = failing.guarantee().failure_probability
+    if not declared >= probability:
+        raise AssertionError(
+            f"{name}: guarantee().failure_probability must be at least the sampler's, "
+            f"{probability:.3g}, got {declared:.3g}"
+        )
 
 
 def _check_structure(solver: Any, name: str) -> None:

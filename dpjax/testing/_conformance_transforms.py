@@ -1,5 +1,6 @@
 """The conformance suite for transformations."""
 
+import functools
 from typing import Any
 
 import jax
@@ -11,9 +12,11 @@ from dpjax.testing import _trees as trees
 from dpjax.testing._asserts import assert_needs_key, assert_one_trace, assert_vmap_equals_loop
 from dpjax.testing._cases import TransformCase
 from dpjax.testing._draws import check_draws_differ, keys_drawn_by_runs
+from dpjax.testing._noise_law import check_noise
 from dpjax.testing._registry import Entry
 
 _STEPS = 3
+_DRAWS = 6000  # they tell 2/3 and 3/2 of a scale apart
 
 
 def check_transform(entry: Entry) -> None:
@@ -21,7 +24,8 @@ def check_transform(entry: Entry) -> None:
 
     Structure, shapes and dtypes are kept, or those the case says; one trace for all values; vmap
     over keys equals a loop; a saved and loaded state goes on bit for bit; no two draws are equal
-    across leaf, step, run and re-initialisation; a missing key is a TypeError.
+    across leaf, step, run and re-initialisation; a missing key is a TypeError. Noise follows the
+    `law` of its case, whose `event` covers it.
 
     Args:
       entry: Of kind `"transform"`; its `make` gives a `TransformCase`.
@@ -31,6 +35,11 @@ def check_transform(entry: Entry) -> None:
     """
     case: TransformCase = entry.make()
     name = entry.name
+    if case.random and case.adds_noise and (case.law is None or case.event is None):
+        raise AssertionError(
+            f"{name}: noise needs law= (the distribution of a coordinate) and event= (the event at "
+            "sensitivity 1) in its TransformCase; adds_noise=False if it adds none"
+        )
 
     def build(value: Any, key: jax.Array) -> Any:
         return case.build(value, key) if case.key_in_state else case.build(value)
@@ -96,11 +105,36 @@ def check_transform(entry: Entry) -> None:
                 ),
                 name,
             )
+        if case.law is not None:
+            _check_noise(case, build, update, start_of, name)
 
 
 def _like(params: PyTree, updates: PyTree) -> PyTree:
     """The parameters in the float type of the updates."""
     return trees.cast(params, jnp.result_type(*jax.tree.leaves(updates)))
+
+
+def _check_noise(case: TransformCase, build: Any, update: Any, start_of: Any, name: str) -> None:
+    assert case.law is not None
+    assert case.event is not None
+    zeros = jax.tree.map(jnp.zeros_like, case.updates)
+
+    @functools.partial(jax.jit, compiler_options=trees.QUICK)
+    @functools.partial(jax.vmap, in_axes=(None, 0))
+    def first(value: Any, key: jax.Array) -> PyTree:
+        transform = build(value, key)
+        return update(transform, zeros, start_of(transform, zeros), key)[0]
+
+    keys = jax.random.split(jax.random.key(6), _DRAWS)
+    for value in case.values:
+        out = first(jnp.float32(value), trees.fresh(keys))
+        every = np.concatenate(
+            [trees.to_numpy(leaf).reshape(_DRAWS, -1) for leaf in jax.tree.leaves(out)], axis=1
+        )
+        # one coordinate a run, in turn, for those of a run may depend on each other
+        draws = every[np.arange(_DRAWS), np.arange(_DRAWS) % every.shape[1]]
+        change = float(case.extra.get("sensitivity", 1.0))
+        check_noise(draws, case.law(value), case.event(value), change, f"{name} at {value}")
 
 
 def _check_draws(case: TransformCase, build: Any, update: Any, start_of: Any, name: str) -> None:

@@ -9,6 +9,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+from dp_accounting import dp_event as dpe
+from scipy import stats
 
 from dpjax.core import PyTree, Transform, chain, seeded
 from dpjax.geometry import (
@@ -77,12 +79,39 @@ def _rows(outer: bool) -> PyTree:
 
 def _integers(noise: Callable[..., Any]) -> TransformCase:
     counts = {"a": jnp.arange(6, dtype=jnp.int32).reshape(2, 3), "b": jnp.ones(4, jnp.int32)}
+    numbers = np.arange(-60, 61)
+    if noise is add_rounded_gaussian:
+        weights = stats.norm.cdf(numbers + 0.5, scale=3.0) - stats.norm.cdf(
+            numbers - 0.5, scale=3.0
+        )
+        event: Any = dpe.GaussianDpEvent(3.0)
+    else:
+        weights, event = np.exp(-(numbers**2) / 18), dpe.ZCDpEvent(1 / 18)
     # the deviation sets a table, so it is not swept; integers may agree by chance
-    return TransformCase(lambda value: noise(3.0), counts, adds_noise=False)
+    return TransformCase(
+        lambda value: noise(3.0),
+        counts,
+        adds_noise=False,
+        law=lambda value: stats.rv_discrete(values=(numbers, weights / weights.sum())),
+        event=lambda value: event,
+    )
+
+
+_LAWS: dict[Callable[..., Any], tuple[Any, Any]] = {
+    add_gaussian: (lambda v: stats.norm(scale=v), dpe.GaussianDpEvent),
+    add_laplace: (lambda v: stats.laplace(scale=v), dpe.LaplaceDpEvent),
+}
 
 
 def _noise_case(noise: Callable[..., Any]) -> TransformCase:
-    return TransformCase(noise, _updates())
+    law, event = _LAWS[noise]
+    return TransformCase(noise, _updates(), law=law, event=event)
+
+
+def _both_noises(value: float) -> Callable[..., Any]:
+    """The distribution function of a Gaussian plus a Laplace number of one scale."""
+    laplace = stats.laplace(scale=value).ppf((np.arange(100) + 0.5) / 100)
+    return lambda x: stats.norm(scale=value).cdf(np.asarray(x)[..., None] - laplace).mean(-1)
 
 
 def _clip_case(clip: Callable[..., Any], values: Callable[[], PyTree], norm: str) -> AggregatorCase:
@@ -102,13 +131,22 @@ def _register_transforms() -> None:
     register(
         "chain(add_gaussian, add_laplace)",
         "transform",
-        lambda: TransformCase(lambda v: chain(add_gaussian(v), add_laplace(v)), _updates()),
+        lambda: TransformCase(
+            lambda v: chain(add_gaussian(v), add_laplace(v)),
+            _updates(),
+            law=_both_noises,
+            event=dpe.GaussianDpEvent,  # Laplace noise after it is post-processing
+        ),
     )
     register(
         "seeded(add_gaussian)",
         "transform",
         lambda: TransformCase(
-            lambda v, key: seeded(add_gaussian(v), key), _updates(), key_in_state=True
+            lambda v, key: seeded(add_gaussian(v), key),
+            _updates(),
+            key_in_state=True,
+            law=_LAWS[add_gaussian][0],
+            event=dpe.GaussianDpEvent,
         ),
     )
     register("maurey_sample", "transform", _sample_case)
@@ -127,6 +165,7 @@ def _sample_case() -> TransformCase:
     return TransformCase(
         lambda v: chain(optax.scale(v), maurey_sample(16)),
         logits,
+        adds_noise=False,  # it draws vertices
         output=lambda u: jax.tree.map(lambda leaf: jnp.zeros(16, jnp.int32), u),
     )
 
@@ -147,7 +186,13 @@ def _multilevel_case(antithetic: bool) -> TransformCase:
 def _descent_case(build: Callable[..., Any], params: PyTree, random: bool = False) -> TransformCase:
     rng = np.random.default_rng(6)
     gradients = jax.tree.map(lambda a: _floats(rng, *a.shape), params)
-    return TransformCase(build, gradients, params=params, random=random)
+    noise: dict[str, Any] = {}
+    if random:  # half of the first update reaches the average, and so half of its noise
+        noise = {
+            "law": lambda v: stats.norm(scale=v / 2),
+            "event": lambda v: dpe.GaussianDpEvent(v / 2),
+        }
+    return TransformCase(build, gradients, params=params, random=random, **noise)
 
 
 def _register_descents() -> None:

@@ -4,9 +4,12 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+from dp_accounting import dp_event as dpe
+from scipy import stats
 
 from dpjax.core import PyTree, chain
 from dpjax.testing._cases import TransformCase
@@ -32,32 +35,69 @@ def _updates() -> PyTree:
     }
 
 
-def _case(build: Callable[..., Any]) -> TransformCase:
-    return TransformCase(build, _updates(), extra={"sensitivity": 0.7})
+_SENSITIVITY = 0.7
 
 
-_CASES: dict[str, Callable[..., Any]] = {
-    "tree_aggregation": lambda v: tree_aggregation(v, _STEPS),
-    "tree_aggregation(variance_reduced)": lambda v: tree_aggregation(v, _STEPS, True),
-    "correlated_noise(BufferedToeplitz)": lambda v: correlated_noise(BufferedToeplitz(_STEPS), v),
-    "correlated_noise(BinaryTree, exponent)": lambda v: correlated_noise(
-        BinaryTree(_STEPS, exponent=1.5), v
+def _case(build: Callable[..., Any], law: Any, event: Any) -> TransformCase:
+    extra = {"sensitivity": _SENSITIVITY}
+    return TransformCase(build, _updates(), extra=extra, law=law, event=event)
+
+
+def _normal(strategy: Any, value: float) -> Any:
+    return stats.norm(scale=_SENSITIVITY * value * strategy.prefix_stddev()[0])
+
+
+def _knorm(strategy: BinaryTree, value: float) -> Callable[..., Any]:
+    """A coordinate of noise of density proportional to exp(-norm / scale), by its radius."""
+    size = sum(leaf.size for leaf in jax.tree.leaves(_updates()))
+    scale = _SENSITIVITY * value * strategy.levels
+    radii = stats.gamma(size + 1).ppf((np.arange(64) + 0.5) / 64)  # of a point uniform in a ball
+    shape = 1.0 if strategy.distribution == "linf" else (size + 1) / 2
+    inside = stats.beta(shape, shape, loc=-1, scale=2)
+    return lambda x: inside.cdf(np.asarray(x)[..., None] / (scale * radii)).mean(-1)
+
+
+_CASES: dict[str, tuple[Callable[..., Any], Any]] = {
+    "correlated_noise(BufferedToeplitz)": (correlated_noise, BufferedToeplitz(_STEPS)),
+    "correlated_noise(BinaryTree, exponent)": (correlated_noise, BinaryTree(_STEPS, exponent=1.5)),
+    "correlated_noise(BinaryTree, l2)": (correlated_noise, BinaryTree(_STEPS, distribution="l2")),
+    "correlated_noise(BinaryTree, linf)": (
+        correlated_noise,
+        BinaryTree(_STEPS, distribution="linf"),
     ),
-    "correlated_noise(BinaryTree, l2)": lambda v: correlated_noise(
-        BinaryTree(_STEPS, distribution="l2"), v
-    ),
-    "correlated_noise(BinaryTree, linf)": lambda v: correlated_noise(
-        BinaryTree(_STEPS, distribution="linf"), v
-    ),
-    "correlated_noise(RestartNoise)": lambda v: correlated_noise(
-        RestartNoise(BufferedToeplitz(_STEPS)), v
-    ),
-    "restarted_sums(SplitNoise)": lambda v: restarted_sums(SplitNoise(3), v),
-    "restarted_sums(RestartNoise)": lambda v: restarted_sums(RestartNoise(BinaryTree(2)), v),
-    "chain(correlated_noise, trace)": lambda v: chain(
-        correlated_noise(BufferedToeplitz(_STEPS), v), optax.trace(decay=1.0)
+    "correlated_noise(RestartNoise)": (correlated_noise, RestartNoise(BufferedToeplitz(_STEPS))),
+    "restarted_sums(SplitNoise)": (restarted_sums, SplitNoise(3)),
+    "restarted_sums(RestartNoise)": (restarted_sums, RestartNoise(BinaryTree(2))),
+    "chain(correlated_noise, trace)": (
+        lambda strategy, v: chain(correlated_noise(strategy, v), optax.trace(decay=1.0)),
+        BufferedToeplitz(_STEPS),
     ),
 }
 
-for _name, _build in _CASES.items():
-    register(_name, "transform", functools.partial(_case, _build))
+for _name, (_build, _strategy) in _CASES.items():
+    _law = _knorm if getattr(_strategy, "distribution", "gaussian") != "gaussian" else _normal
+    register(
+        _name,
+        "transform",
+        functools.partial(
+            _case,
+            functools.partial(_build, _strategy),
+            functools.partial(_law, _strategy),
+            _strategy.event,
+        ),
+    )
+
+
+def _tree(variance_reduced: bool) -> TransformCase:
+    def event(value: float) -> dpe.DpEvent:
+        return dpe.SelfComposedDpEvent(dpe.GaussianDpEvent(value), _STEPS.bit_length())
+
+    return _case(
+        lambda v: tree_aggregation(v, _STEPS, variance_reduced),
+        lambda v: stats.norm(scale=_SENSITIVITY * v),
+        event,
+    )
+
+
+register("tree_aggregation", "transform", lambda: _tree(False))
+register("tree_aggregation(variance_reduced)", "transform", lambda: _tree(True))

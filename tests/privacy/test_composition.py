@@ -1,5 +1,6 @@
 """Guarantees over the same records, over disjoint records, and for groups."""
 
+import itertools
 import math
 
 import numpy as np
@@ -80,6 +81,19 @@ def test_pure_noise_and_zcdp_scale():
         group = group_guarantee(Guarantee(one), 3)
         assert group.epsilon(DELTA) == Guarantee(three).epsilon(DELTA)
         assert group.delta(0.5) == Guarantee(three).delta(0.5)
+
+
+def test_each_member_of_a_sampled_group_is_in_the_batch_on_its_own():
+    rate, noise = 0.3, 12.0
+    one = Guarantee(dpe.PoissonSampledDpEvent(rate, dpe.GaussianDpEvent(noise)))
+    for size in (1, 2, 3, 5):
+        want = np.zeros(size + 1)
+        for present in itertools.product((False, True), repeat=size):
+            want[sum(present)] += np.prod([rate if here else 1 - rate for here in present])
+        mixture = group_guarantee(one, size)._direct.event
+        assert mixture.standard_deviation == noise
+        assert list(mixture.sensitivities) == list(range(size + 1))
+        assert list(mixture.sampling_probs) == pytest.approx(want, rel=1e-12)
 
 
 @pytest.mark.slow

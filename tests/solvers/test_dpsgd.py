@@ -7,8 +7,11 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from dp_accounting import dp_event as dpe
+from scipy import stats
 
 import dpjax
+import dpjax.testing as dpt
 from dpjax import problems
 from dpjax.sampling import FullBatch
 from dpjax.solvers import DPSGD
@@ -42,6 +45,18 @@ def test_noiseless_limit_is_least_squares():
     solution = dpjax.solve(_noiseless(50, 300), problem, data, key=jax.random.key(0))
     want = np.linalg.lstsq(np.asarray(data["x"]), np.asarray(data["y"]), rcond=None)[0]
     np.testing.assert_allclose(solution.params, want, rtol=1e-4)
+
+
+@pytest.mark.parametrize("relation", ["add_or_remove_one", "replace_one"])
+def test_the_noise_of_a_step_is_the_multiplier_times_the_clip_norm(relation):
+    # accountants double the sensitivity for replace-one, so noise is the same
+    problem = problems.Risk(_loss, jnp.zeros(6000))
+    solver = _noiseless(4, 1, noise_multiplier=1.5, clip_norm=0.7, relation=relation)
+    data = {"x": jnp.zeros((4, 6000)), "y": jnp.zeros(4)}
+    solution = dpjax.solve(solver, problem, data, key=jax.random.key(0))
+    noise = np.asarray(solution.params) * 4 / 0.3
+    dpt.check_scale(noise, lambda scale: stats.norm(scale=scale).cdf, 1.5 * 0.7)
+    assert solver.guarantee().event == dpe.SelfComposedDpEvent(dpe.GaussianDpEvent(1.5), 1)
 
 
 def test_radius_is_kept_and_the_constrained_optimum_is_found():

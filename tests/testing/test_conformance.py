@@ -8,13 +8,16 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from dp_accounting import dp_event as dpe
+from scipy import stats
 
 import dpjax
 import dpjax.testing as dpt
 from dpjax.core import Aggregator, register_dataclass
 from dpjax.testing import _solver_entries as ours
 from dpjax.testing._conformance_solvers import _check_structure
-from dpjax.transforms import clip_by_norm
+from dpjax.testing._noise_law import check_noise
+from dpjax.transforms import add_gaussian, add_laplace, clip_by_norm
 
 UPDATES = {"a": jnp.ones(4), "b": jnp.ones((4, 2))}
 
@@ -27,6 +30,12 @@ def check(case):
         dpt.SolverCase: "solver",
     }
     dpt.check_entry(dpt.Entry("subject", kinds[type(case)], lambda: case))
+
+
+def noise_case(build, updates=UPDATES):
+    return dpt.TransformCase(
+        build, updates, law=lambda v: stats.norm(scale=v), event=dpe.GaussianDpEvent
+    )
 
 
 def transform(update):
@@ -58,7 +67,7 @@ def test_a_good_transform_passes():
 
         return transform(update)
 
-    check(dpt.TransformCase(good, UPDATES))
+    check(noise_case(good))
 
 
 def one_key_for_all_leaves(scale):
@@ -134,7 +143,40 @@ def state_of_another_type(scale):
 )
 def test_bad_transforms_fail(build, message):
     with pytest.raises(AssertionError, match=message):
-        check(dpt.TransformCase(build, UPDATES))
+        check(noise_case(build))
+
+
+@pytest.mark.parametrize(
+    ("build", "message"),
+    [
+        (lambda scale: add_gaussian(2 * scale / 3), "noise do not follow the distribution"),
+        (lambda scale: add_gaussian(3 * scale / 2), "noise do not follow the distribution"),
+        (lambda scale: add_laplace(scale / 2**0.5), "noise do not follow the distribution"),
+    ],
+)
+def test_noise_of_another_law_or_scale_fails(build, message):
+    with pytest.raises(AssertionError, match=message):
+        check(noise_case(build))
+
+
+def test_an_event_that_claims_more_noise_than_is_drawn_fails():
+    draws = np.random.default_rng(0).normal(size=6000)
+    for law in (stats.norm(), stats.norm().cdf):
+        check_noise(draws, law, dpe.GaussianDpEvent(1.0), 1.0, "noise")
+        check_noise(draws, law, dpe.GaussianDpEvent(0.7), 0.7, "noise")
+        with pytest.raises(AssertionError, match=r"the event claims delta\(0.1\) = .* by 1"):
+            check_noise(draws, law, dpe.GaussianDpEvent(1.01), 1.0, "noise")
+        with pytest.raises(AssertionError, match="the event claims"):
+            check_noise(draws, law, dpe.LaplaceDpEvent(1.5), 1.0, "noise")
+        with pytest.raises(AssertionError, match="cannot tell the scale"):
+            check_noise(draws[:100], law, dpe.GaussianDpEvent(1.0), 1.0, "noise")
+
+
+def test_noise_without_its_law_and_event_is_refused():
+    for missing in ("law", "event"):
+        case = dataclasses.replace(noise_case(add_gaussian), **{missing: None})
+        with pytest.raises(AssertionError, match=r"subject: noise needs law= .* and event="):
+            check(case)
 
 
 @pytest.mark.slow
@@ -151,7 +193,7 @@ def test_a_hidden_key_is_seen_even_where_values_differ():
         return transform(update)
 
     with pytest.raises(AssertionError, match="uses the key of draw"):
-        check(dpt.TransformCase(build, {"a": jnp.ones(4), "b": jnp.ones(4)}))
+        check(noise_case(build, {"a": jnp.ones(4), "b": jnp.ones(4)}))
 
 
 def aggregator(reduce, bound):
@@ -332,6 +374,14 @@ def promoted_state(self, problem, batch, mask, state):
                 )
             },
             "must be finite, got inf",
+        ),
+        (
+            {
+                "guarantee": lambda self: dataclasses.replace(
+                    DPSGD.guarantee(self), failure_probability=0.0
+                )
+            },
+            r"failure_probability must be at least the sampler's, 1e-07, got 0",
         ),
     ],
 )

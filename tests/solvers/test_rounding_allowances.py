@@ -1,0 +1,54 @@
+"""What rounding may add to a sensitivity is added to it, and integer sums have room for it."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from dpjax.core import Transform
+from dpjax.solvers._vertex_steps import shrunk
+from dpjax.transforms._weighted_sum import noised_sum, rounding_allowance, weighted_sum
+
+EPS = {"float32": 2.0**-23, "float64": 2.0**-52}
+
+
+@pytest.mark.parametrize("dtype", EPS)
+@pytest.mark.parametrize("rows", [1, 1024, 10**6])
+def test_the_allowance_counts_three_roundings_for_each_of_two_neighbours(rows, dtype):
+    roundings = 2 * 3 * EPS[dtype] / 2 * rows  # each of a sum of norm `rows`, by half a spacing
+    floating = EPS[dtype] * rows
+    assert rounding_allowance(rows, dtype) >= 2.0**-12 + roundings + floating
+
+
+def test_noise_is_larger_by_the_allowance():
+    def one(updates, state, params=None, *, key, **extra):
+        return jax.tree.map(lambda u: u + 1, updates), state
+
+    noise = Transform(lambda params: optax.EmptyState(), one)
+    for rows in (8, 4096):
+        total = {"w": jnp.zeros(3), "b": jnp.zeros(2, jnp.float32)}
+        made, _ = noised_sum(noise, total, optax.EmptyState(), rows=rows, key=jax.random.key(0))
+        added = np.concatenate([np.asarray(leaf, float) for leaf in jax.tree.leaves(made)]) - 1
+        assert added == pytest.approx(rounding_allowance(rows, jnp.float32), rel=1e-3)
+
+
+@pytest.mark.parametrize("moved", [1e-3, 0.1, 2.0, 50.0])
+def test_a_shrunk_weight_leaves_room_for_two_hundred_roundings(moved):
+    for logit, total in ((0.0, 0.0), (300.0, 40.0)):
+        left = float(shrunk(1.0, moved, jnp.float32, logit, total))
+        added = (200 + logit + total * moved) * EPS["float32"]
+        assert left > 0
+        assert left * moved + added <= moved * (1 - 2.0**-19)
+
+
+def test_rounding_alone_leaves_no_weight():
+    assert float(shrunk(1.0, 1e-7, jnp.float32)) == 0.0
+
+
+@pytest.mark.parametrize("bound", [1.0, float(np.nextafter(np.float32(2), np.float32(0)))])
+def test_records_that_all_reach_the_bound_do_not_overflow(bound):
+    for rows in (1, 2, 64, 1000, 1024):
+        full = jnp.full((rows, 2), bound, jnp.float32) * jnp.array([[1, -1]], jnp.float32)
+        got = weighted_sum(full, jnp.ones(rows, jnp.float32), bound)
+        assert np.asarray(got, float) == pytest.approx([rows * bound, -rows * bound], rel=1e-6)
