@@ -32,6 +32,8 @@ def check_transform(entry: Entry) -> None:
 
     Raises:
       AssertionError: Naming the entry and what it does not hold to.
+      TypeError: If `law` or `event` of the case is of another kind.
+      ValueError: If the noise of the `event` cannot be compared with the `law`.
     """
     case: TransformCase = entry.make()
     name = entry.name

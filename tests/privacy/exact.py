@@ -22,7 +22,7 @@ from scipy import special, stats
 from dpjax.problems import Risk
 from dpjax.sampling import IndependentPartition, PoissonSampler
 from dpjax.sampling._tables import gap_digits
-from dpjax.solvers import DPSGD
+from dpjax.solvers import DPSGD, _rate_constrained_sgda
 from dpjax.testing._trees import QUICK
 from dpjax.transforms import _binary_tree, _noise, _strategy
 
@@ -164,7 +164,13 @@ def given_noise(numbers):
     def unrounded(values, scale, draws):  # what is released is a function of this
         return values + scale * draws
 
+    def counted(key, counts, stddev):  # integers are this noise, rounded
+        drawn = take("normal", key, counts.shape, jnp.result_type(float))
+        released.append(counts + stddev * drawn)
+        return released[-1]
+
     with (
+        mock.patch.object(_rate_constrained_sgda, "noisy_counts", counted),
         mock.patch.object(_noise, "plus_noise", unrounded),
         mock.patch.object(_noise, "_noisy", given),
         mock.patch.object(_strategy, "standard_normal", lambda *a: tree("normal", *a)),
