@@ -41,7 +41,7 @@ def joint_release(
 
     Example:
         >>> joint_release(gaussian=3.0, histogram_gaussian=4.0)
-        GaussianDpEvent(noise_multiplier=2.4000000000000004)
+        GaussianDpEvent(noise_multiplier=2.4)
     """
     noises = {"gaussian": gaussian, "laplace_scale": laplace_scale}
     for name, value in (noises | {"histogram_gaussian": histogram_gaussian}).items():
