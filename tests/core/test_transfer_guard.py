@@ -25,6 +25,13 @@ RUN = (
     "SaddleMirrorDescent(matrix game, played)",
     "FrankWolfe(linear)",
 )
+TABLES = (
+    "MirrorDescentRelease(per-step)",
+    "MWEM",
+    "HistogramRelease",
+    "GaussianFit(one noise)",
+    "RateConstrainedSGDA(fixed, orthant)",
+)
 HOST = ("callback", "infeed", "outfeed", "send", "recv")
 
 
@@ -46,7 +53,9 @@ def lower(solver, problem, data):
 @pytest.mark.parametrize("name", [name for name in PROGRAMS if name not in RUN])
 def test_no_program_talks_to_the_host(name):
     case = ENTRIES[name].make()
-    assert words_of_talk(lower(case.build(case.values[0]), case.problem, case.data)) == []
+    # tables of integer noise are made on the host, from the deviation alone
+    allowed = ["callback"] if name in TABLES else []
+    assert words_of_talk(lower(case.build(case.values[0]), case.problem, case.data)) == allowed
 
 
 @pytest.mark.parametrize("name", RUN)

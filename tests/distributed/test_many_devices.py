@@ -22,7 +22,7 @@ from dpjax.solvers import DPSGD, OnlineToNonconvex
 from dpjax.testing import entries
 from tests.relatives import PROGRAMS
 
-ROWS = 32  # of 24 records: two of the devices hold padding alone
+ROWS = 48  # of 24 or 36 records: two or four of the devices hold padding alone
 QUICK = ("DPSGD(linear)", "FrankWolfe(linear)")
 SOLVERS = {entry.name: entry for entry in entries("solver")}
 
