@@ -240,6 +240,7 @@ def _sum_of_rows(
     if not isinstance(rows, PackedSigns):
         # for an empty batch -1 would be ambiguous
         rows = rows.reshape(num, math.prod(shape))
+        scale = scale.astype(jnp.promote_types(_dtype(rows), scale.dtype))
     own = centre is not None and centre.shape == (num, 1) and shape != (num, 1)
     if centre is not None:
         centre = centre.astype(scale.dtype).reshape((num, 1) if own else (1, -1))
