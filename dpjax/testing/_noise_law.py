@@ -10,7 +10,7 @@ from dpjax.privacy import Guarantee
 from dpjax.testing._statistics import check_scale
 
 _EPSILONS = (0.1, 1.0)
-_RELATIVE, _ABSOLUTE = 1e-3, 1e-4  # a law may be a quadrature
+_RELATIVE, _ABSOLUTE = 1e-3, 1e-5  # a law may be a quadrature
 
 
 def check_noise(draws: np.ndarray, law: Any, event: Any, change: float, name: str) -> None:
