@@ -1,0 +1,25 @@
+"""Outputs for fixed keys, and claimed epsilons, are what they were."""
+
+import json
+
+import pytest
+
+from tests.harness import digests
+
+KNOWN = json.loads(digests.FILE.read_text())
+
+
+def test_every_name_has_a_digest():
+    assert sorted(KNOWN) == sorted(digests.NAMES)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", digests.NAMES)
+def test_digest_is_what_it_was(name):
+    found, known = digests.of(name), KNOWN[name]
+    assert found.keys() == known.keys()
+    for field, value in known.items():
+        if isinstance(value, list | float):
+            assert found[field] == pytest.approx(value, rel=1e-4, abs=1e-5), field
+        else:
+            assert found[field] == value, field
