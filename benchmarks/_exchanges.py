@@ -8,7 +8,9 @@ from typing import Any
 import jax
 
 from dpjax import Records
-from dpjax.core import _loop, _placement, _records
+from dpjax.core import _records
+from dpjax.runtime import _loop
+from dpjax.runtime.devices import _placement
 
 _BYTES = {"f64": 8, "s64": 8, "u64": 8, "f32": 4, "s32": 4, "u32": 4, "bf16": 2, "f16": 2}
 _MOVES = "all-gather|all-reduce|reduce-scatter|all-to-all|collective-permute"

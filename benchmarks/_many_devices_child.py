@@ -16,10 +16,10 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 import dpjax
 from benchmarks import _runner
 from benchmarks._exchanges import collectives, compiled_loop, job_of
-from dpjax.core import _loop
 from dpjax.geometry import L1Ball
 from dpjax.problems import QueryRelease, RateConstrained, Risk, SimplexRisk
 from dpjax.queries import Domain, Marginals
+from dpjax.runtime import _loop
 from dpjax.sampling import DisjointPartition, FullBatch, PoissonSampler
 from dpjax.solvers import DPFTRL, DPSGD, FrankWolfe, FrankWolfeRelease
 from dpjax.transforms import BinaryTree

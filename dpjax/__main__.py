@@ -12,10 +12,10 @@ import jax.numpy as jnp
 import numpy as np
 from tqdm.auto import tqdm
 
-from dpjax.core import solve
 from dpjax.datasets import Dataset, adult
 from dpjax.privacy import Budget, effective_noise_multiplier
 from dpjax.problems import RateConstrained, demographic_parity
+from dpjax.runtime import solve
 from dpjax.sampling import FullBatch
 from dpjax.solvers import RateConstrainedSGDA
 

@@ -65,7 +65,7 @@ def test_both_files_are_read_whole(wheel, source, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "name", ["dpjax/py.typed", "dpjax/datasets/data/adult.xz", "dpjax/core/_solve.py"]
+    "name", ["dpjax/py.typed", "dpjax/datasets/data/adult.xz", "dpjax/runtime/_solve.py"]
 )
 def test_a_file_that_the_wheel_lacks(wheel, source, name):
     del wheel[name]
@@ -91,9 +91,9 @@ def test_leftovers_of_runs_in_the_source(wheel, source):
 
 
 def test_a_wheel_of_another_source(wheel, source):
-    wheel["dpjax/core/_solve.py"] += b"\n"
+    wheel["dpjax/runtime/_solve.py"] += b"\n"
     assert contents(wheel, source) == [
-        "wheel and source distribution differ in dpjax/core/_solve.py"
+        "wheel and source distribution differ in dpjax/runtime/_solve.py"
     ]
 
 

@@ -12,7 +12,8 @@ from dpjax.audit._events import BOUNDS, lower_bound_of_scores
 from dpjax.audit._exposed import Exposed
 from dpjax.audit._neighbours import check_neighbours
 from dpjax.audit._scores import learn_score
-from dpjax.core import PyTree, check_choice, check_int, check_key, check_probability, solve
+from dpjax.core import PyTree, check_choice, check_int, check_key, check_probability
+from dpjax.runtime import solve
 
 _MOST_NUMBERS = 2**27
 _NUMBERS_AT_ONCE = 2**22

@@ -7,7 +7,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from dpjax.core import PyTree, Solution, check_int, check_key, check_probability, solve
+from dpjax.core import PyTree, Solution, check_int, check_key, check_probability
+from dpjax.runtime import solve
 
 
 def one_run_lower_bound(

@@ -1,13 +1,5 @@
 """Budgets, events, accountants, calibration and the ledger, on the host."""
 
-from dpjax.privacy._bounded_range import bounded_range_eta as bounded_range_eta
-from dpjax.privacy._bounded_range import bounded_range_rho as bounded_range_rho
-from dpjax.privacy._bounded_range_curve import bounded_range_delta as bounded_range_delta
-from dpjax.privacy._bounded_range_curve import bounded_range_epsilon as bounded_range_epsilon
-from dpjax.privacy._bounded_range_guarantee import BoundedRangeGuarantee as BoundedRangeGuarantee
-from dpjax.privacy._bounded_range_guarantee import (
-    calibrate_bounded_range as calibrate_bounded_range,
-)
 from dpjax.privacy._budget import Budget as Budget
 from dpjax.privacy._budget import check_budget as check_budget
 from dpjax.privacy._budget_exceeded import BudgetExceeded as BudgetExceeded
@@ -19,18 +11,28 @@ from dpjax.privacy._compose import ParallelGuarantee as ParallelGuarantee
 from dpjax.privacy._compose import compose_guarantees as compose_guarantees
 from dpjax.privacy._compose import parallel_guarantee as parallel_guarantee
 from dpjax.privacy._delta_warning import DeltaWarning as DeltaWarning
-from dpjax.privacy._events import joint_poisson_epsilon as joint_poisson_epsilon
-from dpjax.privacy._events import joint_poisson_event as joint_poisson_event
-from dpjax.privacy._events import joint_release as joint_release
-from dpjax.privacy._group import GroupGuarantee as GroupGuarantee
-from dpjax.privacy._group import group_guarantee as group_guarantee
 from dpjax.privacy._guarantee import Guarantee as Guarantee
-from dpjax.privacy._ledger import Ledger as Ledger
-from dpjax.privacy._ledger_state import LedgerEntry as LedgerEntry
-from dpjax.privacy._multipliers import effective_noise_multiplier as effective_noise_multiplier
-from dpjax.privacy._multipliers import split_noise_multiplier as split_noise_multiplier
 from dpjax.privacy._noise_warning import NoiseWarning as NoiseWarning
-from dpjax.privacy._pure import PureZCDpEvent as PureZCDpEvent
 from dpjax.privacy._relations import RelationLike as RelationLike
 from dpjax.privacy._relations import resolve_relation as resolve_relation
-from dpjax.privacy._support import UnsupportedEventError as UnsupportedEventError
+from dpjax.privacy.accounting._events import joint_poisson_epsilon as joint_poisson_epsilon
+from dpjax.privacy.accounting._events import joint_poisson_event as joint_poisson_event
+from dpjax.privacy.accounting._events import joint_release as joint_release
+from dpjax.privacy.accounting._group import GroupGuarantee as GroupGuarantee
+from dpjax.privacy.accounting._group import group_guarantee as group_guarantee
+from dpjax.privacy.accounting._multipliers import (
+    effective_noise_multiplier as effective_noise_multiplier,
+)
+from dpjax.privacy.accounting._multipliers import split_noise_multiplier as split_noise_multiplier
+from dpjax.privacy.accounting._pure import PureZCDpEvent as PureZCDpEvent
+from dpjax.privacy.accounting._support import UnsupportedEventError as UnsupportedEventError
+from dpjax.privacy.bounded_range._bounded_range import bounded_range_eta as bounded_range_eta
+from dpjax.privacy.bounded_range._bounded_range import bounded_range_rho as bounded_range_rho
+from dpjax.privacy.bounded_range._curve import bounded_range_delta as bounded_range_delta
+from dpjax.privacy.bounded_range._curve import bounded_range_epsilon as bounded_range_epsilon
+from dpjax.privacy.bounded_range._guarantee import BoundedRangeGuarantee as BoundedRangeGuarantee
+from dpjax.privacy.bounded_range._guarantee import (
+    calibrate_bounded_range as calibrate_bounded_range,
+)
+from dpjax.privacy.ledger._ledger import Ledger as Ledger
+from dpjax.privacy.ledger._state import LedgerEntry as LedgerEntry

@@ -11,8 +11,8 @@ from dp_accounting.rdp import rdp_privacy_accountant as rdp
 
 from dpjax.privacy._guarantee import Guarantee
 from dpjax.privacy._relations import relation_name
-from dpjax.privacy._renyi import ORDERS, renyi
-from dpjax.privacy._support import UnsupportedEventError
+from dpjax.privacy.accounting._renyi import ORDERS, renyi
+from dpjax.privacy.accounting._support import UnsupportedEventError
 
 _MAX_EPSILON = 600.0
 

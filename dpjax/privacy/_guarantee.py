@@ -8,11 +8,11 @@ import jax
 from dp_accounting import dp_event as dpe
 
 from dpjax.core._checks import check_delta, check_nonnegative
-from dpjax.privacy._accountant import EventId, check_supported, compose
 from dpjax.privacy._delta_warning import warn_of_delta
-from dpjax.privacy._pure import pure_epsilon
 from dpjax.privacy._relations import RelationLike, relation_name, resolve_relation
 from dpjax.privacy._summary import epsilon_summary, event_summary
+from dpjax.privacy.accounting._accountant import EventId, check_supported, compose
+from dpjax.privacy.accounting._pure import pure_epsilon
 
 _MAX_ITERATIONS = 200
 _SHOWN_DELTAS = (1e-5, 1e-6)

@@ -7,7 +7,7 @@ from typing import Any
 
 from dp_accounting import dp_event as dpe
 
-from dpjax.privacy._structure import event_fields, flatten
+from dpjax.privacy.accounting._structure import event_fields, flatten
 
 _PRECISION = decimal.Context(prec=4, rounding=decimal.ROUND_CEILING)
 _MOST_PARTS = 4  # each may take the accountant a quarter of a second

@@ -13,7 +13,7 @@ from dpjax.core import PyTree, check_int, is_traced, static_field, wide
 from dpjax.privacy import RelationLike, resolve_relation
 from dpjax.queries import QuerySensitivity
 from dpjax.queries._workload import check_counted, sums_dtype
-from dpjax.transforms._weighted_sum import add_pairs, pair_of
+from dpjax.transforms.clipping._weighted_sum import add_pairs, pair_of
 
 _BYTES = 4 * 8  # float32 vectors over the universe that a solver may hold at once
 _RELATIONS = ("replace_one", "add_or_remove_one")

@@ -18,6 +18,9 @@ DELTA_SHARE = 0.01
 DEFAULT_DELTA = 1e-5
 DEFAULT_EPSILON = 10.0
 MULTIPLE = 32
+# Where every member has to be seen, a batch with more members than draws has this probability.
+_LOG_UNSEEN = math.log(1e-20)
+_VECTOR = 32
 
 
 def overflow_probability(num_records: int, rate: float, capacity: int) -> float:
@@ -106,6 +109,18 @@ def smallest_capacity(num_records: int, rate: float, log_probability: float) -> 
         else:
             low = middle + 1
     return low
+
+
+@functools.lru_cache(maxsize=256)
+def draws_needed(num_records: int, rate: float, capacity: int, *, see_all: bool) -> int:
+    """How many gaps a step draws: one a slot, or enough to see every member of the batch.
+
+    Rounded up to whole vectors, without which compiled code is several times slower.
+    """
+    draws = capacity
+    if see_all:
+        draws = max(draws, smallest_capacity(num_records + 1, rate, _LOG_UNSEEN))
+    return -(-draws // _VECTOR) * _VECTOR
 
 
 def default_capacity(

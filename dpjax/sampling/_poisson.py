@@ -17,10 +17,10 @@ from dpjax.core._checks import (
     is_traced,
 )
 from dpjax.core._fields import register_dataclass, static_field
-from dpjax.sampling._capacity import default_capacity, overflow_probability
-from dpjax.sampling._gaps import draw_members, draws_needed, gaps_shortfall, keep_uniform_subset
+from dpjax.random._gaps import draw_members, gaps_shortfall, keep_uniform_subset
+from dpjax.random._keys import StepKeys
+from dpjax.sampling._capacity import default_capacity, draws_needed, overflow_probability
 from dpjax.sampling._host import draw_on_host
-from dpjax.sampling._keys import StepKeys
 from dpjax.sampling._records import MOST_RECORDS
 
 

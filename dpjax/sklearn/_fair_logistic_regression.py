@@ -13,7 +13,7 @@ from sklearn.utils.validation import (
     column_or_1d,
 )
 
-from dpjax.core import check_choice, check_positive, solve
+from dpjax.core import check_choice, check_positive
 from dpjax.privacy import Budget
 from dpjax.problems import (
     RateConstrained,
@@ -21,6 +21,7 @@ from dpjax.problems import (
     equality_of_odds,
     false_negative_rate,
 )
+from dpjax.runtime import solve
 from dpjax.sklearn._public import (
     ShowsPrivacy,
     checked_rows,

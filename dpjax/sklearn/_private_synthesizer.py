@@ -10,12 +10,12 @@ import numpy as np
 from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted
 
+from dpjax.api import release
 from dpjax.core import check_int
 from dpjax.privacy import Budget
 from dpjax.queries import Domain, Marginals
 from dpjax.sklearn._public import ShowsPrivacy, default_delta, public_size
 from dpjax.sklearn._seeds import key_for
-from dpjax.solvers import release
 
 
 class PrivateSynthesizer(ShowsPrivacy, BaseEstimator):
@@ -50,7 +50,7 @@ class PrivateSynthesizer(ShowsPrivacy, BaseEstimator):
       random_state: As of `FairLogisticRegression` (*secret*).
 
     Attributes:
-      release_: The `dpjax.solvers.Release`: answers, their error bars, log probabilities, method.
+      release_: The `dpjax.Release`: answers, their error bars, log probabilities, method.
       domain_: The `Domain`.
       workload_: The workload.
       guarantee_: A `dpjax.Guarantee`.

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from dpjax.core._digest import value_digest
+from dpjax.runtime.checkpoint._digest import value_digest
 
 
 def key_for(random_state: Any, *inputs: Any) -> jax.Array:

@@ -1,42 +1,53 @@
 """How: one method a file; each wires problem, sampler, transforms and event together."""
 
-from dpjax.solvers._anytime_mirror_descent import AnytimeMirrorDescent as AnytimeMirrorDescent
-from dpjax.solvers._anytime_mirror_descent import AnytimeState as AnytimeState
-from dpjax.solvers._dp_ftrl import DPFTRL as DPFTRL
-from dpjax.solvers._dpsgd import DPSGD as DPSGD
-from dpjax.solvers._dpsgd import DPSGDInfo as DPSGDInfo
-from dpjax.solvers._dpsgd import DPSGDState as DPSGDState
-from dpjax.solvers._frank_wolfe import FrankWolfe as FrankWolfe
-from dpjax.solvers._frank_wolfe import FrankWolfeState as FrankWolfeState
-from dpjax.solvers._frank_wolfe_release import FrankWolfeRelease as FrankWolfeRelease
-from dpjax.solvers._gaussian_fit import GaussianFit as GaussianFit
-from dpjax.solvers._gaussian_fit import GaussianFitState as GaussianFitState
-from dpjax.solvers._histogram_release import HistogramRelease as HistogramRelease
-from dpjax.solvers._histogram_release import HistogramState as HistogramState
-from dpjax.solvers._histogram_share import optimal_histogram_share as optimal_histogram_share
-from dpjax.solvers._mirror_descent_release import MirrorDescentRelease as MirrorDescentRelease
-from dpjax.solvers._multilevel_saddle import MultilevelSaddle as MultilevelSaddle
-from dpjax.solvers._multilevel_saddle import MultilevelState as MultilevelState
-from dpjax.solvers._mwem import MWEM as MWEM
-from dpjax.solvers._mwem import MWEMInfo as MWEMInfo
-from dpjax.solvers._mwem import MWEMState as MWEMState
-from dpjax.solvers._online_to_batch import OnlineToBatch as OnlineToBatch
-from dpjax.solvers._online_to_batch import OnlineToBatchInfo as OnlineToBatchInfo
-from dpjax.solvers._online_to_batch import OnlineToBatchState as OnlineToBatchState
-from dpjax.solvers._online_to_nonconvex import OnlineToNonconvex as OnlineToNonconvex
-from dpjax.solvers._online_to_nonconvex import OnlineToNonconvexInfo as OnlineToNonconvexInfo
-from dpjax.solvers._online_to_nonconvex import OnlineToNonconvexState as OnlineToNonconvexState
-from dpjax.solvers._online_to_nonconvex_theory import stationarity_plan as stationarity_plan
-from dpjax.solvers._query_state import ReleasedDistribution as ReleasedDistribution
-from dpjax.solvers._query_state import SelectionInfo as SelectionInfo
-from dpjax.solvers._query_state import SelectionState as SelectionState
-from dpjax.solvers._rate_constrained_sgda import RateConstrainedSGDA as RateConstrainedSGDA
-from dpjax.solvers._rate_constrained_sgda import SGDAInfo as SGDAInfo
-from dpjax.solvers._rate_constrained_sgda import SGDAState as SGDAState
-from dpjax.solvers._release import release as release
-from dpjax.solvers._released import Release as Release
-from dpjax.solvers._saddle_mirror_descent import MirrorState as MirrorState
-from dpjax.solvers._saddle_mirror_descent import SaddleMirrorDescent as SaddleMirrorDescent
-from dpjax.solvers._saddle_release import SaddleRelease as SaddleRelease
-from dpjax.solvers._vertex_solver import Replay as Replay
-from dpjax.solvers._vertex_solver import VertexInfo as VertexInfo
+from dpjax.core._moved import moved as _moved
+from dpjax.solvers.descent._dp_ftrl import DPFTRL as DPFTRL
+from dpjax.solvers.descent._dpsgd import DPSGD as DPSGD
+from dpjax.solvers.descent._dpsgd import DPSGDInfo as DPSGDInfo
+from dpjax.solvers.descent._dpsgd import DPSGDState as DPSGDState
+from dpjax.solvers.descent._rate_constrained_sgda import RateConstrainedSGDA as RateConstrainedSGDA
+from dpjax.solvers.descent._rate_constrained_sgda import SGDAInfo as SGDAInfo
+from dpjax.solvers.descent._rate_constrained_sgda import SGDAState as SGDAState
+from dpjax.solvers.nonconvex._online_to_nonconvex import OnlineToNonconvex as OnlineToNonconvex
+from dpjax.solvers.nonconvex._online_to_nonconvex import (
+    OnlineToNonconvexInfo as OnlineToNonconvexInfo,
+)
+from dpjax.solvers.nonconvex._online_to_nonconvex import (
+    OnlineToNonconvexState as OnlineToNonconvexState,
+)
+from dpjax.solvers.nonconvex._theory import stationarity_plan as stationarity_plan
+from dpjax.solvers.online._online_to_batch import OnlineToBatch as OnlineToBatch
+from dpjax.solvers.online._online_to_batch import OnlineToBatchInfo as OnlineToBatchInfo
+from dpjax.solvers.online._online_to_batch import OnlineToBatchState as OnlineToBatchState
+from dpjax.solvers.queries._frank_wolfe_release import FrankWolfeRelease as FrankWolfeRelease
+from dpjax.solvers.queries._gaussian_fit import GaussianFit as GaussianFit
+from dpjax.solvers.queries._gaussian_fit import GaussianFitState as GaussianFitState
+from dpjax.solvers.queries._histogram_release import HistogramRelease as HistogramRelease
+from dpjax.solvers.queries._histogram_release import HistogramState as HistogramState
+from dpjax.solvers.queries._histogram_share import (
+    optimal_histogram_share as optimal_histogram_share,
+)
+from dpjax.solvers.queries._mirror_descent_release import (
+    MirrorDescentRelease as MirrorDescentRelease,
+)
+from dpjax.solvers.queries._mwem import MWEM as MWEM
+from dpjax.solvers.queries._mwem import MWEMInfo as MWEMInfo
+from dpjax.solvers.queries._mwem import MWEMState as MWEMState
+from dpjax.solvers.queries._saddle_release import SaddleRelease as SaddleRelease
+from dpjax.solvers.queries._state import ReleasedDistribution as ReleasedDistribution
+from dpjax.solvers.queries._state import SelectionInfo as SelectionInfo
+from dpjax.solvers.queries._state import SelectionState as SelectionState
+from dpjax.solvers.vertices._anytime_mirror_descent import (
+    AnytimeMirrorDescent as AnytimeMirrorDescent,
+)
+from dpjax.solvers.vertices._anytime_mirror_descent import AnytimeState as AnytimeState
+from dpjax.solvers.vertices._frank_wolfe import FrankWolfe as FrankWolfe
+from dpjax.solvers.vertices._frank_wolfe import FrankWolfeState as FrankWolfeState
+from dpjax.solvers.vertices._multilevel_saddle import MultilevelSaddle as MultilevelSaddle
+from dpjax.solvers.vertices._multilevel_saddle import MultilevelState as MultilevelState
+from dpjax.solvers.vertices._replay import Replay as Replay
+from dpjax.solvers.vertices._replay import VertexInfo as VertexInfo
+from dpjax.solvers.vertices._saddle_mirror_descent import MirrorState as MirrorState
+from dpjax.solvers.vertices._saddle_mirror_descent import SaddleMirrorDescent as SaddleMirrorDescent
+
+__getattr__ = _moved(__name__, {"release": "dpjax", "Release": "dpjax"})

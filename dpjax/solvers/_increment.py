@@ -10,7 +10,7 @@ from jax.typing import ArrayLike
 
 from dpjax.core import Aggregator, PyTree
 from dpjax.transforms import OuterProduct, clip_by_norm, per_example_norm
-from dpjax.transforms._weighted_sum import bounded_sum, clipping_bound, normal_or_zero
+from dpjax.transforms.clipping._weighted_sum import bounded_sum, clipping_bound, normal_or_zero
 
 CLIPS = ("centred", "plain", "whole")
 

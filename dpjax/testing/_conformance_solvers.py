@@ -9,7 +9,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from dpjax.core import PyTree, solve
+from dpjax.core import PyTree
+from dpjax.runtime import solve
 from dpjax.testing import _trees as trees
 from dpjax.testing._cases import SolverCase
 from dpjax.testing._draws import check_draws_differ, keys_drawn_by_runs

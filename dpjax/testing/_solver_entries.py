@@ -34,7 +34,7 @@ from dpjax.solvers import (
     RateConstrainedSGDA,
     SaddleMirrorDescent,
 )
-from dpjax.solvers._vertex_steps import coordinates
+from dpjax.solvers.vertices._steps import coordinates
 from dpjax.testing._cases import SolverCase, Statistic
 from dpjax.testing._registry import register
 from dpjax.transforms import multilevel

@@ -1,74 +1,94 @@
 """Gradient transformations: clipping, noise, sampling, descent; one concept a file."""
 
-from dpjax.transforms._adagrad_norm import AdagradNormState as AdagradNormState
-from dpjax.transforms._adagrad_norm import adagrad_norm as adagrad_norm
-from dpjax.transforms._anytime import AnytimeState as AnytimeState
-from dpjax.transforms._anytime import anytime_average as anytime_average
-from dpjax.transforms._binary_tree import BinaryTree as BinaryTree
-from dpjax.transforms._binary_tree import BinaryTreeState as BinaryTreeState
-from dpjax.transforms._buffered_toeplitz import BufferedToeplitz as BufferedToeplitz
-from dpjax.transforms._buffered_toeplitz import BufferedToeplitzState as BufferedToeplitzState
-from dpjax.transforms._clip import clip_by_norm as clip_by_norm
-from dpjax.transforms._clip import clip_scale as clip_scale
-from dpjax.transforms._clip import per_example_norm as per_example_norm
-from dpjax.transforms._clipped_displacement import (
+from dpjax.transforms.clipping._by_norm import clip_by_norm as clip_by_norm
+from dpjax.transforms.clipping._by_norm import clip_scale as clip_scale
+from dpjax.transforms.clipping._by_norm import per_example_norm as per_example_norm
+from dpjax.transforms.clipping._by_range import clip_by_range as clip_by_range
+from dpjax.transforms.clipping._microbatch import microbatched_sum as microbatched_sum
+from dpjax.transforms.clipping._outer import OuterProduct as OuterProduct
+from dpjax.transforms.clipping._signs import PackedSigns as PackedSigns
+from dpjax.transforms.clipping._weighted_sum import rounding_allowance as rounding_allowance
+from dpjax.transforms.clipping._weighted_sum import weighted_sum as weighted_sum
+from dpjax.transforms.descent._anytime import AnytimeState as AnytimeState
+from dpjax.transforms.descent._anytime import anytime_average as anytime_average
+from dpjax.transforms.descent._clipped_displacement import (
     ClippedDisplacementState as ClippedDisplacementState,
 )
-from dpjax.transforms._clipped_displacement import clipped_displacement as clipped_displacement
-from dpjax.transforms._coin_betting import coin_betting as coin_betting
-from dpjax.transforms._constraint_reduction import ReductionState as ReductionState
-from dpjax.transforms._correlated import correlated_noise as correlated_noise
-from dpjax.transforms._discrete_gaussian import add_discrete_gaussian as add_discrete_gaussian
-from dpjax.transforms._discrete_gaussian import add_rounded_gaussian as add_rounded_gaussian
-from dpjax.transforms._discrete_gaussian import (
-    discrete_gaussian_shortfall as discrete_gaussian_shortfall,
+from dpjax.transforms.descent._clipped_displacement import (
+    clipped_displacement as clipped_displacement,
 )
-from dpjax.transforms._discrete_gaussian import (
-    rounded_gaussian_shortfall as rounded_gaussian_shortfall,
+from dpjax.transforms.descent._mirror import MirrorStepState as MirrorStepState
+from dpjax.transforms.descent._mirror import mirror_step as mirror_step
+from dpjax.transforms.estimators._maurey import MaureySampleState as MaureySampleState
+from dpjax.transforms.estimators._maurey import maurey_sample as maurey_sample
+from dpjax.transforms.estimators._multilevel import Multilevel as Multilevel
+from dpjax.transforms.estimators._multilevel import draw_levels as draw_levels
+from dpjax.transforms.estimators._multilevel import multilevel as multilevel
+from dpjax.transforms.estimators._smooth_first_order import smooth_first_order as smooth_first_order
+from dpjax.transforms.estimators._smooth_zeroth_order import (
+    smooth_zeroth_order as smooth_zeroth_order,
 )
-from dpjax.transforms._distance_adaptive import (
+from dpjax.transforms.estimators._zeroth_order import ZerothOrder as ZerothOrder
+from dpjax.transforms.learners._adagrad_norm import AdagradNormState as AdagradNormState
+from dpjax.transforms.learners._adagrad_norm import adagrad_norm as adagrad_norm
+from dpjax.transforms.learners._coin_betting import coin_betting as coin_betting
+from dpjax.transforms.learners._constraint_reduction import ReductionState as ReductionState
+from dpjax.transforms.learners._distance_adaptive import (
     DistanceAdaptiveState as DistanceAdaptiveState,
 )
-from dpjax.transforms._distance_adaptive import distance_adaptive as distance_adaptive
-from dpjax.transforms._dual_averaging import dual_averaging as dual_averaging
-from dpjax.transforms._exponentiated import exponentiated_gradient as exponentiated_gradient
-from dpjax.transforms._fit_buffered_toeplitz import fit_buffered_toeplitz as fit_buffered_toeplitz
-from dpjax.transforms._jax_privacy import from_jax_privacy as from_jax_privacy
-from dpjax.transforms._leader import LeaderState as LeaderState
-from dpjax.transforms._maurey import MaureySampleState as MaureySampleState
-from dpjax.transforms._maurey import maurey_sample as maurey_sample
-from dpjax.transforms._microbatch import microbatched_sum as microbatched_sum
-from dpjax.transforms._mirror import MirrorStepState as MirrorStepState
-from dpjax.transforms._mirror import mirror_step as mirror_step
-from dpjax.transforms._mirrored import MirroredState as MirroredState
-from dpjax.transforms._mirrored import mirrored as mirrored
-from dpjax.transforms._multilevel import Multilevel as Multilevel
-from dpjax.transforms._multilevel import draw_levels as draw_levels
-from dpjax.transforms._multilevel import multilevel as multilevel
-from dpjax.transforms._noise import AddNoiseState as AddNoiseState
-from dpjax.transforms._noise import add_gaussian as add_gaussian
-from dpjax.transforms._noise import add_laplace as add_laplace
-from dpjax.transforms._optimistic_descent import OptimisticDescentState as OptimisticDescentState
-from dpjax.transforms._optimistic_descent import optimistic_descent as optimistic_descent
-from dpjax.transforms._outer import OuterProduct as OuterProduct
-from dpjax.transforms._parameter_free import parameter_free as parameter_free
-from dpjax.transforms._projected import projected as projected
-from dpjax.transforms._range import clip_by_range as clip_by_range
-from dpjax.transforms._restart_noise import RestartNoise as RestartNoise
-from dpjax.transforms._restart_noise import RestartNoiseState as RestartNoiseState
-from dpjax.transforms._restarted_sums import RestartedSumsState as RestartedSumsState
-from dpjax.transforms._restarted_sums import restarted_sums as restarted_sums
-from dpjax.transforms._signs import PackedSigns as PackedSigns
-from dpjax.transforms._smooth_first_order import smooth_first_order as smooth_first_order
-from dpjax.transforms._smooth_zeroth_order import smooth_zeroth_order as smooth_zeroth_order
-from dpjax.transforms._split_noise import SplitNoise as SplitNoise
-from dpjax.transforms._split_noise import SplitNoiseState as SplitNoiseState
-from dpjax.transforms._split_noise import is_every_step as is_every_step
-from dpjax.transforms._strategy import NoiseStrategy as NoiseStrategy
-from dpjax.transforms._strongly_convex import StronglyConvexState as StronglyConvexState
-from dpjax.transforms._strongly_convex import strongly_convex_descent as strongly_convex_descent
-from dpjax.transforms._tree_aggregation import TreeAggregationState as TreeAggregationState
-from dpjax.transforms._tree_aggregation import tree_aggregation as tree_aggregation
-from dpjax.transforms._weighted_sum import rounding_allowance as rounding_allowance
-from dpjax.transforms._weighted_sum import weighted_sum as weighted_sum
-from dpjax.transforms._zeroth_order import ZerothOrder as ZerothOrder
+from dpjax.transforms.learners._distance_adaptive import distance_adaptive as distance_adaptive
+from dpjax.transforms.learners._dual_averaging import dual_averaging as dual_averaging
+from dpjax.transforms.learners._exponentiated import (
+    exponentiated_gradient as exponentiated_gradient,
+)
+from dpjax.transforms.learners._leader import LeaderState as LeaderState
+from dpjax.transforms.learners._mirrored import MirroredState as MirroredState
+from dpjax.transforms.learners._mirrored import mirrored as mirrored
+from dpjax.transforms.learners._optimistic_descent import (
+    OptimisticDescentState as OptimisticDescentState,
+)
+from dpjax.transforms.learners._optimistic_descent import optimistic_descent as optimistic_descent
+from dpjax.transforms.learners._parameter_free import parameter_free as parameter_free
+from dpjax.transforms.learners._projected import projected as projected
+from dpjax.transforms.learners._strongly_convex import StronglyConvexState as StronglyConvexState
+from dpjax.transforms.learners._strongly_convex import (
+    strongly_convex_descent as strongly_convex_descent,
+)
+from dpjax.transforms.noise._discrete_gaussian import add_discrete_gaussian as add_discrete_gaussian
+from dpjax.transforms.noise._discrete_gaussian import add_rounded_gaussian as add_rounded_gaussian
+from dpjax.transforms.noise._discrete_gaussian import (
+    discrete_gaussian_shortfall as discrete_gaussian_shortfall,
+)
+from dpjax.transforms.noise._discrete_gaussian import (
+    rounded_gaussian_shortfall as rounded_gaussian_shortfall,
+)
+from dpjax.transforms.noise._independent import AddNoiseState as AddNoiseState
+from dpjax.transforms.noise._independent import add_gaussian as add_gaussian
+from dpjax.transforms.noise._independent import add_laplace as add_laplace
+from dpjax.transforms.noise.correlated._binary_tree import BinaryTree as BinaryTree
+from dpjax.transforms.noise.correlated._binary_tree import BinaryTreeState as BinaryTreeState
+from dpjax.transforms.noise.correlated._buffered_toeplitz import (
+    BufferedToeplitz as BufferedToeplitz,
+)
+from dpjax.transforms.noise.correlated._buffered_toeplitz import (
+    BufferedToeplitzState as BufferedToeplitzState,
+)
+from dpjax.transforms.noise.correlated._correlated import correlated_noise as correlated_noise
+from dpjax.transforms.noise.correlated._fit_buffered_toeplitz import (
+    fit_buffered_toeplitz as fit_buffered_toeplitz,
+)
+from dpjax.transforms.noise.correlated._jax_privacy import from_jax_privacy as from_jax_privacy
+from dpjax.transforms.noise.correlated._restart_noise import RestartNoise as RestartNoise
+from dpjax.transforms.noise.correlated._restart_noise import RestartNoiseState as RestartNoiseState
+from dpjax.transforms.noise.correlated._restarted_sums import (
+    RestartedSumsState as RestartedSumsState,
+)
+from dpjax.transforms.noise.correlated._restarted_sums import restarted_sums as restarted_sums
+from dpjax.transforms.noise.correlated._split_noise import SplitNoise as SplitNoise
+from dpjax.transforms.noise.correlated._split_noise import SplitNoiseState as SplitNoiseState
+from dpjax.transforms.noise.correlated._split_noise import is_every_step as is_every_step
+from dpjax.transforms.noise.correlated._strategy import NoiseStrategy as NoiseStrategy
+from dpjax.transforms.noise.correlated._tree_aggregation import (
+    TreeAggregationState as TreeAggregationState,
+)
+from dpjax.transforms.noise.correlated._tree_aggregation import tree_aggregation as tree_aggregation

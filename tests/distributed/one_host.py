@@ -17,7 +17,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 import dpjax
-from dpjax.core._checkpoint import CheckpointFolder
+from dpjax.runtime.checkpoint._checkpoint import CheckpointFolder
 
 DIM = 16
 HEARTBEAT = 6

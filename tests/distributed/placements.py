@@ -11,7 +11,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from benchmarks._exchanges import collectives as collectives
 from benchmarks._exchanges import compiled_loop as compiled_loop
 from benchmarks._exchanges import job_of as job_of
-from dpjax.core import _loop
+from dpjax.runtime import _loop
 
 
 def mesh_of(*sizes, names=("records", "params")):

@@ -20,7 +20,7 @@ from dpjax.solvers import (
     MirrorDescentRelease,
     SaddleRelease,
 )
-from dpjax.solvers._log_linear import fit_log_linear
+from dpjax.solvers.queries._log_linear import fit_log_linear
 from dpjax.testing import entries
 
 DOMAIN = Domain({"a": 8, "b": 4, "c": 4, "d": 4, "e": 8, "f": 4})

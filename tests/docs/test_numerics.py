@@ -10,8 +10,8 @@ import pytest
 from scipy import stats
 
 from dpjax.geometry._blocks import stages
+from dpjax.random._normal import normals_of_words
 from dpjax.transforms import discrete_gaussian_shortfall
-from dpjax.transforms._normal import normals_of_words
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "numerics.md").read_text(encoding="utf-8")
@@ -46,7 +46,7 @@ def test_words_of_rbg_keys():
 
 
 def test_first_key_of_a_batch_draws_for_all():
-    """By rbg alone; what noise makes of it is in tests/transforms/test_rbg.py."""
+    """By rbg alone; what noise makes of it is in tests/random/test_rbg.py."""
     keys = [jax.random.key(seed, impl="rbg") for seed in (1, 2, 3)]
     one, two = (
         jax.vmap(lambda w: jax.random.bits(jax.random.wrap_key_data(w, impl="rbg"), (4,)))(

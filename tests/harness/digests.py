@@ -74,9 +74,7 @@ def _sampler(case):
     sampler, n = case.sampler, case.num_records
     key = jax.random.key(7)
     xs = sampler.plan(key, n)
-    steps = [
-        sampler.batch(jax.tree.map(lambda a, t=t: a[t], xs), n) for t in range(sampler.steps)
-    ]
+    steps = [sampler.batch(jax.tree.map(lambda a, t=t: a[t], xs), n) for t in range(sampler.steps)]
     return {
         "outputs": numbers([steps]),
         "failure": sampler.failure_probability(),

@@ -89,7 +89,7 @@ def test_their_model_becomes_our_release(codes, workload, key):
     cells = model.project(DOMAIN.attributes).datavector()
     shares = cells / cells.sum()
     guarantee = dpjax.Guarantee(GaussianDpEvent(3.0))
-    released = dpjax.solvers.Release(
+    released = dpjax.Release(
         workload.answers(shares), jnp.log(shares), None, workload, guarantee, "mbi", "fitted"
     )
     sample = released.sample(key, 4000, systematic=True)

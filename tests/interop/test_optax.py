@@ -46,7 +46,7 @@ def test_the_chain_is_the_keyed_noise_then_what_optax_does():
 def test_no_draw_comes_twice_over_steps_stages_leaves_and_keys(key, monkeypatch):
     # noisy numbers lie on a grid, where many are equal: the draws themselves do not
     plain = lambda values, scale, draws: values + scale * draws  # noqa: E731
-    monkeypatch.setattr("dpjax.transforms._noise.plus_noise", plain)
+    monkeypatch.setattr("dpjax.transforms.noise._independent.plus_noise", plain)
     keys = jax.random.split(key, 3)
     noises = [dpjax.seeded(dpjax.transforms.add_gaussian(1.0), k) for k in keys]
     seen = []

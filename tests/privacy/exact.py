@@ -20,11 +20,13 @@ import pytest
 from scipy import special, stats
 
 from dpjax.problems import Risk
+from dpjax.random._gap_tables import gap_digits
 from dpjax.sampling import IndependentPartition, PoissonSampler
-from dpjax.sampling._tables import gap_digits
-from dpjax.solvers import DPSGD, _rate_constrained_sgda
+from dpjax.solvers import DPSGD
+from dpjax.solvers.descent import _rate_constrained_sgda
 from dpjax.testing._trees import QUICK
-from dpjax.transforms import _binary_tree, _noise, _strategy
+from dpjax.transforms.noise import _independent as _noise
+from dpjax.transforms.noise.correlated import _binary_tree, _strategy
 
 EPSILONS = (0.0, 0.1, 0.25, 0.5, 1.0, 1.5, 2.0, 3.0, 5.0)
 _REACH = 9.0  # standard deviations cut into cells; the two outermost cells are half-lines

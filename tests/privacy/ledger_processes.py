@@ -18,7 +18,7 @@ from pathlib import Path
 from dp_accounting import dp_event as dpe
 
 from dpjax.privacy import Budget, BudgetExceeded, Guarantee, Ledger
-from dpjax.privacy._ledger_file import LedgerFile
+from dpjax.privacy.ledger._file import LedgerFile
 
 SMALL = Guarantee(dpe.ZCDpEvent(1e-9))
 QUERY = Guarantee(dpe.GaussianDpEvent(30.0))

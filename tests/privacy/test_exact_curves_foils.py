@@ -16,7 +16,7 @@ from dpjax import transforms
 from dpjax.core import register_dataclass
 from dpjax.sampling import DisjointPartition, FullBatch, PoissonSampler
 from dpjax.solvers import DPSGD
-from dpjax.solvers import _dpsgd as module
+from dpjax.solvers.descent import _dpsgd as module
 
 FOILS = {}
 

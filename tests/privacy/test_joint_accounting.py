@@ -12,7 +12,7 @@ from dp_accounting.pld import PLDAccountant
 from scipy import integrate, stats
 
 from dpjax.privacy import Guarantee, joint_poisson_epsilon, joint_poisson_event
-from dpjax.privacy._joint import amplify, product_pair, sampled_step
+from dpjax.privacy.accounting._joint import amplify, product_pair, sampled_step
 
 DELTA = 1e-5
 N = 36_000

@@ -13,7 +13,7 @@ import pytest
 from dp_accounting import dp_event as dpe
 
 from dpjax.privacy import Budget, Guarantee, Ledger
-from dpjax.privacy._renyi import ORDERS, renyi
+from dpjax.privacy.accounting._renyi import ORDERS, renyi
 
 DEPTH = 4
 

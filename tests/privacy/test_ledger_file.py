@@ -9,7 +9,7 @@ import pytest
 from dp_accounting import dp_event as dpe
 
 from dpjax.privacy import Budget, BudgetExceeded, Guarantee, Ledger
-from dpjax.privacy._event_json import guarantee_from_json, guarantee_to_json
+from dpjax.privacy.accounting._event_json import guarantee_from_json, guarantee_to_json
 
 BUDGET = Budget(1.0, 1e-5)
 QUERY = Guarantee(dpe.GaussianDpEvent(10.0))

@@ -9,8 +9,8 @@ from dp_accounting import dp_event as dpe
 from dp_accounting.rdp import RdpAccountant
 from scipy import integrate, stats
 
-from dpjax.privacy._accountant import EventId, _library_pld
-from dpjax.privacy._renyi import ORDERS, divergence_at, renyi
+from dpjax.privacy.accounting._accountant import EventId, _library_pld
+from dpjax.privacy.accounting._renyi import ORDERS, divergence_at, renyi
 
 ADD, REPLACE = NeighboringRelation.ADD_OR_REMOVE_ONE, NeighboringRelation.REPLACE_ONE
 

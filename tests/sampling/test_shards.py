@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 import dpjax
+from dpjax.random._gaps import gaps_shortfall
 from dpjax.sampling import PoissonSampler
 from dpjax.sampling._capacity import overflow_probability
-from dpjax.sampling._gaps import gaps_shortfall
 
 from ._membership import (
     ALARM,

@@ -12,7 +12,7 @@ import pytest
 import dpjax
 from dpjax.problems import SimplexRisk
 from dpjax.solvers import FrankWolfe, SaddleMirrorDescent
-from dpjax.solvers._vertex_steps import coordinates
+from dpjax.solvers.vertices._steps import coordinates
 
 OFFSETS = (0.0, 10.0, 100.0, 1e3, 1e4)  # in units of grad_range
 SIZES = [

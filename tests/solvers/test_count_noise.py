@@ -13,7 +13,7 @@ from dpjax.problems import QueryRelease
 from dpjax.solvers import MWEM, GaussianFit, HistogramRelease, MirrorDescentRelease
 from dpjax.testing import count_false_alarm
 from dpjax.testing._trees import QUICK
-from dpjax.transforms._noisy_counts import noisy_counts_shortfall
+from dpjax.transforms.noise._noisy_counts import noisy_counts_shortfall
 
 N, DELTA = 5000, 1e-9
 KINDS = {

@@ -15,7 +15,7 @@ from dpjax.geometry import L1Ball, Polytope, Simplex
 from dpjax.problems import SimplexRisk
 from dpjax.sampling import FullBatch, PoissonSampler
 from dpjax.solvers import FrankWolfe
-from dpjax.solvers._vertex_steps import coordinates
+from dpjax.solvers.vertices._steps import coordinates
 from dpjax.testing import check_counts
 from dpjax.testing._trees import QUICK
 from dpjax.transforms import PackedSigns

@@ -23,7 +23,7 @@ from dpjax.sampling import (
     TaperedPartition,
 )
 from dpjax.solvers import OnlineToBatch
-from dpjax.solvers._online_learners import LEARNERS
+from dpjax.solvers.online._learners import LEARNERS
 from dpjax.testing._trees import QUICK, fresh, save_and_load, to_numpy
 from dpjax.transforms import BinaryTree, BufferedToeplitz, SplitNoise, rounding_allowance
 

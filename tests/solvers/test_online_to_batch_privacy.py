@@ -22,7 +22,7 @@ from dpjax.solvers._increment import (
     clipped_share,
     combination,
 )
-from dpjax.solvers._online_learners import LEARNERS
+from dpjax.solvers.online._learners import LEARNERS
 from dpjax.testing import largest_change
 from dpjax.testing._trees import QUICK
 from dpjax.transforms import BinaryTree, BufferedToeplitz, OuterProduct, SplitNoise

@@ -22,7 +22,7 @@ from dpjax.sampling import (
     TaperedPartition,
 )
 from dpjax.solvers import OnlineToNonconvex
-from dpjax.solvers import _online_to_nonconvex as module
+from dpjax.solvers.nonconvex import _online_to_nonconvex as module
 from dpjax.testing._trees import QUICK
 from dpjax.transforms import (
     BinaryTree,

@@ -31,16 +31,15 @@ from dpjax.sampling import (
     TaperedPartition,
 )
 from dpjax.solvers import OnlineToNonconvex
-from dpjax.solvers import _online_to_nonconvex as module
+from dpjax.solvers.nonconvex import _online_to_nonconvex as module
 from dpjax.testing._trees import QUICK
 from dpjax.transforms import (
     BinaryTree,
     BufferedToeplitz,
     RestartNoise,
     SplitNoise,
-    _binary_tree,
-    _strategy,
 )
+from dpjax.transforms.noise.correlated import _binary_tree, _strategy
 
 SLOW = [pytest.mark.slow]
 N, D = 24, 3

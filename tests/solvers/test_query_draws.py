@@ -21,7 +21,7 @@ from dpjax.solvers import (
     MirrorDescentRelease,
     SaddleRelease,
 )
-from dpjax.solvers import _query_state as query_state
+from dpjax.solvers.queries import _state as query_state
 from dpjax.testing import check_counts
 from dpjax.testing._trees import QUICK
 
@@ -166,7 +166,7 @@ def shown(solver, problem, data, number):
 
     with (
         drawing(sample),
-        mock.patch("dpjax.solvers._frank_wolfe_release.loudest_query", loudest),
+        mock.patch("dpjax.solvers.queries._frank_wolfe_release.loudest_query", loudest),
         mock.patch.object(jax.random, "gumbel", gumbel),
         noising(plus),
     ):

@@ -11,7 +11,7 @@ from dpjax.problems import QueryRelease
 from dpjax.queries import Dense, Domain, Marginals
 from dpjax.sampling import FullBatch
 from dpjax.solvers import GaussianFit, HistogramRelease
-from dpjax.solvers._log_linear import fit_log_linear, misfit_and_grad
+from dpjax.solvers.queries._log_linear import fit_log_linear, misfit_and_grad
 
 M, K = 6, 9
 

@@ -25,11 +25,11 @@ from query_runs import (
 )
 
 import dpjax
+from dpjax.api import _release as release_module
 from dpjax.privacy import BoundedRangeGuarantee, bounded_range_rho
 from dpjax.problems import QueryRelease
 from dpjax.queries import Dense, Marginals
 from dpjax.solvers import FrankWolfeRelease, MirrorDescentRelease, SaddleRelease
-from dpjax.solvers import _release as release_module
 
 CASES = {
     "queries": lambda: case(FrankWolfeRelease, MARGINALS, REPLACE),

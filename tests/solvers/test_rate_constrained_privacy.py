@@ -13,7 +13,7 @@ from dpjax import problems
 from dpjax.sampling import DisjointPartition, FullBatch, PoissonSampler
 from dpjax.solvers import DPSGD, RateConstrainedSGDA
 from dpjax.testing import count_false_alarm
-from dpjax.transforms._noisy_counts import noisy_counts_shortfall
+from dpjax.transforms.noise._noisy_counts import noisy_counts_shortfall
 
 BUDGET = dpjax.Budget(1.0, 1e-5)
 

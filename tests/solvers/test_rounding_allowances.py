@@ -7,8 +7,8 @@ import optax
 import pytest
 
 from dpjax.core import Transform
-from dpjax.solvers._vertex_steps import shrunk
-from dpjax.transforms._weighted_sum import noised_sum, rounding_allowance, weighted_sum
+from dpjax.solvers.vertices._steps import shrunk
+from dpjax.transforms.clipping._weighted_sum import noised_sum, rounding_allowance, weighted_sum
 
 EPS = {"float32": 2.0**-23, "float64": 2.0**-52}
 

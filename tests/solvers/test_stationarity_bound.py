@@ -14,7 +14,7 @@ from dpjax.privacy import Budget, calibrate_noise
 from dpjax.problems import Risk
 from dpjax.sampling import FullBatch
 from dpjax.solvers import OnlineToNonconvex, stationarity_plan
-from dpjax.solvers._bound_plan import (
+from dpjax.solvers.nonconvex._bound_plan import (
     Setting,
     change_clip,
     first_clip,
@@ -22,7 +22,7 @@ from dpjax.solvers._bound_plan import (
     plan_full_batch,
     plan_single_pass,
 )
-from dpjax.solvers._stationarity_bound import (
+from dpjax.solvers.nonconvex._stationarity_bound import (
     Moments,
     direction_excess,
     mean_absolute_coordinate,

@@ -11,7 +11,7 @@ from dp_accounting import dp_event as dpe
 
 import dpjax
 import dpjax.testing as dpt
-from dpjax.core import UnknownGuarantee
+from dpjax.runtime import UnknownGuarantee
 from dpjax.sampling import FullBatch, PoissonSampler
 from dpjax.solvers import DPFTRL, DPSGD, RateConstrainedSGDA
 

@@ -14,9 +14,9 @@ from dpjax.privacy import zcdp_budget
 from dpjax.problems import Saddle, SimplexRisk
 from dpjax.sampling import DisjointPartition, IndependentPartition, TaperedPartition, tapered_sizes
 from dpjax.solvers import AnytimeMirrorDescent, MultilevelSaddle, SaddleMirrorDescent
-from dpjax.solvers._anytime_plan import refreshes_left
-from dpjax.solvers._multilevel_plan import batches_of, draws_left
-from dpjax.solvers._vertex_plan import tapered_scale
+from dpjax.solvers.vertices._anytime_plan import refreshes_left
+from dpjax.solvers.vertices._multilevel_plan import batches_of, draws_left
+from dpjax.solvers.vertices._plan import tapered_scale
 
 QUICK = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
 DELTA = 1e-6

@@ -5,9 +5,9 @@ import pytest
 
 import dpjax
 import dpjax.testing as dpt
-from dpjax.geometry._gumbel import gumbels
-from dpjax.transforms._laplace import laplace
-from dpjax.transforms._normal import normal
+from dpjax.random._gumbel import gumbels
+from dpjax.random._laplace import laplace
+from dpjax.random._normal import normal
 
 
 def words(seed=0):

@@ -12,11 +12,11 @@ from scipy import stats
 import dpjax
 import dpjax.testing as dpt
 from dpjax.privacy import Guarantee
+from dpjax.random._normal import normal
 from dpjax.testing._trees import QUICK
 from dpjax.transforms import BinaryTree, correlated_noise, tree_aggregation
-from dpjax.transforms import _tree_nodes as nodes
-from dpjax.transforms._knorm import knorm_noise
-from dpjax.transforms._normal import normal
+from dpjax.transforms.noise.correlated import _tree_nodes as nodes
+from dpjax.transforms.noise.correlated._knorm import knorm_noise
 
 pytestmark = pytest.mark.usefixtures("x64")
 

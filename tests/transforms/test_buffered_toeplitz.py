@@ -5,10 +5,10 @@ import pytest
 from noise_maps import noise_map, scale_families, smallest_shifts
 from scipy import linalg
 
+from dpjax.random._normal import normal
 from dpjax.transforms import BinaryTree, BufferedToeplitz, fit_buffered_toeplitz
-from dpjax.transforms._buffered_toeplitz_error import coefficients
-from dpjax.transforms._buffered_toeplitz_table import TABLE
-from dpjax.transforms._normal import normal
+from dpjax.transforms.noise.correlated._buffered_toeplitz_error import coefficients
+from dpjax.transforms.noise.correlated._buffered_toeplitz_table import TABLE
 
 pytestmark = pytest.mark.usefixtures("x64")
 

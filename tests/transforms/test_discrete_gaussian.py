@@ -10,15 +10,15 @@ from dp_accounting import dp_event as dpe
 from scipy import special, stats
 
 from dpjax.privacy import Guarantee
+from dpjax.random import _integer_tables as module
+from dpjax.random._integer_tables import COLUMNS, draw_integers, integer_table, levels
 from dpjax.testing import check_counts
-from dpjax.transforms import _integer_tables as module
 from dpjax.transforms import (
     add_discrete_gaussian,
     add_rounded_gaussian,
     discrete_gaussian_shortfall,
     rounded_gaussian_shortfall,
 )
-from dpjax.transforms._integer_tables import COLUMNS, draw_integers, integer_table, levels
 
 KINDS = {
     "discrete": (add_discrete_gaussian, discrete_gaussian_shortfall),

@@ -6,9 +6,9 @@ from scipy import stats
 
 import dpjax
 import dpjax.testing as dpt
-from dpjax.transforms import _noise as noise_module
+from dpjax.random._laplace import laplace
 from dpjax.transforms import add_gaussian, add_laplace
-from dpjax.transforms._laplace import laplace
+from dpjax.transforms.noise import _independent as noise_module
 
 LAWS = {"gaussian": (add_gaussian, stats.norm), "laplace": (add_laplace, stats.laplace)}
 N = 4000

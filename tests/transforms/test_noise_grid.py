@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from scipy import optimize, stats
 
-from dpjax.transforms import _noise as module
+from dpjax.random._normal import normals_of_words
 from dpjax.transforms import add_gaussian, add_laplace
-from dpjax.transforms._normal import normals_of_words
-from tests.transforms.normal_words import short_normals, split_words, words_below
+from dpjax.transforms.noise import _independent as module
+from tests.random.normal_words import short_normals, split_words, words_below
 
 DELTA = 1e-5
 

@@ -8,7 +8,7 @@ from scipy import stats
 
 import dpjax.testing as dpt
 from dpjax.transforms import rounded_gaussian_shortfall
-from dpjax.transforms._noisy_counts import noisy_counts, noisy_counts_shortfall
+from dpjax.transforms.noise._noisy_counts import noisy_counts, noisy_counts_shortfall
 
 COUNTS = jnp.arange(40_000, dtype=jnp.int32)
 

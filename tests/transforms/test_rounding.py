@@ -18,7 +18,7 @@ from dpjax.transforms import (
     rounding_allowance,
     weighted_sum,
 )
-from dpjax.transforms._weighted_sum import (
+from dpjax.transforms.clipping._weighted_sum import (
     Pair,
     add_pairs,
     bounded_sum,
@@ -151,7 +151,7 @@ def test_solvers_ask_for_it(monkeypatch):
     """DPSGD adds more noise, the others scale it to a larger sensitivity."""
     seen = []
     monkeypatch.setattr(
-        "dpjax.solvers._dpsgd.noised_sum",
+        "dpjax.solvers.descent._dpsgd.noised_sum",
         lambda noise, total, state, *, rows, key: seen.append(rows) or (total, state),
     )
     problem = dpjax.problems.Risk(lambda w, rec: rec["x"] @ w, init=jnp.zeros(2), radius=1.0)

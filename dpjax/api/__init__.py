@@ -1,0 +1,4 @@
+"""Front doors: what chooses a method and runs it."""
+
+from dpjax.api._release import release as release
+from dpjax.api._released import Release as Release

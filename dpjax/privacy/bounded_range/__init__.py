@@ -1,0 +1,1 @@
+"""Draws of bounded range: the exponential mechanism."""

@@ -1,0 +1,1 @@
+"""A budget that is spent over several releases."""

@@ -1,0 +1,161 @@
+"""What a ledger knows, what it admits, and how that is written as JSON."""
+
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from dp_accounting import NeighboringRelation
+
+from dpjax.privacy._budget import Budget
+from dpjax.privacy._compose import composed_epsilon
+from dpjax.privacy._guarantee import Guarantee, quiet_epsilon
+from dpjax.privacy._relations import relation_name
+from dpjax.privacy.accounting._event_json import guarantee_from_json, guarantee_to_json
+from dpjax.privacy.ledger._filter import Filter, Plan, is_free, plan
+
+_LEVELS = 32  # of the odometer, from budget / 16 to 3/2 budget
+_LOWEST, _HIGHEST = 1 / 16, 3 / 2
+
+
+class LedgerEntry(NamedTuple):
+    """One spend: when (UTC, ISO 8601), its label, its run and part if named, what it cost.
+
+    Attributes:
+        time: Of the spend.
+        label: The note given with it, or "".
+        run: The name of the run, or None.
+        part: The name of the part of the data, or None for all records.
+        guarantee: What was spent; several given together are composed.
+    """
+
+    time: str
+    label: str
+    run: str | None
+    part: str | None
+    guarantee: Guarantee
+
+
+class Record(NamedTuple):
+    """An entry, and the filter that it fixes for the records that it is the first to touch."""
+
+    entry: LedgerEntry
+    plan: Plan
+
+
+class State(NamedTuple):
+    """A ledger at one moment; the relation of the budget is None until the first spend."""
+
+    budget: Budget
+    adaptive: bool
+    records: tuple[Record, ...] = ()
+
+    @property
+    def parts(self) -> tuple[str | None, ...]:
+        """The parts with spends, and None for the records of no part."""
+        return (None, *dict.fromkeys(r.entry.part for r in self.records if r.entry.part))
+
+    def touching(self, part: str | None) -> list[Record]:
+        """The spends that concern a record of this part and cost something, in order."""
+        return [r for r in self.records if r.entry.part in (None, part) and not _free(r)]
+
+    def concerned(self, part: str | None) -> tuple[str | None, ...]:
+        """The parts whose records a spend on `part` concerns: a spend without part, all."""
+        return self.parts if part is None else (part,)
+
+    def with_record(self, record: Record) -> "State":
+        """With one more spend; the first one fixes the relation."""
+        budget = Budget(self.budget.epsilon, self.budget.delta, record.entry.guarantee.relation)
+        return State(budget, self.adaptive, (*self.records, record))
+
+    def judge(self, part: str | None) -> tuple[float, bool]:
+        """The epsilon counted for a record of this part, and whether it is within budget."""
+        records = self.touching(part)
+        first = records[0].plan if records else None
+        return _judge(
+            [r.entry.guarantee for r in records],
+            first,
+            float(self.budget.epsilon),
+            float(self.budget.delta),
+            self.adaptive,
+        )
+
+    def odometer(self, part: str | None) -> float:
+        """The smallest level of 32 whose own filter, at delta / 32, has not been exceeded."""
+        guarantees = [r.entry.guarantee for r in self.touching(part)]
+        if not guarantees:
+            return 0.0
+        delta = self.budget.delta / _LEVELS
+        for level in range(_LEVELS):
+            growth = (_HIGHEST / _LOWEST) ** (level / (_LEVELS - 1))
+            epsilon = self.budget.epsilon * _LOWEST * growth
+            chosen = plan(guarantees[0], epsilon, delta)
+            if _judge(guarantees, chosen, epsilon, delta, self.adaptive)[1]:
+                return epsilon
+        return math.inf
+
+
+def _judge(
+    guarantees: Sequence[Guarantee],
+    chosen: Plan | None,
+    epsilon: float,
+    delta: float,
+    adaptive: bool,
+) -> tuple[float, bool]:
+    if not guarantees or chosen is None:
+        return 0.0, True
+    if not adaptive:
+        total = composed_epsilon(guarantees, delta)
+        return total, total <= epsilon
+    rule = Filter(epsilon, delta, chosen)
+    total, admitted = rule.total(guarantees), rule.admits(guarantees)
+    if len(guarantees) == 1:
+        # The first is chosen before any output, so its exact curve may decide. If it is past the
+        # filter it stays alone: which of the two rules holds is known before any output too.
+        total = min(total, quiet_epsilon(guarantees[0], delta))
+        admitted = admitted or total <= epsilon
+    return total, admitted
+
+
+def _free(record: Record) -> bool:
+    return is_free(record.entry.guarantee)
+
+
+def state_to_json(state: State) -> dict[str, Any]:
+    """The state as JSON values; floats are written so that they read back to the last bit."""
+    relation = state.budget.relation
+    return {
+        "budget": {
+            "epsilon": float(state.budget.epsilon),
+            "delta": float(state.budget.delta),
+            "relation": relation_name(relation) if relation else None,
+        },
+        "adaptive": state.adaptive,
+        "entries": [
+            {
+                **record.entry._asdict(),
+                "guarantee": guarantee_to_json(record.entry.guarantee),
+                "filter": record.plan._asdict(),
+            }
+            for record in state.records
+        ],
+    }
+
+
+def state_from_json(content: dict[str, Any]) -> State:
+    """The inverse.
+
+    Raises:
+        ValueError: If the content is nothing that `state_to_json` writes.
+    """
+    try:
+        budget = Budget(**content["budget"])
+        records = [_record(entry, budget.relation) for entry in content["entries"]]
+        return State(budget, bool(content["adaptive"]), tuple(records))
+    except (KeyError, TypeError) as error:
+        raise ValueError(f"no content of a ledger: {error!r}") from error
+
+
+def _record(entry: dict[str, Any], relation: NeighboringRelation) -> Record:
+    guarantee = guarantee_from_json(entry["guarantee"], relation)
+    names = {name: entry[name] for name in ("time", "label", "run", "part")}
+    return Record(LedgerEntry(**names, guarantee=guarantee), Plan(**entry["filter"]))

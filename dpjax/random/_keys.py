@@ -1,0 +1,69 @@
+"""Keys of the steps, as a scan can carry them, and 64-bit words drawn from them."""
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from dpjax.core._fields import register_dataclass
+from dpjax.random._threefry import threefry_2x32
+
+
+@register_dataclass
+@dataclasses.dataclass(frozen=True)
+class StepKeys:
+    """Keys as plain words, so that loops, branches and `vmap` may carry them.
+
+    A scan over typed keys inside `vmap` is refused under `jax_debug_key_reuse`, as is a
+    `cond` over one: batching reorders or selects the keys, which the checker takes for a use.
+
+    Args:
+      data: words of the keys, `[..., words]` uint32.
+      impl: their generator (static).
+    """
+
+    data: jax.Array
+    impl: Any = dataclasses.field(metadata={"static": True})
+
+    @classmethod
+    def of(cls, keys: jax.Array) -> "StepKeys":
+        """Unwraps typed keys."""
+        return cls(jax.random.key_data(keys), jax.random.key_impl(keys))
+
+    @property
+    def counter_based(self) -> bool:
+        """Whether draws under `vmap` are those of each key alone."""
+        return str(self.impl) == "threefry2x32"
+
+    def split(self, number: int) -> "StepKeys":
+        """Keys of `number` independent generators, from one; leaves `[number, words]`."""
+        key = jax.random.wrap_key_data(self.data, impl=self.impl)
+        return StepKeys.of(jax.random.split(key, number))
+
+    def bits64(self, stream: int, count: int) -> tuple[jax.Array, jax.Array]:
+        """Draws `count` times 64 bits from one key, in a stream of their own.
+
+        With Threefry, entry `i` is the block cipher at counter `(stream, i)`, so stream 0 holds
+        the words of `jax.random.bits(key, (count,), "uint64")`. Other generators are asked for
+        bits as usual.
+
+        Args:
+          stream: number of the stream (static); streams are independent.
+          count: number of draws (static).
+
+        Returns:
+          High and low words, `[count]` uint32 each.
+        """
+        if self.counter_based:
+            counter = jnp.arange(count, dtype=jnp.uint32)
+            high = jnp.full((count,), np.uint32(stream))
+            words = threefry_2x32(self.data[0], self.data[1], high, counter)
+        else:
+            key = jax.random.fold_in(jax.random.wrap_key_data(self.data, impl=self.impl), stream)
+            bits = jax.random.bits(key, (2, count), dtype=jnp.uint32)
+            words = bits[0], bits[1]
+        # drawn once, however many comparisons read them
+        high, low = jax.lax.optimization_barrier(words)
+        return high, low

@@ -1,0 +1,255 @@
+"""A folder of checkpoints: whole ones or none, of one run only, one process at a time.
+
+Of a run of several processes the first alone opens it.
+"""
+
+import contextlib
+import hashlib
+import json
+import os
+import re
+import shutil
+import types
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from dpjax.core._types import PyTree
+from dpjax.runtime.checkpoint._digest import array_bytes
+from dpjax.runtime.checkpoint._fingerprint import Fingerprint, differences, digest_of
+
+_MANIFEST = "run.json"
+_PREFIX = "step_"
+_DIGITS = 12
+_WHOLE = re.compile(rf"{_PREFIX}([0-9]{{{_DIGITS}}})")
+_UNFINISHED = re.compile(rf"{_PREFIX}[0-9]{{{_DIGITS}}}\.orbax-checkpoint-tmp.*")
+_KEEP = 2
+_HEAD = 64
+
+Restored = tuple[int, PyTree] | None
+"""Steps done, and the tree."""
+
+
+class CheckpointFolder:
+    """Saves and restores trees of plain arrays, each under the number of steps done.
+
+    A save is whole or not there: it is written beside its place and moved into it when finished.
+    Since bits may flip later, a SHA-256 over all leaves, the step and the fingerprint is saved
+    with them and compared on the way back. All leaves are packed into one array: of several, one
+    that cannot be read leaves the reads of the others behind, to fail when nobody looks.
+
+    Args:
+      path: The folder.
+      run: The fingerprint of the run that it belongs to.
+      orbax: The module `orbax.checkpoint`.
+    """
+
+    def __init__(self, path: Path, run: Fingerprint, orbax: types.ModuleType) -> None:
+        self._path = path
+        self._run = run
+        self._orbax = orbax
+
+    def save(self, step: int, tree: PyTree) -> None:
+        """Saves the tree, waits until it is on disk, and drops all but the last two."""
+        leaves = jax.tree.leaves(tree)
+        packed = np.zeros(_size(leaves), np.uint8)
+        for leaf, place in zip(leaves, _places(packed, leaves), strict=True):
+            place[...] = array_bytes(np.asarray(leaf))
+        packed[:_HEAD] = self._check(step, packed)
+        with self._checkpointer() as checkpointer:
+            arguments = self._orbax.args.PyTreeSave({"packed": packed})
+            checkpointer.save(self._step_path(step), args=arguments)
+        for old in self._steps()[:-_KEEP]:
+            shutil.rmtree(self._step_path(old), ignore_errors=True)
+
+    def restore(self, like: PyTree) -> Restored:
+        """The last whole checkpoint, in the structure and shapes of `like`; None without one.
+
+        What cannot be read is set aside, and a warning tells of it.
+        """
+        found, broken = self._find(like)
+        unfinished = self._unfinished()
+        if broken or unfinished:
+            names = [*(self._step_path(step).name for step in broken), *unfinished]
+            back = f"step {found[0]}" if found else "the first step"
+            warnings.warn(
+                f"checkpoint {self._path}: {', '.join(sorted(names))} cannot be read (corrupt, or "
+                f"not written to the end); going on from {back}",
+                RuntimeWarning,
+                stacklevel=2,
+            )
+        for name in unfinished:
+            shutil.rmtree(self._path / name, ignore_errors=True)
+        for step in broken:
+            aside = self._path / f"broken_{self._step_path(step).name}"
+            shutil.rmtree(aside, ignore_errors=True)
+            self._step_path(step).rename(aside)
+        return found
+
+    def claim(self, like: PyTree) -> None:
+        """Makes the folder the run's own, before the first step; refuses that of another run."""
+        manifest = self._path / _MANIFEST
+        used = manifest.exists() or bool(self._steps())
+        if used:
+            there = _read_manifest(manifest)
+            if there == self._run:
+                return
+            if there is not None:
+                raise ValueError(_refusal(self._path, differences(there, self._run)))
+            if self._find(like)[0] is None:
+                raise ValueError(
+                    f"checkpoint {self._path}: {_MANIFEST} cannot be read, and no whole checkpoint "
+                    "says that the folder belongs to this run: going on could give the data away. "
+                    "Use another folder and another key"
+                )
+            warnings.warn(
+                f"checkpoint {self._path}: {_MANIFEST} cannot be read and is written again, as a "
+                "whole checkpoint shows that it is this run's",
+                RuntimeWarning,
+                stacklevel=2,
+            )
+        _write_manifest(manifest, self._run)
+
+    def _find(self, like: PyTree) -> tuple[Restored, list[int]]:
+        """The last whole checkpoint, and the steps of later ones that are not whole."""
+        broken: list[int] = []
+        for step in reversed(self._steps()):
+            try:
+                return (step, self._read(step, like)), broken
+            except Exception:  # whatever a damaged file makes its reader raise
+                broken.append(step)
+        return None, broken
+
+    def _read(self, step: int, like: PyTree) -> PyTree:
+        shapes, treedef = jax.tree.flatten(like)
+        as_numpy = self._orbax.RestoreArgs(restore_type=np.ndarray)
+        with self._checkpointer() as checkpointer:
+            arguments = self._orbax.args.PyTreeRestore(
+                item={"packed": 0}, restore_args={"packed": as_numpy}
+            )
+            packed = checkpointer.restore(self._step_path(step), args=arguments)["packed"]
+        if packed.shape != (_size(shapes),) or packed.dtype != np.uint8:
+            raise ValueError(f"{packed.size} bytes")
+        if packed[:_HEAD].tobytes() != self._check(step, packed).tobytes():
+            raise ValueError("checksum")
+        leaves = [
+            place.view(shape.dtype).reshape(shape.shape)
+            for place, shape in zip(_places(packed, shapes), shapes, strict=True)
+        ]
+        return jax.tree.unflatten(treedef, leaves)
+
+    def _check(self, step: int, packed: np.ndarray) -> np.ndarray:
+        digest = hashlib.sha256(digest_of(self._run))
+        digest.update(str(step).encode())
+        digest.update(packed[_HEAD:].data)
+        padded = digest.digest().ljust(_HEAD, b"\0")
+        return np.frombuffer(padded, np.uint8)
+
+    def _steps(self) -> list[int]:
+        found = (_WHOLE.fullmatch(path.name) for path in self._path.glob(f"{_PREFIX}*"))
+        return sorted(int(match[1]) for match in found if match)
+
+    def _step_path(self, step: int) -> Path:
+        return self._path / f"{_PREFIX}{step:0{_DIGITS}d}"
+
+    def _unfinished(self) -> list[str]:
+        """What a killed process was writing; nothing that merely has a name like it."""
+        names = [path.name for path in self._path.glob(f"{_PREFIX}*")]
+        return [name for name in names if _UNFINISHED.fullmatch(name)]
+
+    def _checkpointer(self) -> Any:
+        """One that waits for no other process."""
+        here = jax.process_index()
+        alone = self._orbax.options.MultiprocessingOptions(
+            primary_host=here, active_processes={here}, barrier_sync_key_prefix="dpjax"
+        )
+        handler = self._orbax.PyTreeCheckpointHandler(multiprocessing_options=alone)
+        return self._orbax.Checkpointer(handler, multiprocessing_options=alone)
+
+
+def _size(leaves: list[Any]) -> int:
+    return _HEAD + sum(_padded(leaf) for leaf in leaves)
+
+
+def _places(packed: np.ndarray, leaves: list[Any]) -> Iterator[np.ndarray]:
+    """Where each leaf's bytes lie, behind the checksum and each from a multiple of 64 bytes on."""
+    start = _HEAD
+    for leaf in leaves:
+        yield packed[start : start + leaf.size * leaf.dtype.itemsize]
+        start += _padded(leaf)
+
+
+def _padded(leaf: Any) -> int:
+    return -(-leaf.size * leaf.dtype.itemsize // 64) * 64
+
+
+@contextlib.contextmanager
+def open_folder(path: str | os.PathLike[str], run: Fingerprint) -> Iterator[CheckpointFolder]:
+    """The folder at `path`, made if need be, with no other process in it.
+
+    Args:
+      path: Where.
+      run: The fingerprint of the run.
+
+    Raises:
+      ImportError: If orbax is not installed.
+      RuntimeError: If another process has it open.
+    """
+    orbax = _orbax()
+    import filelock
+
+    folder = Path(path).absolute()
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    lock = filelock.FileLock(folder / "lock")
+    try:
+        lock.acquire(timeout=0)
+    except filelock.Timeout:
+        raise RuntimeError(
+            f"checkpoint {folder} is in use by another run: wait for it, or use another folder"
+        ) from None
+    try:
+        yield CheckpointFolder(folder, run, orbax)
+    finally:
+        lock.release()
+
+
+def _orbax() -> types.ModuleType:
+    try:
+        import orbax.checkpoint
+    except ImportError as error:
+        raise ImportError(
+            "checkpoint needs orbax-checkpoint: pip install 'dpjax[checkpoint]'"
+        ) from error
+    return orbax.checkpoint
+
+
+def _read_manifest(path: Path) -> Fingerprint | None:
+    """The fingerprint in it, or None if it is damaged."""
+    try:
+        content = json.loads(path.read_text())
+        run = content["run"]
+        return run if content["check"] == digest_of(run).hex() else None
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def _write_manifest(path: Path, run: Fingerprint) -> None:
+    """All of it or nothing, and on disk when this returns."""
+    beside = path.with_suffix(".tmp")
+    with beside.open("w") as file:
+        json.dump({"run": run, "check": digest_of(run).hex()}, file, indent=1)
+        file.flush()
+        os.fsync(file.fileno())
+    beside.replace(path)
+
+
+def _refusal(path: Path, different: list[str]) -> str:
+    return (
+        f"checkpoint {path} belongs to another run: it differs in {', '.join(different)}. Going on "
+        "is refused: the same noise with other data or another method would give the data away. "
+        "Repeat the call exactly, or use another folder and another key"
+    )

@@ -1,0 +1,1 @@
+"""Runs on several devices and hosts."""

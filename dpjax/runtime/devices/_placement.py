@@ -1,0 +1,152 @@
+"""Where arrays lie on the devices of a mesh, and how a run keeps them there."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from dpjax.core._checks import is_traced
+from dpjax.core._types import PyTree
+
+_shard_map: Any
+if hasattr(jax, "shard_map"):
+    _shard_map = jax.shard_map
+else:  # before jax 0.8
+    from jax.experimental.shard_map import shard_map as _shard_map
+
+Axis = str | tuple[str, ...] | None
+
+
+@dataclass(frozen=True)
+class Placement:
+    """How a run lies on a mesh; static, so that programs for different placements differ.
+
+    Attributes:
+      mesh: The devices.
+      records: Axis of the mesh that the rows of the data are spread over.
+      params: Shapes of parameters, and of vectors along a spread axis of a record, and how each is
+        spread.
+    """
+
+    mesh: Mesh
+    records: Axis
+    params: tuple[tuple[tuple[int, ...], PartitionSpec], ...]
+
+    @property
+    def shares(self) -> int:
+        """Number of equal shares of the rows."""
+        names = (self.records,) if isinstance(self.records, str) else self.records or ()
+        return math.prod(self.mesh.shape[name] for name in names)
+
+    def everywhere(self, function: Callable[..., PyTree], *args: PyTree) -> PyTree:
+        """What `function` gives, computed alike on all devices.
+
+        Small index arithmetic would otherwise be done in pieces and exchanged, many times a step.
+        """
+        whole = PartitionSpec()
+        unchecked = {"check_vma" if hasattr(jax, "shard_map") else "check_rep": False}
+        alike = _shard_map(function, mesh=self.mesh, in_specs=whole, out_specs=whole, **unchecked)
+        return alike(*args)
+
+    def spread_batch(self, batch: PyTree, mask: jax.Array) -> tuple[PyTree, jax.Array]:
+        """Rows of a batch over the axis of the records, other axes as XLA sees fit.
+
+        The last row is repeated, masked, until they divide evenly.
+        """
+        if self.records is None:
+            return batch, mask
+        free = PartitionSpec.UNCONSTRAINED
+        missing = -mask.shape[0] % self.shares
+
+        def spread(leaf: jax.Array) -> jax.Array:
+            if missing:
+                leaf = jnp.pad(leaf, [(0, missing)] + [(0, 0)] * (leaf.ndim - 1), mode="edge")
+            spec = PartitionSpec(self.records, *[free] * (leaf.ndim - 1))
+            return jax.lax.with_sharding_constraint(leaf, NamedSharding(self.mesh, spec))
+
+        spread_mask = spread(mask) & (jnp.arange(mask.shape[0] + missing) < mask.shape[0])
+        return jax.tree.map(spread, batch), spread_mask
+
+    def spread_state(self, state: PyTree) -> PyTree:
+        """Leaves shaped like parameters, or like stacks of them, spread like parameters.
+
+        Zeros, noise and buffers depend on no data, and would lie whole on every device.
+        """
+
+        def spread(leaf: Any) -> Any:
+            spec = self._spec(jnp.shape(leaf))
+            if spec is None:
+                return leaf
+            return jax.lax.with_sharding_constraint(leaf, NamedSharding(self.mesh, spec))
+
+        return jax.tree.map(spread, state)
+
+    def _spec(self, shape: tuple[int, ...]) -> PartitionSpec | None:
+        found = {
+            PartitionSpec(*[None] * (len(shape) - len(own)), *spec)
+            for own, spec in self.params
+            if own and shape[len(shape) - len(own) :] == own
+        }
+        return found.pop() if len(found) == 1 else None
+
+
+def placement_of(data: PyTree, params: PyTree) -> Placement | None:
+    """Where concrete data and parameters lie, or None if all lie on one device.
+
+    Where an axis of the records is spread too, so are vectors of that length, such as the scores
+    of a method that has no parameters to start from.
+    """
+    of_data = [sharding for leaf in jax.tree.leaves(data) if (sharding := _spread(leaf))]
+    rows = [sharding.spec[0] for sharding in of_data if len(sharding.spec)]
+    of_params = [
+        (leaf.shape, sharding) for leaf in jax.tree.leaves(params) if (sharding := _spread(leaf))
+    ]
+    meshes: list[Any] = [*of_data, *(sharding for _, sharding in of_params)]
+    meshes = [sharding.mesh for sharding in meshes if sharding.mesh.size > 1]
+    if not meshes:
+        return None
+    own = {
+        (shape, PartitionSpec(*sharding.spec, *[None] * (len(shape) - len(sharding.spec))))
+        for shape, sharding in of_params
+        if any(entry is not None for entry in sharding.spec)
+    }
+    named = {shape for shape, _ in own}
+    for leaf in jax.tree.leaves(data):
+        axes = zip(np.shape(leaf)[1:], getattr(_spread(leaf), "spec", ())[1:], strict=False)
+        vectors = {((size,), PartitionSpec(axis)) for size, axis in axes if axis is not None}
+        own |= {entry for entry in vectors if entry[0] not in named}
+    records = next((axis for axis in rows if axis is not None), None)
+    return Placement(meshes[0], records, tuple(sorted(own, key=str)))
+
+
+def automatic(tree: PyTree) -> PyTree:
+    """The same arrays, where they are, on meshes whose axes XLA partitions by itself.
+
+    `jax.make_mesh` makes axes of explicit type, under which every operation would have to say where
+    its result lies.
+    """
+
+    def convert(leaf: Any) -> Any:
+        sharding = _spread(leaf)
+        if sharding is None or not hasattr(jax.sharding, "AxisType"):
+            return leaf
+        mesh: Any = sharding.mesh
+        auto = (jax.sharding.AxisType.Auto,) * len(mesh.axis_names)
+        if mesh.axis_types == auto:
+            return leaf
+        mesh = Mesh(mesh.devices, mesh.axis_names, axis_types=auto)
+        return jax.device_put(leaf, NamedSharding(mesh, sharding.spec))
+
+    return jax.tree.map(convert, tree)
+
+
+def _spread(leaf: Any) -> NamedSharding | None:
+    """How a concrete array lies on a mesh of devices, if it does."""
+    if not isinstance(leaf, jax.Array) or is_traced(leaf):
+        return None
+    return leaf.sharding if isinstance(leaf.sharding, NamedSharding) else None

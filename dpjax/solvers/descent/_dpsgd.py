@@ -1,0 +1,333 @@
+"""Differentially private stochastic gradient descent."""
+
+import dataclasses
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from dpjax.core import (
+    PyTree,
+    Sampler,
+    Transform,
+    check_between,
+    check_choice,
+    check_fields,
+    check_int,
+    check_key,
+    check_nonnegative,
+    check_positive,
+    check_unstacked,
+)
+from dpjax.privacy import Budget, Guarantee, calibrate_noise, joint_release
+from dpjax.sampling import PoissonSampler
+from dpjax.solvers._check_sampler import check_sampler, sampled_relation
+from dpjax.solvers._summary import register_solver
+from dpjax.solvers._swamped import checked_gradients
+from dpjax.solvers.descent._averaging import AVERAGES, init_average, read_average, update_average
+from dpjax.transforms import (
+    add_gaussian,
+    clip_by_norm,
+    clip_scale,
+    microbatched_sum,
+)
+from dpjax.transforms.clipping._weighted_sum import noised_sum
+
+SGD = optax.sgd(1.0)
+
+
+class DPSGDState(NamedTuple):
+    """State of `DPSGD`; all of it but the key is covered by the guarantee.
+
+    Attributes:
+      params: The iterate, a tree.
+      opt_state: That of the optimizer.
+      noise: That of the noise.
+      average: Average of the iterates, a tree like `params`; `()` if the last one is returned.
+      count: Number of steps so far, `[]` int32 (*public*).
+      key: Key of the noise, `[]` (*secret*).
+    """
+
+    params: PyTree
+    opt_state: Any
+    noise: Any
+    average: PyTree
+    count: jax.Array  # type: ignore[assignment]
+    key: jax.Array
+
+
+class DPSGDInfo(NamedTuple):
+    """Released values of a step.
+
+    Attributes:
+      gradient_norm: The l2 norm of the noisy mean gradient, `[]`.
+    """
+
+    gradient_norm: jax.Array
+
+
+@register_solver
+@dataclass(frozen=True)
+class DPSGD:
+    r"""Clipped, noised, averaged stochastic gradient descent.
+
+    $$ g_t = \frac1m \Big(\sum_{i \in B_t} \mathrm{clip}_C(\nabla\ell_i(\theta_t))
+       + z C\, \mathcal N(0, I)\Big), \qquad
+       \theta_{t+1} = \theta_t + \eta\, \mathrm{optimizer}(g_t) $$
+
+    Guarantee: l2 sensitivity C of the sum under add-or-remove-one, enforced by clipping, with
+    noise larger by what rounding of the sum may add to it (`rounding_allowance`);
+    with `PoissonSampler(rate, steps, ...)` the event is
+    `SelfComposed(PoissonSampled(rate, Gaussian(z)), steps)`, plus
+    `(1 + e^epsilon) * sampler.failure_probability()` in delta. The optimizer, the projection and
+    the averaging are post-processing. Works with every problem that has `init`,
+    `per_example_gradients(params, batch)` and `project(params)`.
+
+    | input | effect |
+    | --- | --- |
+    | empty batch | a step on noise alone |
+    | NaN or inf record, label out of range | contributes nothing |
+    | clip norm 0 | sum and noise are 0; the guarantee is that of `z` |
+
+    Attributes (data may be swept under `vmap`; static ones shape the program; all *public*):
+      sampler: Who takes part in each step (static).
+      noise_multiplier: `z >= 0`, noise in units of C (data).
+      clip_norm: `C >= 0`, in units of the gradient of one record (data).
+      learning_rate: eta, multiplies the optimizer's update (data).
+      batch_size: m, the public normaliser; never the realised batch size (data).
+      decay: Decay of the exponential average, in [0, 1) (data).
+      average: `"ema"`, `"uniform"` or `"last"`: which iterate is returned (static).
+      optimizer: Any optax transformation of learning rate 1 (static); keep one object for a sweep.
+      microbatch_size: Records whose gradients coexist; None for up to 65,536 (static).
+      relation: Neighbouring relation of the guarantee (static).
+
+    Raises:
+      ValueError: If a value is outside its bound; the message names both.
+      TypeError: If `sampler` is no `Sampler`, or `microbatch_size` no integer.
+
+    Source: Song, Chaudhuri and Sarwate 2013; Bassily, Smith and Thakurta 2014; Abadi et al. 2016.
+    """
+
+    sampler: Sampler = dataclasses.field(metadata={"static": True})
+    noise_multiplier: Any
+    clip_norm: Any
+    learning_rate: Any
+    batch_size: Any
+    decay: Any = 0.99
+    average: str = dataclasses.field(default="ema", metadata={"static": True})
+    optimizer: optax.GradientTransformation = dataclasses.field(
+        default=SGD, metadata={"static": True}
+    )
+    microbatch_size: int | None = dataclasses.field(default=None, metadata={"static": True})
+    relation: str = dataclasses.field(default="add_or_remove_one", metadata={"static": True})
+
+    def __post_init__(self) -> None:
+        check_sampler(self.sampler, self.relation)
+        check_nonnegative("noise_multiplier", self.noise_multiplier)
+        check_nonnegative("clip_norm", self.clip_norm)
+        check_nonnegative("learning_rate", self.learning_rate)
+        check_positive("batch_size", self.batch_size)
+        check_between("decay", self.decay, 0, 1)
+        check_choice("average", self.average, AVERAGES)
+        if self.microbatch_size is not None:
+            check_int("microbatch_size", self.microbatch_size, minimum=1)
+
+    @classmethod
+    def for_budget(
+        cls,
+        problem: Any,
+        num_records: int,
+        budget: Budget,
+        *,
+        sampler: Sampler | None = None,
+        batch_size: float | None = None,
+        steps: int | None = None,
+        **overrides: Any,
+    ) -> "DPSGD":
+        """A solver with defaults that train, its noise calibrated to `budget`.
+
+        Args:
+          problem: What will be solved; its number of parameters is used, never data.
+          num_records: *Public* bound on the number of records; also the nominal size in the
+            normaliser.
+          budget: epsilon, delta and relation to meet.
+          sampler: Who takes part; default: Poisson at rate `batch_size / num_records`.
+          batch_size: Expected records a batch; default `default_batch_size(num_records)`.
+          steps: Number of steps; default 1000.
+          **overrides: Any other field; `noise_multiplier` at the caller's own risk of the budget.
+
+        Returns:
+          A solver whose `guarantee().epsilon(budget.delta) <= budget.epsilon`.
+
+        Raises:
+          ValueError: If a value is outside its bound, or the budget cannot be met.
+          TypeError: If `sampler` is no `Sampler`, `num_records` or `steps` no integer, or an
+            override no field.
+
+        Example:
+          >>> import dpjax
+          >>> problem = dpjax.problems.RateConstrained.linear(num_features=5, num_classes=2)
+          >>> solver = dpjax.solvers.DPSGD.for_budget(
+          ...     problem, num_records=10_000, budget=dpjax.Budget(1.0, 1e-5), steps=200)
+          >>> solver.guarantee().epsilon(1e-5) <= 1.0
+          True
+        """
+        sampler = sampler or default_sampler(num_records, batch_size, steps)
+        relation = sampled_relation(budget, num_records, sampler)
+        if "noise_multiplier" not in overrides:
+            overrides["noise_multiplier"] = calibrate_noise(
+                lambda z: sampler.event(joint_release(gaussian=z)),
+                budget,
+                relation=relation,
+                failure_probability=sampler.failure_probability(),
+            )
+        fields = with_defaults(cls, overrides, sampler, num_records, problem)
+        return checked_gradients(cls(sampler, relation=relation, **fields), problem, num_records)
+
+    def init(self, problem: Any, *, key: jax.Array) -> DPSGDState:
+        """The state before the first step; the key (*secret*) is for the noise."""
+        check_key("key", key)
+        params = jax.tree.map(jnp.asarray, problem.init)
+        return DPSGDState(
+            params,
+            self.optimizer.init(params),
+            self.make_noise().init(params),
+            init_average(self.average, params),
+            jnp.zeros((), jnp.int32),
+            key,
+        )
+
+    def step(
+        self, problem: Any, batch: PyTree, mask: jax.Array, state: DPSGDState
+    ) -> tuple[DPSGDState, DPSGDInfo]:
+        """One step on the records of `batch` (leaves `[B, ...]`) where `mask [B]` is True."""
+
+        def gradients(part: PyTree) -> PyTree:
+            return problem.per_example_gradients(state.params, part)
+
+        return self.descend(problem, gradients, batch, mask, state)
+
+    def descend(
+        self,
+        problem: Any,
+        gradients: Callable[[PyTree], PyTree],
+        batch: PyTree,
+        mask: jax.Array,
+        state: DPSGDState,
+    ) -> tuple[DPSGDState, DPSGDInfo]:
+        """A step along given per-example gradients: clip, sum, noise, optimizer, average."""
+        clip = clip_by_norm(self.clip_norm)
+        total = microbatched_sum(gradients, clip, batch, mask, size=self.microbatch_size)
+        # a sum of factored gradients may have an axis of one that the parameters have not
+        total = jax.tree.map(lambda g, p: g.reshape(p.shape), total, state.params)
+        noisy, noise_state = noised_sum(
+            self.make_noise(), total, state.noise, rows=mask.shape[0], key=state.key
+        )
+        mean = jax.tree.map(lambda g, p: (g / self.batch_size).astype(p.dtype), noisy, state.params)
+        updates, opt_state = self.optimizer.update(mean, state.opt_state, state.params)
+        updates = jax.tree.map(lambda u: (self.learning_rate * u).astype(u.dtype), updates)
+        params = problem.project(optax.apply_updates(state.params, updates))
+        count = state.count + 1
+        average = update_average(self.average, state.average, params, count, self.decay)
+        after = DPSGDState(params, opt_state, noise_state, average, count, state.key)
+        return after, DPSGDInfo(optax.tree.norm(mean))
+
+    def make_noise(self) -> Transform:
+        """What is added to the sum of clipped gradients."""
+        clip = clip_by_norm(self.clip_norm)
+        return add_gaussian(self.noise_multiplier * clip.sensitivity("add_or_remove_one"))
+
+    def finalize(self, problem: Any, state: DPSGDState) -> PyTree:
+        """The last or the averaged parameters."""
+        del problem
+        return read_average(self.average, state.average, state.params, state.count, self.decay)
+
+    def diagnose(
+        self, problem: Any, batch: PyTree, mask: jax.Array, state: DPSGDState
+    ) -> dict[str, jax.Array]:
+        """Raw values of a step, **not private**: batch size and share of clipped records."""
+        gradients = problem.per_example_gradients(state.params, batch)
+        return clipping_diagnostics(gradients, mask, self.clip_norm)
+
+    def guarantee(self) -> Guarantee:
+        """The guarantee of the whole run (host)."""
+        check_unstacked(self, "noise_multiplier")
+        return Guarantee(
+            self.sampler.event(joint_release(gaussian=float(self.noise_multiplier))),
+            self.relation,
+            self.sampler.failure_probability(),
+        )
+
+
+def clipping_diagnostics(
+    gradients: PyTree, mask: jax.Array, clip_norm: Any
+) -> dict[str, jax.Array]:
+    """Realised batch size and share of its records that clipping changed. **Not private**."""
+    scale = clip_scale(gradients, mask, clip_norm, "l2")
+    size = jnp.sum(mask)
+    return {
+        "batch_size": size,
+        "clipped_fraction": jnp.sum(mask & (scale < 1)) / jnp.maximum(size, 1),
+    }
+
+
+def default_batch_size(num_records: int) -> float:
+    """Expected records a batch, from the public size alone."""
+    return float(min(num_records, min(1024, max(256, num_records // 16))))
+
+
+def default_sampler(
+    num_records: int, batch_size: float | None, steps: int | None
+) -> PoissonSampler:
+    """Poisson batches of an expected size."""
+    check_int("num_records", num_records, minimum=1)
+    batch_size = default_batch_size(num_records) if batch_size is None else batch_size
+    check_positive("batch_size", batch_size)
+    if batch_size > num_records:
+        raise ValueError(f"batch_size must be <= num_records = {num_records}, got {batch_size}")
+    return PoissonSampler(batch_size / num_records, 1000 if steps is None else steps, num_records)
+
+
+def with_defaults(
+    kind: type, overrides: dict[str, Any], sampler: Sampler, num_records: int, problem: Any
+) -> dict[str, Any]:
+    """Fields of `kind` that `for_budget` sets from public sizes unless told otherwise."""
+    lipschitz = getattr(problem, "lipschitz", None)
+    defaults: dict[str, Any] = {
+        "clip_norm": 4.0 if lipschitz is None else lipschitz,
+        "batch_size": num_records * sampler.participation_rate(num_records),
+        "decay": max(0.0, 1 - 10 / sampler.steps),
+    }
+    known = {f.name for f in dataclasses.fields(kind)} - {"sampler", "relation"}
+    check_fields(kind, overrides, known)
+    fields = defaults | overrides
+    if "learning_rate" not in fields:
+        fields["learning_rate"] = default_learning_rate(
+            fields["noise_multiplier"],
+            fields["clip_norm"],
+            fields["batch_size"],
+            problem.num_params,
+            # other problems state theirs in other coordinates
+            problem.smoothness if hasattr(problem, "lipschitz") else None,
+        )
+    return fields
+
+
+def default_learning_rate(
+    noise_multiplier: float,
+    clip_norm: float,
+    batch_size: float,
+    num_params: int,
+    smoothness: float | None = None,
+) -> float:
+    """1, or 1 / H for a stated smoothness, or less where a step's noise would move by over 0.3.
+
+    That noise, in the mean gradient, has norm about `z C sqrt(d) / m`; the best step falls as its
+    inverse.
+    """
+    largest = 1.0 if smoothness is None else 1 / float(smoothness)
+    noise = noise_multiplier * clip_norm * num_params**0.5 / batch_size
+    return min(largest, 0.3 / noise) if noise > 0 else largest

@@ -1,0 +1,442 @@
+"""Private stochastic gradient descent-ascent under rate constraints."""
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import dp_accounting
+import jax
+import jax.numpy as jnp
+
+from dpjax.core import (
+    PyTree,
+    Sampler,
+    check_between,
+    check_choice,
+    check_fields,
+    check_nonnegative,
+    check_positive,
+    check_unstacked,
+)
+from dpjax.privacy import Budget, Guarantee, calibrate_noise, joint_release
+from dpjax.solvers._check_sampler import sampled_relation
+from dpjax.solvers._summary import register_solver
+from dpjax.solvers._swamped import checked_gradients
+from dpjax.solvers.descent._dp_ftrl import DPFTRL
+from dpjax.solvers.descent._dpsgd import (
+    DPSGD,
+    DPSGDState,
+    clipping_diagnostics,
+    default_sampler,
+    with_defaults,
+)
+from dpjax.solvers.descent._dual import (
+    DENOMINATORS,
+    HISTOGRAMS,
+    MULTIPLIER_SETS,
+    cell_deviation,
+    default_dual_learning_rate,
+    default_size_floor,
+    project_multipliers,
+    running_mean,
+    split_noise,
+)
+from dpjax.transforms import AddNoiseState, add_gaussian, add_laplace
+from dpjax.transforms.noise._noisy_counts import (
+    MOST_SHORTFALL,
+    noisy_counts,
+    noisy_counts_shortfall,
+)
+
+
+class SGDAState(NamedTuple):
+    """State of `RateConstrainedSGDA`; all of it but the keys is covered by the guarantee.
+
+    Attributes:
+      primal: State of the descent.
+      multipliers: lambda, `[J]`.
+      sizes: What is remembered of the subset sizes, `[S]`.
+      noise: State of the noise of the tables.
+      key: Key of that noise, `[]` (*secret*).
+    """
+
+    primal: DPSGDState
+    multipliers: jax.Array
+    sizes: jax.Array
+    noise: AddNoiseState
+    key: jax.Array
+
+
+class SGDAInfo(NamedTuple):
+    """Released values of a step.
+
+    Attributes:
+      gradient_norm: l2 norm of the noisy mean gradient, `[]`.
+      multipliers: lambda after the step, `[J]`.
+      constraint_values: the noisy estimate of Gamma, `[J]`.
+    """
+
+    gradient_norm: jax.Array
+    multipliers: jax.Array
+    constraint_values: jax.Array
+
+
+@register_solver
+@dataclass(frozen=True)
+class RateConstrainedSGDA:
+    r"""Descends in the parameters and ascends in one multiplier a constraint (RaCO-DP).
+
+    Each step draws one batch, releases the noisy table $\hat H$ of its predictions by part, and
+    from it sets the constraint weights $U$ of the records' gradients, and moves the multipliers:
+
+    $$ g = \frac1m \Big( \sum_{i \in B} \mathrm{clip}_C\big(\nabla [\ell_i + m \langle U_{q_i},
+       \sigma_\tau(h(\theta; x_i)) \rangle]\big) + z C\, \mathcal N \Big), \quad
+       \lambda \leftarrow \Pi_\Lambda(\lambda + \eta_\lambda (\hat\Gamma - \gamma)) $$
+
+    Guarantee: one record changes the table by at most 1 in l1 and l2 (its prediction row is a
+    probability vector, in one part) and the clipped sum by at most C in l2, under
+    add-or-remove-one. Both come from **one** batch and are accounted jointly: with a Gaussian table
+    the event is `PoissonSampled(rate, Gaussian(z_eff))`, $z_{eff}^{-2} = z_h^{-2} + z^{-2}$, with a
+    Laplace table `PoissonSampled(rate, Composed[Laplace, Gaussian])`, composed over the steps.
+    `denominator="fixed"` adds one `GaussianDpEvent(count_noise)` for the counts of the parts, whose
+    noise is rounded to integers; its sampler's distance is declared as failure probability. The
+    noise of tables, hard ones too, is that of `add_gaussian` or `add_laplace`, on their grid. Soft
+    rates are cut towards zero to multiples of B / 2^24 for B slots of a batch, B up to a power of
+    two, so that their float32 sums are exact in any order.
+    Parameters, multipliers and averages are post-processing. Protects all of a record, its group
+    and label included.
+
+    | input | effect |
+    | --- | --- |
+    | empty batch, empty part | sizes are at their floor; all outputs finite |
+    | noisy sizes below the floor, or negative | the floor is used |
+    | NaN or inf record, label out of range | contributes nothing to table and sum |
+    | part id out of range | contributes to the loss alone |
+    | J = 0 | no table is released: DPSGD, exactly |
+
+    Attributes (data may be swept under `vmap`; all *public*):
+      primal: The descent, with clip norm, noise multiplier, sampler, averaging (data).
+      dual_learning_rate: eta_lambda (data).
+      histogram_noise: standard deviation (Gaussian) or scale (Laplace) on each cell (data).
+      temperature: tau of the soft rates in the gradient (data).
+      multiplier_bound: lambda_max of the box, or radius of the l1 set (data).
+      size_floor: d_min; None for `max(1, 2 std sqrt(K |I_s|))`, std the cells' noise (data).
+      size_decay: decay of the running mean of sizes with `denominator="ema"`; None weights all
+        steps so far equally (data).
+      part_counts: public counts of the parts `[Q]` for `denominator="fixed"`; None to release
+        noisy ones (data).
+      count_noise: standard deviation of the noisy part counts (data).
+      histogram: `"gaussian"`, `"laplace"` or `"none"` (only for J = 0) (static).
+      rates: `"hard"` counts argmax predictions in the table, `"soft"` the tempered softmax
+        (static).
+      denominator: `"batch"`: sizes from this step's noisy table; `"ema"`: from the mean of all so
+        far; `"fixed"`: rate times one count of the data (static).
+      multiplier_set: `"box"`, `"orthant"` or `"l1"` (static).
+
+    Clipping can put a tight constraint out of reach, whatever the noise: it cuts the gradients of
+    the records that would enforce it first. If multipliers grow to their bound, raise `clip_norm`.
+
+    Raises:
+      TypeError: If `primal` is a `DPFTRL`.
+      ValueError: If a value is outside its bound; the message names both.
+
+    Source: Yaghini, Cebere, Menart, Bellet and Papernot, "Private rate-constrained optimization
+    with applications to fair learning", 2025 (RaCO-DP); privacy and denominators are re-derived
+    here, since the printed accounting amplifies two releases of one batch separately.
+    """
+
+    primal: DPSGD
+    dual_learning_rate: Any
+    histogram_noise: Any
+    temperature: Any = 1.0
+    multiplier_bound: Any = 10.0
+    size_floor: Any = None
+    size_decay: Any = None
+    part_counts: Any = None
+    count_noise: Any = 50.0
+    histogram: str = dataclasses.field(default="gaussian", metadata={"static": True})
+    rates: str = dataclasses.field(default="hard", metadata={"static": True})
+    denominator: str = dataclasses.field(default="batch", metadata={"static": True})
+    multiplier_set: str = dataclasses.field(default="box", metadata={"static": True})
+
+    def __post_init__(self) -> None:
+        if isinstance(self.primal, DPFTRL):
+            raise TypeError(
+                "primal must be a DPSGD with independent noise, which the joint event is made for, "
+                f"got a {type(self.primal).__name__}"
+            )
+        check_nonnegative("dual_learning_rate", self.dual_learning_rate)
+        check_nonnegative("histogram_noise", self.histogram_noise)
+        check_positive("temperature", self.temperature)
+        check_positive("multiplier_bound", self.multiplier_bound)
+        check_positive("size_floor", self.size_floor)
+        check_between("size_decay", self.size_decay, 0, 1)
+        check_nonnegative("count_noise", self.count_noise)
+        check_nonnegative("part_counts", self.part_counts)
+        check_choice("histogram", self.histogram, HISTOGRAMS)
+        check_choice("rates", self.rates, ("hard", "soft"))
+        check_choice("denominator", self.denominator, DENOMINATORS)
+        check_choice("multiplier_set", self.multiplier_set, MULTIPLIER_SETS)
+
+    @classmethod
+    def for_budget(
+        cls,
+        problem: Any,
+        num_records: int,
+        budget: Budget,
+        *,
+        sampler: Sampler | None = None,
+        batch_size: float | None = None,
+        steps: int | None = None,
+        histogram_share: float = 0.1,
+        as_published: bool = False,
+        **overrides: Any,
+    ) -> "RateConstrainedSGDA":
+        """A solver with defaults that train, its noise calibrated jointly to `budget`.
+
+        Args:
+          problem: A `RateConstrained` problem; only its public sizes are used.
+          num_records: *Public* bound on the number of records, and nominal size.
+          budget: epsilon, delta and relation to meet.
+          sampler: Who takes part; default: Poisson at rate `batch_size / num_records`.
+          batch_size: Expected records a batch; default from `num_records`.
+          steps: Number of steps; default 1000.
+          histogram_share: Share of the precision that the table takes, in (0, 1).
+          as_published: The printed method: Laplace table, soft rates, sizes from the batch with
+            floor 1, unbounded multipliers, last iterate. Its epsilon is still the true one.
+          **overrides: Any other field of this class or of `DPSGD`.
+
+        Returns:
+          A solver whose `guarantee().epsilon(budget.delta) <= budget.epsilon`.
+
+        Raises:
+          ValueError: If a value is outside its bound, or the budget cannot be met.
+          TypeError: If an override is no field.
+
+        Example:
+          >>> import dpjax
+          >>> parity = dpjax.problems.demographic_parity(2, 2, slack=0.05)
+          >>> problem = dpjax.problems.RateConstrained.linear(5, 2, parity)
+          >>> solver = dpjax.solvers.RateConstrainedSGDA.for_budget(
+          ...     problem, num_records=10_000, budget=dpjax.Budget(1.0, 1e-5), steps=200)
+          >>> solver.guarantee().epsilon(1e-5) <= 1.0
+          True
+        """
+        sampler = sampler or default_sampler(num_records, batch_size, steps)
+        relation = sampled_relation(budget, num_records, sampler)
+        if not 0 < histogram_share < 1:
+            raise ValueError(f"histogram_share must lie in (0, 1), got {histogram_share!r}")
+        if as_published:
+            overrides = _PUBLISHED | overrides
+        own_names = {f.name for f in dataclasses.fields(cls)} - {"primal"}
+        own = {name: overrides.pop(name) for name in own_names & set(overrides)}
+        descent = {f.name for f in dataclasses.fields(DPSGD)} - {"sampler", "relation"}
+        check_fields(cls, overrides, own_names | descent)
+        if problem.num_constraints == 0:
+            own.setdefault("histogram", "none")
+
+        def make(noise: float) -> "RateConstrainedSGDA":
+            z_histogram, z_gradient = split_noise(
+                noise, histogram_share, own.get("histogram", "gaussian")
+            )
+            primal = with_defaults(
+                DPSGD, {"noise_multiplier": z_gradient} | overrides, sampler, num_records, problem
+            )
+            descent = DPSGD(sampler, relation=relation, **primal)
+            dual: dict[str, Any] = {"histogram_noise": z_histogram} | own
+            if "dual_learning_rate" not in dual:
+                parts = problem.constraints.part.num_parts if problem.num_constraints else 1
+                deviation = cell_deviation(dual.get("histogram", ""), dual["histogram_noise"])
+                dual["dual_learning_rate"] = default_dual_learning_rate(
+                    deviation, parts, descent.batch_size
+                )
+            return cls(descent, **dual)
+
+        if "histogram_noise" in own and "noise_multiplier" in overrides:
+            return checked_gradients(make(1.0), problem, num_records)
+        noise = calibrate_noise(
+            lambda z: make(z)._event(),
+            budget,
+            relation=relation,
+            failure_probability=sampler.failure_probability()
+            + make(1.0)._moved_counts() * MOST_SHORTFALL,
+        )
+        return checked_gradients(make(noise), problem, num_records)
+
+    @property
+    def sampler(self) -> Sampler:
+        """Who takes part in each step."""
+        return self.primal.sampler
+
+    def init(self, problem: Any, *, key: jax.Array) -> SGDAState:
+        """The state before the first step; the key (*secret*) is for the noise."""
+        if problem.num_constraints and self.histogram == "none":
+            raise ValueError(
+                f'histogram="none" needs J = 0 constraints, got J = {problem.num_constraints}'
+            )
+        primal_key, dual_key = jax.random.split(key)
+        constraints = problem.constraints
+        subsets = 0 if constraints is None else constraints.membership.shape[0]
+        return SGDAState(
+            self.primal.init(problem, key=primal_key),
+            jnp.zeros(problem.num_constraints),
+            jnp.zeros(subsets),
+            AddNoiseState(jnp.zeros((), jnp.int32)),
+            dual_key,
+        )
+
+    def prologue(self, problem: Any, data: PyTree, state: SGDAState) -> SGDAState:
+        """With `denominator="fixed"`, sets the subset sizes of a batch, once."""
+        if self.denominator != "fixed" or problem.num_constraints == 0:
+            return state
+        constraints = problem.constraints
+        part = constraints.part(data)
+        if self.part_counts is None:
+            counts = jnp.sum(constraints.one_hot_parts(part, jnp.int32), axis=0)
+            # position 0 of this key; the tables of the steps are drawn at position 1
+            counts = noisy_counts(jax.random.fold_in(state.key, 0), counts, self.count_noise)
+        else:
+            counts = jnp.asarray(self.part_counts, float)
+        rate = self.sampler.participation_rate(part.shape[0])
+        sizes = jnp.matmul(constraints.membership, counts, precision=jax.lax.Precision.HIGHEST)
+        return state._replace(sizes=rate * sizes)
+
+    def step(
+        self, problem: Any, batch: PyTree, mask: jax.Array, state: SGDAState
+    ) -> tuple[SGDAState, SGDAInfo]:
+        """One step on the records of `batch` (leaves `[B, ...]`) where `mask [B]` is True."""
+        if problem.num_constraints == 0:
+            primal, info = self.primal.step(problem, batch, mask, state.primal)
+            nothing = jnp.zeros(0)
+            return state._replace(primal=primal), SGDAInfo(info.gradient_norm, nothing, nothing)
+
+        constraints, params = problem.constraints, state.primal.params
+        logits, valid, table = self._table(problem, params, batch, mask)
+        add_noise = add_laplace if self.histogram == "laplace" else add_gaussian
+        cells, noise = add_noise(self.histogram_noise).update(
+            table, state.noise, key=jax.random.fold_in(state.key, 1)
+        )
+        memory, sizes = self._sizes(constraints, cells, state)
+        weights = constraints.cell_weights(state.multipliers, sizes)
+        cotangent = self._cotangent(problem, logits, valid, batch, weights)
+
+        def gradients(part: PyTree) -> PyTree:
+            return problem.pullback(params, part["batch"], part["cotangent"])
+
+        primal, info = self.primal.descend(
+            problem, gradients, {"batch": batch, "cotangent": cotangent}, valid, state.primal
+        )
+        values = constraints.values(cells, sizes)
+        step = self.dual_learning_rate * (values - constraints.slack)
+        multipliers = project_multipliers(
+            self.multiplier_set, state.multipliers + step, self.multiplier_bound
+        )
+        after = SGDAState(primal, multipliers, memory, noise, state.key)
+        return after, SGDAInfo(info.gradient_norm, multipliers, values)
+
+    def finalize(self, problem: Any, state: SGDAState) -> PyTree:
+        """The last or the averaged parameters."""
+        return self.primal.finalize(problem, state.primal)
+
+    def diagnose(
+        self, problem: Any, batch: PyTree, mask: jax.Array, state: SGDAState
+    ) -> dict[str, jax.Array]:
+        """Raw values of a step, **not private**: batch size, clipped share, mean loss.
+
+        The clipped share is that of the whole gradient, with weights from the noiseless table.
+        """
+        if problem.num_constraints == 0:
+            return self.primal.diagnose(problem, batch, mask, state.primal)
+        constraints, params = problem.constraints, state.primal.params
+        logits, valid, table = self._table(problem, params, batch, mask)
+        _, sizes = self._sizes(constraints, table, state)
+        weights = constraints.cell_weights(state.multipliers, sizes)
+        cotangent = self._cotangent(problem, logits, valid, batch, weights)
+        gradients = problem.pullback(params, batch, cotangent)
+        loss = jnp.where(valid, problem.loss(logits, batch["y"]), 0)
+        return {
+            **clipping_diagnostics(gradients, valid, self.primal.clip_norm),
+            "loss": jnp.sum(loss) / jnp.maximum(jnp.sum(valid), 1),
+        }
+
+    def guarantee(self) -> Guarantee:
+        """The guarantee of both releases jointly (host); raises ValueError for stacked fields."""
+        check_unstacked(self, "histogram_noise", "count_noise")
+        check_unstacked(self.primal, "noise_multiplier")
+        failure = self._moved_counts() * noisy_counts_shortfall(float(self.count_noise))
+        total = self.sampler.failure_probability() + failure
+        return Guarantee(self._event(), self.primal.relation, total)
+
+    def _moved_counts(self) -> int:
+        """How many noisy counts of parts a record moves; all others have one law anyhow."""
+        if self.histogram == "none" or self.denominator != "fixed" or self.part_counts is not None:
+            return 0
+        return 2 if self.primal.relation == "replace_one" else 1
+
+    def _event(self) -> dp_accounting.DpEvent:
+        gradient = float(self.primal.noise_multiplier)
+        if self.histogram == "none":
+            return self.sampler.event(joint_release(gaussian=gradient))
+        table = float(self.histogram_noise)
+        if self.histogram == "laplace":
+            release = joint_release(gaussian=gradient, laplace_scale=table)
+        else:
+            release = joint_release(gaussian=gradient, histogram_gaussian=table)
+        event = self.sampler.event(release)
+        if self._moved_counts():
+            counts = dp_accounting.GaussianDpEvent(float(self.count_noise))
+            event = dp_accounting.ComposedDpEvent([event, counts])
+        return event
+
+    def _table(
+        self, problem: Any, params: PyTree, batch: PyTree, mask: jax.Array
+    ) -> tuple[jax.Array, jax.Array, jax.Array]:
+        """Logits, which records count, and the noiseless table `[Q, K]`."""
+        logits = problem.logits(params, batch["x"])
+        valid = mask & problem.valid(logits, batch)
+        rates = problem.rates(logits, temperature=self.temperature, hard=self.rates == "hard")
+        rates = jnp.where(valid[:, None], rates.astype(jnp.promote_types(rates.dtype, float)), 0)
+        if self.rates == "soft":
+            rates = _summable(rates)
+        constraints = problem.constraints
+        return logits, valid, constraints.tabulate(rates, constraints.part(batch))
+
+    def _cotangent(
+        self, problem: Any, logits: jax.Array, valid: jax.Array, batch: PyTree, weights: jax.Array
+    ) -> jax.Array:
+        """Gradient of each record's Lagrangian in its logits, in units of m, `[B, K]`."""
+        weights = self.primal.batch_size * weights
+        cotangent = problem.cotangent(logits, batch, weights, self.temperature)
+        return jnp.where(valid[:, None], cotangent, 0)
+
+    def _sizes(
+        self, constraints: Any, cells: jax.Array, state: SGDAState
+    ) -> tuple[jax.Array, jax.Array]:
+        """What to remember of the sizes, and this step's sizes `[S]`, at their floor or above."""
+        memory = state.sizes
+        if self.denominator == "batch":
+            memory = constraints.counts(cells)
+        elif self.denominator == "ema":
+            count = state.primal.count + 1
+            memory = running_mean(memory, constraints.counts(cells), count, self.size_decay)
+        floor = self.size_floor
+        if floor is None:
+            deviation = cell_deviation(self.histogram, self.histogram_noise)
+            floor = default_size_floor(deviation, constraints.membership, cells.shape[1])
+        return memory, jnp.maximum(memory, floor)
+
+
+def _summable(rates: jax.Array) -> jax.Array:
+    """Rates `[B, K]` cut towards zero so far that their sums over B are exact, in any order."""
+    unit = 2.0 ** ((rates.shape[0] - 1).bit_length() - jnp.finfo(rates.dtype).nmant - 1)
+    return jnp.floor(rates / unit) * unit
+
+
+_PUBLISHED = {
+    "histogram": "laplace",
+    "rates": "soft",
+    "denominator": "batch",
+    "size_floor": 1.0,
+    "multiplier_set": "orthant",
+    "average": "last",
+}

@@ -1,0 +1,1 @@
+"""Nonsmooth nonconvex problems."""

@@ -1,0 +1,1 @@
+"""Stochastic convex optimisation from online learners."""

@@ -1,0 +1,432 @@
+"""Private online-to-batch conversion: any online learner, on private estimates of gradients."""
+
+import dataclasses
+import math
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from dpjax.core import (
+    PyTree,
+    Sampler,
+    check_choice,
+    check_int,
+    check_key,
+    check_nonnegative,
+    check_positive,
+    check_unstacked,
+    static_field,
+    wide,
+)
+from dpjax.privacy import Budget, Guarantee
+from dpjax.solvers._check_sampler import check_sampler
+from dpjax.solvers._increment import (
+    CLIPS,
+    Gradients,
+    IncrementBound,
+    clipped_increments,
+    clipped_share,
+)
+from dpjax.solvers._summary import register_solver
+from dpjax.solvers._swamped import checked_gradients
+from dpjax.solvers.online._checks import check_fit
+from dpjax.solvers.online._learners import Learner, check_learner, make_learner
+from dpjax.solvers.online._plan import plan_fields
+from dpjax.solvers.online._weights import Weights, weights_at
+from dpjax.transforms import (
+    NoiseStrategy,
+    SplitNoise,
+    correlated_noise,
+    microbatched_sum,
+    rounding_allowance,
+)
+
+
+class OnlineToBatchState(NamedTuple):
+    """State of `OnlineToBatch`; trees in at least float32.
+
+    All of it but `noise` and `key` is covered by the guarantee.
+
+    Attributes:
+      point: x_t, where the next gradients are taken; the result.
+      previous: x_{t-1}.
+      iterate: w_t, the learner's point.
+      estimate: The private sum, over `weight` the private estimate of the gradient.
+      learner: State of the learner.
+      noise: State of the noise (*secret*).
+      reach: Largest distance of an iterate from the point before it, `[]`.
+      variance: Of the noise in a coordinate of the estimate, `[]`; 0 where it is not followed.
+      count: Number of steps so far, `[]` int32.
+      key: For the noise (*secret*).
+    """
+
+    point: PyTree
+    previous: PyTree
+    iterate: PyTree
+    estimate: PyTree
+    learner: Any
+    noise: Any
+    reach: jax.Array
+    variance: jax.Array
+    count: jax.Array  # type: ignore[assignment]
+    key: jax.Array
+
+
+class OnlineToBatchInfo(NamedTuple):
+    """Released values of a step.
+
+    Attributes:
+      gradient_norm: l2 norm of the private estimate of the mean gradient at x_t, `[]`.
+      displacement: Length `[]` of x_t - x_{t-1}, in l2 or, with `norm="linf"`, in l1.
+      sensitivity: The most that one record could move the step's increment, `[]`.
+    """
+
+    gradient_norm: jax.Array
+    displacement: jax.Array
+    sensitivity: jax.Array
+
+
+@register_solver
+@dataclass(frozen=True)
+class OnlineToBatch:
+    r"""An online learner, fed with private gradients at the weighted averages of its points.
+
+    $$ x_t = x_{t-1} + \frac{\beta_t}{\sum_{i \le t}\beta_i} (w_t - x_{t-1}), \qquad
+       \delta_t = \theta_t \nabla\ell(x_t) - \theta_{t-1} \nabla\ell(x_{t-1}), $$
+
+    $$ \hat g_t = \sum_{i \le t} \delta_i + \gamma_t, \qquad
+       w_{t+1} = \mathrm{learner}(\beta_t \hat g_t / \theta_t), \qquad
+       \beta_t = t^k,\ \theta_t = t^j $$
+
+    Averages move slowly, so that changes of gradients are small, cost little privacy, and add up to
+    estimates that all have about the noise of one release. Two ways to see the data:
+
+    - `DisjointPartition` (or `IndependentPartition`): one pass, each record in one step; j = k,
+      and noise that is correlated over the steps, from a `BufferedToeplitz` or a `BinaryTree`.
+    - `FullBatch`: all records in every step; j = 0, and `SplitNoise`. Most of the budget goes to
+      the first gradient, the rest to its changes.
+
+    Guarantee: with $\rho_t = H\|x_t - x_{t-1}\|$, known when it is used, one record changes the sum
+    of $\delta_t$ over a batch by at most $(\theta_t - \theta_{t-1}) G + \theta_t r_t$ under
+    add-or-remove-one, twice that under replace-one; $r_t = \rho_t / 2$ with `"centred"`, $\rho_t$
+    with `"plain"`. This is enforced by clipping, whatever the loss: G and H decide accuracy alone.
+    The noise of the step is in proportion, and the event is `noise.event(noise_multiplier)`: one
+    Gaussian of that multiplier. Learner and averages are post-processing.
+
+    | input | effect |
+    | --- | --- |
+    | empty batch | the gradient changes as the centre says; noise as ever |
+    | NaN or inf record | contributes nothing |
+    | `clip_norm` 0 and `smoothness` 0 | nothing is released |
+    | more steps than the noise is made for | NaN |
+
+    Attributes:
+      sampler: Who takes part in each step (static).
+      noise: The noise's strategy, of as many steps (static).
+      noise_multiplier: Noise in units of the sensitivity, `>= 0` (data).
+      clip_norm: G `>= 0`, bound on the gradient of one record (data).
+      smoothness: H `>= 0`, bound on the change of that gradient for a unit of displacement (data).
+      learning_rate: What the learner takes it for (data): the diameter D for `"optimistic"`,
+        `"dual_averaging"` and `"adagrad_norm"`; the step size, up to about 4 / H, for
+        `"gradient_descent"`, 1 / H for `"optimistic_descent"`; the initial scale, a small
+        distance, for `"distance_adaptive"`, `"parameter_free"` and `"coin_betting"`; 1 / mu for
+        `"strongly_convex"`; a factor for `"exponentiated"` and `"optimistic_exponentiated"`.
+      batch_size: Public normaliser of a batch's sum; never the realised size (data).
+      learner: A name, or `learner(solver, problem) -> transformation`, such as
+        `lambda s, p: dpjax.transforms.projected(optax.adam(s.learning_rate), p.project)` (static;
+        keep one object for a sweep).
+      weights: k, `>= 0` with `FullBatch`, else `>= 1` (static).
+      estimate_weights: j; None for 0 with `FullBatch`, else k (static).
+      clip: `"centred"`, for convex losses in l2: the change of a gradient is clipped around its
+        middle, (H/2)(x_t - x_{t-1}); `"plain"`, around 0; `"whole"`: all of a record's
+        $\delta_t$, at $G \theta_t / t$, about half of what G allows, which is a bias that does
+        not fall with the number of records (static).
+      norm: Of gradients: `"l2"`, or `"linf"` with displacements in l1, for simplices and l1 balls;
+        Gaussian noise is then sqrt(d) times as large (static).
+      microbatch_size: Records whose gradients coexist; None for up to 65,536 (static).
+      relation: Neighbouring relation of the guarantee (static).
+      shrinkage: Whether the learner is fed estimates that are shrunk by what of their squared norm
+        is noise, $(1 - (d - 2) v_t / \|\hat g_t\|^2)_+$ with $v_t$ the variance of its noise in a
+        coordinate, so that it does not follow noise, and stays where it is if all is noise; with
+        `SplitNoise` alone (static).
+      as_published: The noise as first published, from the triangle inequality and the largest
+        distance so far: more than the guarantee needs (static).
+
+    Raises:
+      ValueError: If a value is outside its bound, or sampler, noise and norm do not fit.
+      TypeError: If `sampler` is no `Sampler`, `noise` no strategy, or `microbatch_size` no integer.
+
+    Source: Zhang, Tran and Cutkosky, "Differentially private online-to-batch for smooth losses",
+    2022, algorithm 1; changes of gradients over the full batch: Murata and Suzuki, "DIFF2", 2023.
+    """
+
+    sampler: Sampler = dataclasses.field(metadata={"static": True})
+    noise: NoiseStrategy = dataclasses.field(metadata={"static": True})
+    noise_multiplier: Any
+    clip_norm: Any
+    smoothness: Any
+    learning_rate: Any
+    batch_size: Any
+    learner: str | Learner = static_field(default="gradient_descent")
+    weights: float = static_field(default=2.0)
+    estimate_weights: float | None = static_field(default=None)
+    clip: str = static_field(default="centred")
+    norm: str = static_field(default="l2")
+    microbatch_size: int | None = static_field(default=None)
+    relation: str = static_field(default="replace_one")
+    as_published: bool = static_field(default=False)
+    shrinkage: bool = static_field(default=True)
+
+    def __post_init__(self) -> None:
+        check_sampler(self.sampler, self.relation)
+        check_nonnegative("noise_multiplier", self.noise_multiplier)
+        check_nonnegative("clip_norm", self.clip_norm)
+        check_nonnegative("smoothness", self.smoothness)
+        check_positive("learning_rate", self.learning_rate)
+        check_positive("batch_size", self.batch_size)
+        check_learner(self.learner)
+        check_choice("clip", self.clip, CLIPS)
+        check_choice("norm", self.norm, ("l2", "linf"))
+        if self.microbatch_size is not None:
+            check_int("microbatch_size", self.microbatch_size, minimum=1)
+        check_fit(self)
+
+    @classmethod
+    def for_budget(
+        cls,
+        problem: Any,
+        num_records: int,
+        budget: Budget,
+        *,
+        learner: str | Learner = "auto",
+        single_pass: bool = False,
+        **overrides: Any,
+    ) -> "OnlineToBatch":
+        """A solver with defaults that train, its noise calibrated to `budget`.
+
+        Args:
+          problem: What will be solved; its public constants are used, never data: `lipschitz`
+            and `smoothness` where it states them.
+          num_records: *Public* bound on the number of records; also the size to divide by.
+          budget: epsilon, delta and relation to meet. Without a relation it is add-or-remove-one
+            with the full batch and replace-one for a single pass.
+          learner: As in the class; `"auto"` is `"gradient_descent"`, or
+            `"optimistic_exponentiated"` on simplices and l1 balls.
+          single_pass: Whether each record takes part in one step, at `1 / steps` of the cost and
+            with two to three times the noise (*public*). Its `clip` follows from the noise: below
+            0.01 G / sqrt(d) in the norm of an estimate, at (1, 1e-5) and replace-one from about
+            1,500 d records on, and where HR > 10 G, it is `"centred"` (`"plain"` on simplices and
+            l1 balls), which has no bias for the constants stated; else `"whole"`. Steps of
+            descent after centred clipping are 1 / H, and up to 4 / H the less noise there is.
+          **overrides: `steps` (default 32 to 128, the more the less noise there is; 256 for
+            learners that start slowly), `noise` (a strategy, or `"buffered"`, `"tree"`,
+            `"variance_reduced_tree"` or, for pure privacy, `"pure_tree"` in a single pass), or any
+            other field. `as_published=True` sets noise, clip, weights, learner and as many steps as
+            records as published, with the published conversion to epsilon.
+
+        Returns:
+          A solver whose `guarantee().epsilon(budget.delta) <= budget.epsilon`.
+
+        Raises:
+          ValueError: If a value is outside its bound, or the budget cannot be met.
+          TypeError: If an override is no field.
+
+        Example:
+          >>> import dpjax, jax.numpy as jnp
+          >>> problem = dpjax.problems.Risk(
+          ...     loss=lambda w, rec: (rec["x"] @ w - rec["y"]) ** 2 / 2,
+          ...     init=jnp.zeros(3), radius=1.0)
+          >>> solver = dpjax.solvers.OnlineToBatch.for_budget(
+          ...     problem, num_records=1000, budget=dpjax.Budget(1.0, 1e-5))
+          >>> solver.guarantee().epsilon(1e-5) <= 1.0
+          True
+        """
+        fields = plan_fields(cls, problem, num_records, budget, learner, single_pass, overrides)
+        return checked_gradients(cls(**fields), problem, num_records)
+
+    def init(self, problem: Any, *, key: jax.Array) -> OnlineToBatchState:
+        """The state before the first step; the key (*secret*) is for the noise."""
+        check_key("key", key)
+        start = jax.tree.map(wide, problem.init)
+        zeros = jax.tree.map(jnp.zeros_like, start)
+        return OnlineToBatchState(
+            point=start,
+            previous=start,
+            iterate=start,
+            estimate=zeros,
+            learner=make_learner(self, problem).init(start),
+            noise=self.noise.init(zeros),
+            reach=jnp.zeros((), jnp.result_type(float)),
+            variance=jnp.zeros((), jnp.result_type(float)),
+            count=jnp.zeros((), jnp.int32),
+            key=key,
+        )
+
+    def step(
+        self, problem: Any, batch: PyTree, mask: jax.Array, state: OnlineToBatchState
+    ) -> tuple[OnlineToBatchState, OnlineToBatchInfo]:
+        """One step on the records of `batch` (leaves `[B, ...]`) where `mask [B]` is True."""
+        weights = weights_at(self, state.count)
+        bound, centre, displacement = self._bound(state, weights)
+        aggregator = clipped_increments(bound, self.clip, self.norm, centre)
+        total = microbatched_sum(
+            lambda part: _gradients(problem, state, part),
+            aggregator,
+            batch,
+            mask,
+            size=self.microbatch_size,
+        )
+        increment = jax.tree.map(
+            lambda s, o: (
+                weights.estimate.astype(o.dtype) * o
+                + s.astype(o.dtype) / jnp.asarray(self.batch_size, o.dtype)
+            ),
+            total,
+            centre,
+        )
+        share = weights.gradient / weights.total
+        reach = jnp.maximum(state.reach, displacement / share)
+        # of two sums and what is made of them
+        rounding = max(
+            2 * rounding_allowance(mask.shape[0], leaf.dtype) for leaf in jax.tree.leaves(total)
+        )
+        exact = self._sensitivity(bound, weights, reach, state)
+        sensitivity = (1 + rounding) * exact / self.batch_size
+        noisy, noise = correlated_noise(self.noise, self.noise_multiplier).update(
+            increment, state.noise, key=state.key, sensitivity=sensitivity
+        )
+        estimate = jax.tree.map(jnp.add, state.estimate, noisy)
+        gradient = _times(estimate, 1 / weights.estimate)
+        variance, kept = self._shrinkage(state, sensitivity, estimate)
+        moves, learner = make_learner(self, problem).update(
+            _times(gradient, weights.gradient * kept),
+            state.learner,
+            state.iterate,
+            weight=weights.gradient,
+            total_weight=weights.total,
+            average=state.point,
+        )
+        iterate = jax.tree.map(lambda w, m: w + m.astype(w.dtype), state.iterate, moves)
+        point = jax.tree.map(
+            lambda x, w: x + weights.next_share.astype(x.dtype) * (w - x), state.point, iterate
+        )
+        after = OnlineToBatchState(
+            point,
+            state.point,
+            iterate,
+            estimate,
+            learner,
+            noise,
+            reach,
+            variance,
+            state.count + 1,
+            state.key,
+        )
+        return after, OnlineToBatchInfo(_length(gradient, "l2"), displacement, sensitivity)
+
+    def finalize(self, problem: Any, state: OnlineToBatchState) -> PyTree:
+        """The last average, after one more point of the learner."""
+        return jax.tree.map(lambda x, p: x.astype(jnp.result_type(p)), state.point, problem.init)
+
+    def redact(self, state: OnlineToBatchState) -> OnlineToBatchState:
+        """The state without the noise's buffers, with which noise could be subtracted."""
+        return state._replace(noise=None)
+
+    def diagnose(
+        self, problem: Any, batch: PyTree, mask: jax.Array, state: OnlineToBatchState
+    ) -> dict[str, jax.Array]:
+        """Raw values of a step, **not private**: batch size and shares of clipped records."""
+        bound, centre, _ = self._bound(state, weights_at(self, state.count))
+        gradients = _gradients(problem, state, batch)
+        clipped = clipped_share(bound, self.clip, self.norm, centre, gradients)
+        size = jnp.sum(mask)
+        shares = {
+            f"{name}_fraction": jnp.sum(mask & flags) / jnp.maximum(size, 1)
+            for name, flags in clipped.items()
+        }
+        return {"batch_size": size, **shares}
+
+    def guarantee(self) -> Guarantee:
+        """The guarantee of the whole run (host)."""
+        check_unstacked(self, "noise_multiplier")
+        return Guarantee(
+            self.noise.event(float(self.noise_multiplier) * self._excess, self.relation),
+            self.relation,
+            self.sampler.failure_probability(),
+        )
+
+    @property
+    def _excess(self) -> float:
+        """How much more noise a published tree has on its nodes than its height asks for."""
+        if not self.as_published:
+            return 1.0
+        return math.sqrt(math.log2(2 * self.sampler.steps) / self.sampler.steps.bit_length())
+
+    def _bound(
+        self, state: OnlineToBatchState, weights: Weights
+    ) -> tuple[IncrementBound, PyTree, jax.Array]:
+        """What a record may add, the centre of that, and how far the point has moved."""
+        moved = jax.tree.map(jnp.subtract, state.point, state.previous)
+        displacement = _length(moved, self.norm)
+        radius = jnp.asarray(self.smoothness) * displacement
+        clip_norm = jnp.asarray(self.clip_norm, displacement.dtype)
+        centre = jax.tree.map(jnp.zeros_like, moved)
+        if self.clip == "centred":
+            radius = radius / 2
+            centre = _times(moved, jnp.asarray(self.smoothness) / 2)
+        if self.clip == "whole":
+            clip_norm = clip_norm * weights.estimate / (state.count + 1)
+        bound = IncrementBound(weights.old_estimate, weights.estimate, clip_norm, radius)
+        return bound, centre, displacement
+
+    def _shrinkage(
+        self, state: OnlineToBatchState, sensitivity: jax.Array, estimate: PyTree
+    ) -> tuple[jax.Array, jax.Array]:
+        """Variance of the noise in a coordinate of the estimate, and how much of that to keep."""
+        if not (self.shrinkage and isinstance(self.noise, SplitNoise)):
+            return state.variance, jnp.ones_like(state.variance)
+        scale = self.noise_multiplier * sensitivity
+        variance = state.variance + self.noise.variance(scale, state.count)
+        dim = sum(leaf.size for leaf in jax.tree.leaves(estimate))
+        size = jnp.square(_length(estimate, "l2"))
+        tiny = jnp.finfo(size.dtype).tiny
+        excess = max(dim - 2, 0) * variance / jnp.maximum(size, tiny)
+        # NaN, where the noise is used up, must stay
+        return variance, jnp.where(excess > 1, 0, 1 - excess)
+
+    def _sensitivity(
+        self, bound: IncrementBound, weights: Weights, reach: jax.Array, state: OnlineToBatchState
+    ) -> jax.Array:
+        """Of the sum over a batch in l2, or in linf where the noise is made for that."""
+        own = bound.sensitivity(self.clip)
+        if self.as_published:
+            slope = (self.weights + 1) * weights.estimate / (state.count + 1)
+            largest = jnp.maximum(self.clip_norm, 0) + jnp.maximum(self.smoothness, 0) * reach
+            own = self._excess * slope * largest
+        if self.norm == "linf" and getattr(self.noise, "distribution", "") != "linf":
+            own = own * math.sqrt(sum(leaf.size for leaf in jax.tree.leaves(state.point)))
+        return own
+
+
+def _gradients(problem: Any, state: OnlineToBatchState, batch: PyTree) -> Gradients:
+    """Of each record at the point before and now."""
+
+    def at(point: PyTree) -> PyTree:
+        like = jax.tree.map(lambda x, p: x.astype(jnp.result_type(p)), point, problem.init)
+        return problem.per_example_gradients(like, batch)
+
+    return Gradients(at(state.previous), at(state.point))
+
+
+def _length(tree: PyTree, norm: str) -> jax.Array:
+    """l2 norm of a tree, or l1, the dual of linf."""
+    leaves = jax.tree.leaves(tree)
+    if norm == "linf":
+        return sum((jnp.sum(jnp.abs(leaf)) for leaf in leaves), jnp.zeros(()))
+    return jnp.sqrt(sum((jnp.sum(jnp.square(leaf)) for leaf in leaves), jnp.zeros(())))
+
+
+def _times(tree: PyTree, factor: jax.Array) -> PyTree:
+    return jax.tree.map(lambda leaf: factor.astype(leaf.dtype) * leaf, tree)

@@ -1,0 +1,365 @@
+"""Query release by one Gaussian release of answers and a log-linear fit."""
+
+import dataclasses
+import functools
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from dpjax.core import (
+    PyTree,
+    check_choice,
+    check_fields,
+    check_int,
+    check_key,
+    check_nonnegative,
+    check_positive,
+    check_unstacked,
+    static_field,
+)
+from dpjax.privacy import Budget, Guarantee, check_budget
+from dpjax.queries import Hierarchy, Marginals
+from dpjax.queries._workload import check_counted, sums_dtype
+from dpjax.sampling import FullBatch
+from dpjax.solvers._summary import register_solver
+from dpjax.solvers._swamped import checked_answers
+from dpjax.solvers.queries._budget import gaussian_event, gaussian_stddev
+from dpjax.solvers.queries._histogram_release import check_once
+from dpjax.solvers.queries._log_linear import fit_log_linear
+from dpjax.solvers.queries._selection_release import RELATIONS
+from dpjax.solvers.queries._state import ReleasedDistribution, counts
+from dpjax.transforms.noise._independent import plus_gaussian
+from dpjax.transforms.noise._noisy_counts import (
+    MOST_SHORTFALL,
+    noisy_counts,
+    noisy_counts_shortfall,
+)
+
+_FLOOR = 1e-6  # of noise that the fit assumes, in units of an answer, where there is none
+
+
+class GaussianFitState(NamedTuple):
+    """State of `GaussianFit`.
+
+    Attributes:
+      measured: Noisy answers of the measured queries, `[m]`; released.
+      key: For the noise (*secret*).
+    """
+
+    measured: jax.Array
+    key: jax.Array
+
+
+@register_solver
+@dataclasses.dataclass(frozen=True)
+class GaussianFit:
+    r"""Gaussian noise on all answers at once, then the most probable log-linear distribution.
+
+    $$ y_j = \langle q_j, P_n \rangle + \sigma_j \xi_j, \qquad
+       \min_u \sum_j \frac{(\langle q_j, p(u) \rangle - y_j)^2}{2 \sigma_j^2}
+       + \sum_i \frac14 \sqrt{1 + \frac{4 u_i^2}{\tau_i^2}} $$
+
+    with $p(u) = \mathrm{softmax}(\sum_i u_i q_i)$. For marginals u has a weight for each cell of
+    each table *below* the measured ones too, and the prior's scales tau go by the number of
+    attributes: main effects are large, interactions of two smaller, of three smaller yet.
+    So noise in a large table is smoothed towards what its margins say, and nothing needs to be
+    stopped early or tuned. Under add-or-remove-one marginals are first divided by what they say of
+    the number of records. The fit is post-processing.
+
+    Where queries are integers the sums are released with noise rounded to integers, and divided by
+    n after that.
+
+    Guarantee: one Gaussian release. A record moves the answers by `measured.sensitivity`, table by
+    table divided by n, and the event is `GaussianDpEvent` of the l2 norm of these in units of the
+    tables' noise. The distance of the sampler of integer noise from it is declared as failure
+    probability.
+
+    | input | effect |
+    | --- | --- |
+    | `stddev` 0 | no noise; the event is non-private |
+    | no record | raises |
+
+    Attributes (data may be swept under `vmap`; static ones shape the program; all *public*):
+      sampler: `FullBatch(1)` (static).
+      measured: The workload that is measured; need not be the one that is answered (data).
+      stddev: sigma in units of an answer, one number, or `[c]`, one for each marginal (data).
+      num_records: n, by which counts are divided (data).
+      prior: tau of weights of one, two, and three or more attributes; of other workloads' queries
+        the first, in units of 1 / query (data).
+      fit_steps: Evaluations by L-BFGS (static).
+      relation: Neighbouring relation of the guarantee (static).
+
+    Raises:
+      ValueError: If a value is outside its bound.
+      TypeError: If the sampler is of another kind.
+
+    Source: fits of noisy marginals of Barak et al. 2007 and McKenna, Sheldon and Miklau 2019; the
+    hierarchical prior is that of log-linear models (Bishop, Fienberg and Holland 1975).
+    """
+
+    sampler: Any = dataclasses.field(metadata={"static": True})
+    measured: Any
+    stddev: Any
+    num_records: Any
+    prior: Any = (2.0, 0.5, 0.1)
+    fit_steps: int = static_field(default=100)
+    relation: str = static_field(default="replace_one")
+
+    def __post_init__(self) -> None:
+        check_once(self.sampler)
+        check_nonnegative("stddev", self.stddev)
+        check_positive("num_records", self.num_records)
+        check_positive("prior", self.prior)
+        check_int("fit_steps", self.fit_steps, minimum=1)
+        check_choice("relation", self.relation, RELATIONS)
+
+    @classmethod
+    def for_budget(
+        cls,
+        problem: Any,
+        num_records: int,
+        budget: Budget,
+        *,
+        measured: Any = None,
+        allocation: Sequence[float] | None = None,
+        **overrides: Any,
+    ) -> "GaussianFit":
+        r"""The solver whose noise just meets the budget.
+
+        Args:
+          problem: `QueryRelease`.
+          num_records: *Public* number of records (or near it, under add-or-remove-one).
+          budget: epsilon, delta and relation to meet; the relation defaults to replace-one.
+          measured: What to measure; default: the workload of the problem.
+          allocation: Relative precision $1 / \sigma^2$ of each marginal, `[c]`, > 0; to minimise a
+            sum of weighted squared errors before the fit, the roots of the weights. Default: equal.
+          **overrides: `prior`, `fit_steps`, or `stddev` at the caller's own risk of the budget.
+
+        Returns:
+          A solver whose `guarantee().epsilon(budget.delta) <= budget.epsilon`.
+
+        Raises:
+          ValueError: If a value is outside its bound, or the budget cannot be met.
+          TypeError: If `num_records` is not an integer, or an override no field.
+
+        Example:
+          >>> import dpjax
+          >>> workload = dpjax.queries.Marginals.all_kway(dpjax.queries.Domain({"a": 4, "b": 5}), 2)
+          >>> problem = dpjax.problems.QueryRelease(workload)
+          >>> solver = GaussianFit.for_budget(problem, 1000, dpjax.Budget(1.0, 1e-6))
+          >>> solver.guarantee().epsilon(1e-6) <= 1.0
+          True
+        """
+        check_fields(cls, overrides)
+        check_int("num_records", num_records, minimum=1)
+        relation = check_budget(budget, num_records).relation_or("replace_one").name.lower()
+        measured = problem.workload if measured is None else measured
+        fields = {
+            "measured": measured,
+            "stddev": _stddev(measured, num_records, budget, relation, allocation),
+            "num_records": num_records,
+            "relation": relation,
+        }
+        _check_sums(measured, num_records)
+        solver = cls(FullBatch(1), **(fields | overrides))
+        return checked_answers(solver, solver.stddev, problem)
+
+    def init(self, problem: Any, *, key: jax.Array) -> GaussianFitState:
+        """The state before the step; the key (*secret*) is for the noise."""
+        check_key("key", key)
+        mine, theirs = (getattr(w, "domain", None) for w in (self.measured, problem.workload))
+        if mine != theirs:
+            raise ValueError(
+                f"measured must be over the domain of the workload {theirs}, got {mine}"
+            )
+        return GaussianFitState(jnp.zeros(self.measured.num_queries), key)
+
+    def step(
+        self, problem: Any, batch: PyTree, mask: jax.Array, state: GaussianFitState
+    ) -> tuple[GaussianFitState, None]:
+        """Draws the noisy answers of all records."""
+        del problem
+        dtype, (key, draw) = state.measured.dtype, jax.random.split(state.key)
+        sums = self.measured.answers(counts(self.measured, batch, mask))
+        if jnp.issubdtype(sums.dtype, jnp.integer):
+            own = None if jnp.ndim(self.stddev) == 0 else self._group()
+            # divided after the noise, for quotients are rounded by what a record does
+            scales = jnp.asarray(self.stddev, float) * self.num_records
+            noisy = noisy_counts(draw, sums, scales, own) / self.num_records
+        else:
+            noisy = plus_gaussian(draw, sums.astype(dtype) / self.num_records, self.stddevs())
+        return GaussianFitState(noisy.astype(dtype), key), None
+
+    def stddevs(self) -> jax.Array:
+        """The noise of each measured answer, `[m]`."""
+        stddev = jnp.asarray(self.stddev, float)
+        if stddev.ndim == 0:
+            return jnp.full(self.measured.num_queries, stddev)
+        return stddev[self._group()]
+
+    def _group(self) -> np.ndarray:
+        """The marginal that each answer belongs to, `[m]`, where each has its own noise."""
+        shape = jnp.shape(self.stddev)
+        if not isinstance(self.measured, Marginals) or shape[0] != len(self.measured.sizes):
+            raise ValueError(
+                "stddev must be one number, or one for each marginal measured, got shape "
+                f"{list(shape)}"
+            )
+        return self.measured.clique_of
+
+    def finalize(self, problem: Any, state: GaussianFitState) -> ReleasedDistribution:
+        """The fit, and its answers."""
+        noise = jnp.maximum(self.stddevs(), _FLOOR)
+        prior = jnp.asarray(self.prior, float)
+        if isinstance(self.measured, Marginals):
+            values = state.measured
+            if self.relation != "replace_one":
+                # of the records there are, not of the public number
+                total = _total(self.measured, values, noise)
+                values, noise = values / total, noise / total
+            log_probs = _fit_marginals(self.measured, values, noise, prior, self.fit_steps)
+        else:
+            queries, size = self.measured, self.measured.num_queries
+            taus = jnp.full(size, prior[0]) if prior.ndim else jnp.full(size, prior)
+            spread = self._spread()
+            scale = 1 / jnp.sqrt((spread / noise) ** 2 + 1 / taus**2)
+            log_probs = fit_log_linear(
+                queries,
+                state.measured,
+                1 / noise,
+                taus,
+                jnp.zeros(size),
+                scale,
+                steps=self.fit_steps,
+            ).log_probs
+        return ReleasedDistribution(log_probs, problem.workload.answers(jnp.exp(log_probs)))
+
+    def _spread(self) -> jax.Array:
+        """The variance of each query under the uniform distribution, about."""
+        size = self.measured.universe_size
+        uniform = jnp.full(size, 1 / size)
+        mean = self.measured.answers(uniform)
+        return jnp.maximum(jnp.abs(mean - jnp.square(mean)), 1e-3)
+
+    def guarantee(self) -> Guarantee:
+        """The guarantee of the release (host); raises ValueError for stacked fields."""
+        check_unstacked(self, "num_records")
+        _check_sums(self.measured, int(self.num_records))
+        stddev = np.asarray(self.stddev, float)
+        change = _changes(self.measured, self.relation, stddev.ndim == 0) / float(self.num_records)
+        if np.any((stddev == 0) & (change > 0)):
+            event = gaussian_event(1.0, 0.0, self.relation)
+        else:
+            ratio = np.divide(change, stddev, out=np.zeros_like(change), where=change > 0)
+            event = gaussian_event(float(np.sqrt(np.sum(ratio**2))), 1.0, self.relation)
+        scales = np.atleast_1d(stddev) * float(self.num_records)
+        failure = _moved(self.measured) / scales.size * sum(map(noisy_counts_shortfall, scales))
+        return Guarantee(event, self.relation, self.sampler.failure_probability() + failure)
+
+
+def _moved(measured: Any) -> int:
+    """How many integer answers a record moves at most; noise on all others has one law anyhow."""
+    if not jnp.issubdtype(sums_dtype(measured), jnp.integer):
+        return 0
+    tables = isinstance(measured, Marginals)
+    return 2 * len(measured.sizes) if tables else measured.num_queries
+
+
+def _check_sums(measured: Any, number: int) -> None:
+    """Raises ValueError if the sums of so many records' answers are rounded by what one changes."""
+    added = measured.sensitivity("add_or_remove_one")
+    check_counted(number, added.linf / (added.value_range or 1.0))
+
+
+def _changes(measured: Any, relation: str, together: bool) -> np.ndarray:
+    """L2 norm of what a record changes of n times the answers, in all or in each marginal."""
+    if together:
+        return np.asarray(measured.sensitivity(relation).l2_answers)
+    tables = (Marginals(measured.domain, (clique,)) for clique in measured.cliques)
+    return np.array([table.sensitivity(relation).l2_answers for table in tables])
+
+
+def _stddev(
+    measured: Any,
+    num_records: int,
+    budget: Budget,
+    relation: str,
+    allocation: Sequence[float] | None,
+) -> Any:
+    if not isinstance(measured, Marginals):
+        if allocation is not None:
+            raise ValueError(f"allocation needs marginals, got {type(measured).__name__}")
+        return gaussian_stddev(
+            _changes(measured, relation, True).item() / num_records,
+            budget,
+            failure=_moved(measured) * MOST_SHORTFALL,
+        )
+    sizes = np.asarray(measured.sizes, float)
+    precision = np.ones_like(sizes) if allocation is None else np.asarray(allocation, float)
+    check_positive("allocation", precision)
+    if precision.shape != sizes.shape:
+        raise ValueError(
+            f"allocation must have one entry for each of {sizes.size} marginals, got shape "
+            f"{list(precision.shape)}"
+        )
+    relative = 1 / np.sqrt(precision)
+    change = _changes(measured, relation, False) / num_records
+    # as if scaled to noise 1: the l2 norm of what a record changes
+    total = float(np.sqrt(np.sum((change / relative) ** 2)))
+    if total == 0:
+        return np.zeros_like(relative)
+    return gaussian_stddev(total, budget, failure=_moved(measured) * MOST_SHORTFALL) * relative
+
+
+@functools.lru_cache(maxsize=16)
+def _hierarchy(measured: Marginals) -> Hierarchy:
+    return Hierarchy(measured)
+
+
+def _fit_marginals(
+    measured: Marginals, values: jax.Array, noise: jax.Array, prior: jax.Array, steps: int
+) -> jax.Array:
+    hierarchy = _hierarchy(measured)
+    size = prior.shape[0] if prior.ndim else 1
+    taus = jnp.atleast_1d(prior)[np.minimum(hierarchy.order, size) - 1]
+    estimate, spread = hierarchy.combine(values, noise)
+    variance = jnp.square(jnp.clip(estimate, 0, 1) * (1 - jnp.clip(estimate, 0, 1)))
+    scale = 1 / jnp.sqrt(variance / spread**2 + 1 / taus**2)
+    start = _start(hierarchy, estimate, spread)
+    return fit_log_linear(
+        hierarchy.closure,
+        hierarchy.lift(values),
+        hierarchy.lift(1 / noise),
+        taus,
+        start,
+        scale,
+        steps=steps,
+    ).log_probs
+
+
+def _total(measured: Marginals, values: jax.Array, noise: jax.Array) -> jax.Array:
+    """What all tables say of their common sum, in (0, inf)."""
+    weights = 1 / (jnp.square(noise) * jnp.asarray(measured.sizes)[measured.clique_of])
+    first = jnp.asarray(measured.offsets)
+    return jnp.maximum(jnp.sum(values * weights) / jnp.sum(weights[first]), 1e-3)
+
+
+def _start(hierarchy: Hierarchy, estimate: jax.Array, spread: jax.Array) -> jax.Array:
+    """Weights near those of the fit: logs of single attributes' shares, and half of what pairs add.
+
+    Half, since what two attributes share with a third is counted in each of the three pairs.
+    """
+    single = jnp.asarray(hierarchy.order == 1)
+    floored = jnp.maximum(estimate, spread / 2)
+    logs = jnp.where(single, jnp.log(floored), 0)
+    # about 0, as the prior is
+    tables = jnp.asarray(hierarchy.closure.clique_of)
+    sums = jax.ops.segment_sum(logs, tables, len(hierarchy.closure.sizes))
+    logs = jnp.where(single, logs - (sums / jnp.asarray(hierarchy.closure.sizes))[tables], 0)
+    cells, first, second = hierarchy.parents
+    product = floored[first] * floored[second]
+    excess = (estimate[cells] - product) / jnp.maximum(product, 2 * spread[cells])
+    return logs.at[cells].set(0.5 * jnp.clip(excess, -1, 2))

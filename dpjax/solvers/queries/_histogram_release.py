@@ -1,0 +1,169 @@
+"""Query release from one noisy histogram."""
+
+import dataclasses
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from dpjax.core import (
+    PyTree,
+    check_choice,
+    check_fields,
+    check_int,
+    check_key,
+    check_nonnegative,
+    check_positive,
+    check_unstacked,
+    static_field,
+)
+from dpjax.privacy import Budget, Guarantee, check_budget
+from dpjax.queries._workload import spread_cells
+from dpjax.sampling import FullBatch
+from dpjax.solvers._summary import register_solver
+from dpjax.solvers._swamped import checked_answers
+from dpjax.solvers.queries._budget import gaussian_event, gaussian_stddev, histogram_change
+from dpjax.solvers.queries._selection_release import RELATIONS
+from dpjax.solvers.queries._state import ReleasedDistribution, counts, log_of
+from dpjax.transforms.noise._noisy_counts import (
+    MOST_SHORTFALL,
+    noisy_counts,
+    noisy_counts_shortfall,
+)
+
+_PROJECTIONS = ("simplex", "none")
+
+
+class HistogramState(NamedTuple):
+    """State of `HistogramRelease`.
+
+    Attributes:
+      noisy: The noisy shares of the cells, `[k]`; released.
+      key: For the noise (*secret*).
+    """
+
+    noisy: jax.Array
+    key: jax.Array
+
+
+@register_solver
+@dataclasses.dataclass(frozen=True)
+class HistogramRelease:
+    r"""Gaussian noise on the share of every cell, and the nearest distribution.
+
+    $$ Y = \frac1n (c + \mathrm{round}(n \sigma \xi)), \qquad \xi \sim N(0, I_k) $$
+
+    with c the counts of the cells and n `num_records`: integers are released, divided by n.
+    With projection `"none"` the answers are those of Y, which are unbiased; the distribution is
+    always the projection.
+
+    Guarantee: one Gaussian release of the histogram, which a record moves by $\sqrt 2$ / n in the
+    l2 norm under replace-one and by 1 / n under add-or-remove-one; `GaussianDpEvent`, which
+    holds for rounded noise on counts too. The sampler's distance from it is declared as failure
+    probability.
+
+    | input | effect |
+    | --- | --- |
+    | `stddev` 0 | no noise; the event is non-private |
+    | no record | raises |
+
+    Attributes (data may be swept under `vmap`; static ones shape the program; all *public*):
+      sampler: `FullBatch(1)` (static).
+      stddev: sigma, in units of a share (data).
+      num_records: n, by which counts are divided (data).
+      projection: Of the answers: `"simplex"` or `"none"` (static).
+      relation: Neighbouring relation of the guarantee (static).
+
+    Raises:
+      ValueError: If a value is outside its bound.
+      TypeError: If the sampler is of another kind.
+
+    Source: Dwork, McSherry, Nissim and Smith 2006.
+    """
+
+    sampler: Any = dataclasses.field(metadata={"static": True})
+    stddev: Any
+    num_records: Any
+    projection: str = static_field(default="simplex")
+    relation: str = static_field(default="replace_one")
+
+    def __post_init__(self) -> None:
+        check_once(self.sampler)
+        check_nonnegative("stddev", self.stddev)
+        check_positive("num_records", self.num_records)
+        check_choice("projection", self.projection, _PROJECTIONS)
+        check_choice("relation", self.relation, RELATIONS)
+
+    @classmethod
+    def for_budget(
+        cls, problem: Any, num_records: int, budget: Budget, **overrides: Any
+    ) -> "HistogramRelease":
+        """The solver whose noise just meets the budget.
+
+        Args:
+          problem: `QueryRelease`.
+          num_records: *Public* number of records (or near it, under add-or-remove-one).
+          budget: epsilon, delta and relation to meet; the relation defaults to replace-one.
+          **overrides: `projection`, or `stddev` at the caller's own risk of the budget.
+
+        Returns:
+          A solver whose `guarantee().epsilon(budget.delta) <= budget.epsilon`.
+
+        Raises:
+          ValueError: If a value is outside its bound, or the budget cannot be met.
+          TypeError: If `num_records` is not an integer, or an override no field.
+
+        Example:
+          >>> import dpjax
+          >>> workload = dpjax.queries.Marginals.all_kway(dpjax.queries.Domain({"a": 4, "b": 5}), 1)
+          >>> problem = dpjax.problems.QueryRelease(workload)
+          >>> solver = HistogramRelease.for_budget(problem, 1000, dpjax.Budget(1.0, 1e-6))
+          >>> solver.guarantee().epsilon(1e-6) <= 1.0
+          True
+        """
+        check_fields(cls, overrides)
+        check_int("num_records", num_records, minimum=1)
+        relation = check_budget(budget, num_records).relation_or("replace_one").name.lower()
+        change = histogram_change(relation) / num_records
+        stddev = gaussian_stddev(change, budget, failure=2 * MOST_SHORTFALL)
+        fields = {"stddev": stddev, "num_records": num_records, "relation": relation}
+        solver = cls(FullBatch(1), **(fields | overrides))
+        return checked_answers(solver, solver.stddev, problem)
+
+    def init(self, problem: Any, *, key: jax.Array) -> HistogramState:
+        """The state before the step; the key (*secret*) is for the noise."""
+        check_key("key", key)
+        zeros = jnp.zeros(problem.workload.universe_size)
+        return HistogramState(spread_cells(problem.workload, zeros), key)
+
+    def step(
+        self, problem: Any, batch: PyTree, mask: jax.Array, state: HistogramState
+    ) -> tuple[HistogramState, None]:
+        """Draws the noisy histogram of all records."""
+        dtype, (key, draw) = state.noisy.dtype, jax.random.split(state.key)
+        cells = counts(problem.workload, batch, mask)
+        # divided after the noise, for quotients are rounded by what a record does
+        noisy = noisy_counts(draw, cells, self.stddev * self.num_records) / self.num_records
+        return HistogramState(noisy.astype(dtype), key), None
+
+    def finalize(self, problem: Any, state: HistogramState) -> ReleasedDistribution:
+        """The nearest distribution in the l2 norm, and the answers."""
+        nearest = optax.projections.projection_simplex(state.noisy)
+        answered = state.noisy if self.projection == "none" else nearest
+        return ReleasedDistribution(log_of(nearest), problem.workload.answers(answered))
+
+    def guarantee(self) -> Guarantee:
+        """The guarantee of the release (host); raises ValueError for stacked fields."""
+        check_unstacked(self, "stddev", "num_records")
+        change = histogram_change(self.relation) / float(self.num_records)
+        event = gaussian_event(change, float(self.stddev), self.relation)
+        # of the two cells that a record may change; all others have one law, whatever it is
+        failure = 2 * noisy_counts_shortfall(float(self.stddev) * float(self.num_records))
+        return Guarantee(event, self.relation, self.sampler.failure_probability() + failure)
+
+
+def check_once(sampler: Any) -> None:
+    """Raises TypeError unless the sampler is one step on all records."""
+    if not isinstance(sampler, FullBatch) or sampler.steps != 1:
+        raise TypeError(f"sampler must be FullBatch(1), since noise is drawn once, got {sampler!r}")

@@ -1,0 +1,287 @@
+"""Multiplicative weights with the exponential mechanism, and measurements."""
+
+import dataclasses
+import math
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from dp_accounting import dp_event as dpe
+
+from dpjax.core import (
+    PyTree,
+    check_fields,
+    check_int,
+    check_key,
+    check_scalar,
+    check_unstacked,
+    static_field,
+)
+from dpjax.privacy import Budget, Guarantee, bounded_range_eta, check_budget
+from dpjax.queries._workload import num_records, spread_cells, sums_dtype
+from dpjax.sampling import FullBatch
+from dpjax.solvers._summary import register_solver
+from dpjax.solvers._swamped import checked_answers
+from dpjax.solvers.queries._budget import (
+    drawn_event,
+    drawn_rho,
+    gaussian_event,
+)
+from dpjax.solvers.queries._selection_release import check_selection, per_half_record
+from dpjax.solvers.queries._state import ReleasedDistribution, distribution, log_of, select_query
+from dpjax.transforms.noise._independent import plus_gaussian
+from dpjax.transforms.noise._noisy_counts import (
+    MOST_SHORTFALL,
+    noisy_counts,
+    noisy_counts_shortfall,
+)
+
+
+class MWEMState(NamedTuple):
+    """State of `MWEM`.
+
+    Attributes:
+      weights: Of the queries, `[m]`; the distribution is the softmax of their `adjoint`.
+      average: Mean of the distributions, `[k]`.
+      chosen: Queries measured so far, `[T]` int32; -1 where there is none yet.
+      measured: Their noisy answers, `[T]`.
+      answers: Sums over the data, `[m]`, integers where queries are: *secret*, and redacted.
+      targets: What selections compare with, `QueryRelease.targets` `[m]`: *secret*, and redacted.
+      count: Steps so far, `[]` int32.
+      key: For the draws (*secret*).
+    """
+
+    weights: jax.Array
+    average: jax.Array
+    chosen: jax.Array
+    measured: jax.Array
+    answers: Any
+    targets: Any
+    count: jax.Array  # type: ignore[assignment]
+    key: jax.Array
+
+
+class MWEMInfo(NamedTuple):
+    """Released in a step.
+
+    Attributes:
+      index: The query that was chosen, `[]` int32.
+      measured: Its noisy answer, `[]`.
+    """
+
+    index: jax.Array  # type: ignore[assignment]
+    measured: jax.Array
+
+
+@register_solver
+@dataclasses.dataclass(frozen=True)
+class MWEM:
+    r"""Select the worst query, measure it, and move a distribution towards all measurements.
+
+    In each of T steps a query j is drawn by the exponential mechanism from the gaps
+    $\pm \langle q_j, P_n - D \rangle$, measured, $y = \langle q_j, P_n \rangle + \sigma \xi$, and
+    the weights w of D, the softmax of $M^\top w$, take `replays` steps
+
+    $$ w_i \leftarrow w_i + \eta \, (y_i - \langle q_i, D \rangle) $$
+
+    over all queries measured so far. Where queries are integers, a sum is measured with noise
+    rounded to integers, and divided by n after that.
+
+    Guarantee: a draw is of bounded range `score_range` / (`num_records` `noise_scale`); a record
+    moves a measurement by `answer_range` / `num_records`, and the noise is Gaussian. The event is T
+    times both. The distance of the sampler of integer noise from it is declared as failure
+    probability, whatever the queries. Under add-or-remove-one queries are scored centred at
+    mid-range. Idealised in one respect: scores are summed and sampled in floating point.
+
+    | input | effect |
+    | --- | --- |
+    | `noise_scale` or `stddev` 0 | no noise there; the event is non-private |
+    | no record | raises |
+
+    Attributes (data may be swept under `vmap`; static ones shape the program; all *public*):
+      sampler: `FullBatch(T)` (static).
+      noise_scale: Of the Gumbel noise on scores, in units of an answer (data).
+      stddev: sigma, in units of an answer (data).
+      num_records: n, by which counts are divided (data).
+      score_range: Range of the change of n times the scores by one record (static).
+      answer_range: Largest change of n times an answer by one record (static).
+      step_size: eta (data).
+      replays: Steps over the measurements after each (static).
+      relation: Neighbouring relation of the guarantee (static).
+
+    Raises:
+      ValueError: If a value is outside its bound.
+      TypeError: If the sampler is of another kind.
+
+    Source: Hardt, Ligett and McSherry 2012.
+    """
+
+    sampler: Any = dataclasses.field(metadata={"static": True})
+    noise_scale: Any
+    stddev: Any
+    num_records: Any
+    score_range: float = dataclasses.field(metadata={"static": True})
+    answer_range: float = dataclasses.field(metadata={"static": True})
+    step_size: Any = 1.0
+    replays: int = static_field(default=20)
+    relation: str = static_field(default="replace_one")
+
+    def __post_init__(self) -> None:
+        check_scalar("answer_range", self.answer_range)
+        check_selection(self, ("step_size", "answer_range"), ("noise_scale", "stddev"))
+        check_int("replays", self.replays, minimum=1)
+
+    @classmethod
+    def for_budget(
+        cls,
+        problem: Any,
+        num_records: int,
+        budget: Budget,
+        *,
+        steps: int = 50,
+        **overrides: Any,
+    ) -> "MWEM":
+        """The solver of so many steps whose noise just meets the budget, half of it on each kind.
+
+        Args:
+          problem: `QueryRelease`; the workload is used, never data.
+          num_records: *Public* number of records (or near it, under add-or-remove-one).
+          budget: epsilon, delta and relation to meet; the relation defaults to replace-one.
+          steps: T.
+          **overrides: `step_size`, `replays`, or a noise at the caller's own risk of the budget.
+
+        Returns:
+          A solver whose `guarantee().epsilon(budget.delta) <= budget.epsilon`.
+
+        Raises:
+          ValueError: If a value is outside its bound, or the budget cannot be met.
+          TypeError: If `num_records` or `steps` is not an integer, or an override no field.
+
+        Example:
+          >>> import dpjax
+          >>> workload = dpjax.queries.Marginals.all_kway(dpjax.queries.Domain({"a": 4, "b": 5}), 1)
+          >>> problem = dpjax.problems.QueryRelease(workload)
+          >>> solver = MWEM.for_budget(problem, 1000, dpjax.Budget(1.0, 1e-6), steps=5)
+          >>> solver.guarantee().epsilon(1e-6) <= 1.0
+          True
+        """
+        check_fields(cls, overrides)
+        check_int("num_records", num_records, minimum=1)
+        check_int("steps", steps, minimum=1)
+        relation = check_budget(budget, num_records).relation_or("replace_one").name.lower()
+        sensitivity = problem.sensitivity(relation)
+        # rho of Gaussian noise on an answer is (change / stddev)^2 / 2
+        each = drawn_rho(budget, failure=steps * MOST_SHORTFALL) / (2 * steps)
+        fields = {
+            "noise_scale": sensitivity.score_range
+            * (1 + 1e-12)
+            / (num_records * float(bounded_range_eta(each))),
+            "stddev": sensitivity.linf / (num_records * math.sqrt(2 * each)),
+            "num_records": num_records,
+            "score_range": sensitivity.score_range,
+            "answer_range": sensitivity.linf,
+            "relation": relation,
+        }
+        solver = cls(FullBatch(steps), **(fields | overrides))
+        return checked_answers(solver, solver.stddev, problem)
+
+    def init(self, problem: Any, *, key: jax.Array) -> MWEMState:
+        """The state before the first step: uniform. The key (*secret*) is for the draws."""
+        check_key("key", key)
+        sensitivity = problem.sensitivity(self.relation)
+        for name, bound in (
+            ("score_range", sensitivity.score_range),
+            ("answer_range", sensitivity.linf),
+        ):
+            if bound > getattr(self, name) * (1 + 1e-9):
+                raise ValueError(
+                    f"{name} must be >= {bound} for this workload under {self.relation}, got "
+                    f"{getattr(self, name)}: for_budget sets it"
+                )
+        steps = self.sampler.steps
+        zeros = jnp.zeros(problem.workload.num_queries)
+        return MWEMState(
+            weights=zeros,
+            average=spread_cells(problem.workload, jnp.zeros(problem.workload.universe_size)),
+            chosen=jnp.full(steps, -1, jnp.int32),
+            measured=jnp.zeros(steps),
+            answers=zeros.astype(sums_dtype(problem.workload)),
+            targets=zeros.astype(int if problem.exact else float),
+            count=jnp.zeros((), jnp.int32),
+            key=key,
+        )
+
+    def prologue(self, problem: Any, data: PyTree, state: MWEMState) -> MWEMState:
+        """Computes the answers, once."""
+        problem.check_number(num_records(data))
+        return state._replace(
+            answers=problem.workload.answers(problem.workload.histogram(data)),
+            targets=problem.targets(data),
+        )
+
+    def step(
+        self, problem: Any, batch: PyTree, mask: jax.Array, state: MWEMState
+    ) -> tuple[MWEMState, MWEMInfo]:
+        """One selection, one measurement, and the replays; records are not looked at."""
+        del batch, mask
+        workload = problem.workload
+        select, measure = jax.random.split(jax.random.fold_in(state.key, state.count))
+        current = workload.answers(distribution(workload, state.weights))
+        gaps, rest = problem.gaps(state.targets, current, self.num_records)
+        sharpness = 1 / jnp.asarray(self.noise_scale, rest.dtype)
+        sharpness = per_half_record(sharpness, self, rest.dtype)
+        index = select_query(select, gaps, sharpness, rest).index
+        dtype = state.measured.dtype
+        value = self._measure(measure, state.answers[index]).astype(dtype)
+        chosen = state.chosen.at[state.count].set(index)
+        measured = state.measured.at[state.count].set(value)
+        there = chosen >= 0
+
+        def replay(_: int, weights: jax.Array) -> jax.Array:
+            answers = workload.answers(distribution(workload, weights))
+            moves = jnp.where(there, measured - answers[chosen], 0) * self.step_size
+            return weights.at[chosen].add(moves.astype(weights.dtype))
+
+        weights = jax.lax.fori_loop(0, self.replays, replay, state.weights)
+        now = distribution(workload, weights).astype(state.average.dtype)
+        average = state.average + (now - state.average) / (state.count + 1)
+        after = MWEMState(
+            weights,
+            average,
+            chosen,
+            measured,
+            state.answers,
+            state.targets,
+            state.count + 1,
+            state.key,
+        )
+        return after, MWEMInfo(index, value)
+
+    def _measure(self, key: jax.Array, total: jax.Array) -> jax.Array:
+        if jnp.issubdtype(total.dtype, jnp.integer):
+            # divided after the noise, for quotients are rounded by what a record does
+            return noisy_counts(key, total, self.stddev * self.num_records) / self.num_records
+        return plus_gaussian(key, total.astype(float) / self.num_records, self.stddev)
+
+    def finalize(self, problem: Any, state: MWEMState) -> ReleasedDistribution:
+        """The mean of the distributions after each step."""
+        return ReleasedDistribution(log_of(state.average), problem.workload.answers(state.average))
+
+    def redact(self, state: MWEMState) -> MWEMState:
+        """The state without what follows from the data directly."""
+        return state._replace(answers=None, targets=None)
+
+    def guarantee(self) -> Guarantee:
+        """The guarantee of the whole run (host); raises ValueError for stacked fields."""
+        check_unstacked(self, "noise_scale", "stddev", "num_records")
+        n = float(self.num_records)
+        one = dpe.ComposedDpEvent(
+            [
+                drawn_event(self.score_range / n, float(self.noise_scale)),
+                gaussian_event(self.answer_range / n, float(self.stddev), self.relation),
+            ]
+        )
+        event = dpe.SelfComposedDpEvent(one, self.sampler.steps)
+        # of the one number a step; what a record does not move has one law, whatever it is
+        failure = self.sampler.steps * noisy_counts_shortfall(float(self.stddev) * n)
+        return Guarantee(event, self.relation, self.sampler.failure_probability() + failure)

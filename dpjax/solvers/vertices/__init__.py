@@ -1,0 +1,1 @@
+"""Methods that draw vertices: Frank-Wolfe and saddle points."""

@@ -1,0 +1,1 @@
+"""Clipped sums over examples, in norm or in range, with their sensitivity."""

@@ -1,0 +1,211 @@
+"""Per-example clipping: the aggregator that bounds sensitivity."""
+
+import functools
+import math
+import operator
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+from jax.typing import ArrayLike
+
+from dpjax.core import (
+    Aggregator,
+    PyTree,
+    check_choice,
+    check_int,
+    check_mask,
+    check_nonnegative,
+    check_scalar,
+    is_traced,
+    wide,
+)
+from dpjax.privacy import resolve_relation
+from dpjax.transforms.clipping._outer import is_outer
+from dpjax.transforms.clipping._weighted_sum import (
+    clipping_bound,
+    normal_or_zero,
+    rounding_allowance,
+    weighted_sum,
+)
+
+_NORMS = ("l1", "l2", "linf")
+# of 2^40 numbers the sum of blocks of so many is off by at most 1e-4 of itself in float32
+_BLOCK = 512
+
+
+def clip_by_norm(max_norm: ArrayLike, norm: str = "l2") -> Aggregator:
+    r"""Clips every example to norm `max_norm` and sums over the batch.
+
+    $$ \sum_{b:\,\mathrm{mask}_b} g_b \, \min(1, C / \|g_b\|) $$
+
+    The norm is taken over the whole tree of one example. Leaves may be `OuterProduct`, the factored
+    gradient of a linear layer; its per-example gradients are then never formed.
+
+    Guarantee: sensitivity `C` in `norm` under add-or-remove-one (and replace-special, where the
+    other record counts as zero), `2C` under replace-one; enforced here for any input whatever.
+    `sensitivity(relation, rows=B)` is that of the floating-point sum: records are added as integers
+    on a public grid, and what rounding remains is in it (`rounding_allowance`).
+
+    | input | contribution |
+    | --- | --- |
+    | `mask` False, or a batch of none | exactly 0 |
+    | NaN or inf anywhere in an example | exactly 0 |
+    | `"l2"`: a norm whose square is beyond the float range, in float32 from 1.8e19 on | exactly 0 |
+    | a norm so large that `C / norm` is below 1.2e-38, the normal float32 range | exactly 0 |
+    | norm 0 | 0 |
+    | `max_norm` 0 | all 0 |
+    | `max_norm` above 1.2e30 | as with 1.2e30, or the sum could overflow |
+
+    Args:
+      max_norm: `C >= 0`, scalar (*public*); may be traced.
+      norm: `"l1"`, `"l2"` or `"linf"`.
+
+    Returns:
+      An `Aggregator`. `update(per_example, state, params=None, *, mask, key=None)` takes leaves
+      `[B, *p]` (*secret*) and `mask: bool[B]` (*secret*), and gives leaves `[*p]` of at least
+      float32, so that no rounding follows the bound before the noise.
+
+    Raises:
+      ValueError: If `max_norm` is negative or not finite, or the norm is unknown.
+      TypeError: If `max_norm` is not a number.
+
+    Example:
+      >>> import dpjax, jax.numpy as jnp
+      >>> clip = dpjax.transforms.clip_by_norm(1.0)
+      >>> total, _ = clip.update(
+      ...     jnp.array([[3.0, 4.0], [0.3, 0.4]]), clip.init(None), mask=jnp.array([True, True]))
+      >>> [round(float(v), 4) for v in total]
+      [0.9, 1.2]
+      >>> clip.sensitivity("replace_one")
+      2.0
+
+    Source: Abadi et al., "Deep learning with differential privacy", 2016, algorithm 1.
+    """
+    check_choice("norm", norm, _NORMS)
+    check_scalar("max_norm", max_norm)
+    check_nonnegative("max_norm", max_norm)
+
+    def init(params: PyTree) -> optax.EmptyState:
+        del params
+        return optax.EmptyState()
+
+    def update(
+        per_example: PyTree,
+        state: optax.EmptyState,
+        params: PyTree = None,
+        *,
+        mask: jax.Array | None = None,
+        key: jax.Array | None = None,
+        **extra: Any,
+    ) -> tuple[PyTree, optax.EmptyState]:
+        del params, key, extra
+        _check_rows(per_example)
+        scale = clip_scale(per_example, mask, max_norm, norm)
+        bound = clipping_bound(max_norm, scale.dtype)
+        total = jax.tree.map(lambda g: weighted_sum(g, scale, bound), per_example, is_leaf=is_outer)
+        return total, state
+
+    return Aggregator(init, update, sensitivity_of(max_norm))
+
+
+def sensitivity_of(bound: ArrayLike, larger: int = 1) -> Callable[..., Any]:
+    """The `sensitivity` of an aggregator whose every example is clipped to `bound`.
+
+    Its sum has numbers that are up to `larger` times their share of the bound.
+    """
+
+    def sensitivity(relation: Any, rows: int | None = None, dtype: Any = jnp.float32) -> Any:
+        factor: float = 2 if resolve_relation(relation).name == "REPLACE_ONE" else 1
+        if rows is not None:
+            check_int("rows", rows, minimum=0)
+            factor *= 1 + larger * rounding_allowance(rows, dtype)
+        largest: Any = factor * bound
+        return largest if is_traced(bound) else float(largest)
+
+    return sensitivity
+
+
+def _check_rows(per_example: PyTree) -> None:
+    shapes = [list(jnp.shape(leaf)) for leaf in jax.tree.leaves(per_example)]
+    if len({tuple(shape[:1]) for shape in shapes}) != 1 or not shapes[0]:
+        raise ValueError(
+            f"per_example must have one leading axis in all leaves, a row for each record, got "
+            f"shapes {shapes}; a mean gradient has none, jax.vmap(jax.grad(loss), (None, 0)) has"
+        )
+
+
+def clip_scale(per_example: PyTree, mask: Any, max_norm: ArrayLike, norm: str) -> jax.Array:
+    """The factors by which clipping multiplies each example; 0 for those left out.
+
+    Args:
+      per_example: Tree with leaves `[B, *p]` (*secret*).
+      mask: Who takes part, `[B]` bool (*secret*).
+      max_norm: `C >= 0`, scalar (*public*); may be traced, and negative then counts as 0.
+      norm: `"l1"`, `"l2"` or `"linf"`.
+
+    Returns:
+      `[B]` in [0, 1] (*secret*).
+
+    Raises:
+      TypeError: If `mask` holds other things than bools.
+      ValueError: If `mask` is not `[B]`.
+    """
+    norms = per_example_norm(per_example, norm)
+    tiny = jnp.finfo(norms.dtype).tiny
+    # a traced bound may be negative: nothing then, not what is as long as its modulus
+    scale = jnp.minimum(1, clipping_bound(max_norm, norms.dtype) / jnp.maximum(norms, tiny))
+    mask = check_mask(mask, norms.shape[0])
+    return jnp.where(mask & jnp.isfinite(norms), normal_or_zero(scale), 0)
+
+
+def per_example_norm(per_example: PyTree, norm: str = "l2") -> jax.Array:
+    """Norm of each example over the whole tree.
+
+    Args:
+      per_example: Tree with leaves `[B, *p]` or `OuterProduct` (*secret*).
+      norm: `"l1"`, `"l2"` or `"linf"`.
+
+    Returns:
+      `[B]` in at least float32 (*secret*).
+    """
+    leaves = jax.tree.leaves(per_example, is_leaf=is_outer)
+    if norm == "linf":
+        return functools.reduce(jnp.maximum, [_reduce(g, norm) for g in leaves])
+    total = functools.reduce(operator.add, [_reduce(g, norm) for g in leaves])
+    return jnp.sqrt(total) if norm == "l2" else total
+
+
+def _reduce(leaf: Any, norm: str) -> jax.Array:
+    """Sum of squares, sum of moduli or largest modulus of each example, `[B]`.
+
+    Squares and products below the normal range are lost; what they could add up to is added, or a
+    factor of 1e-20 in one half of an outer product would hide 1e19 in the other.
+    """
+    if is_outer(leaf):
+        product = _reduce(leaf.left, norm) * _reduce(leaf.right, norm)
+        return product + jnp.finfo(product.dtype).tiny
+    values = wide(leaf)
+    axes = tuple(range(1, values.ndim))
+    if norm == "l2":
+        lost = jnp.finfo(values.dtype).tiny * max(1, math.prod(values.shape[1:]))
+        return _sum_in_blocks(values * values) + lost
+    if norm == "l1":
+        return _sum_in_blocks(abs(values))
+    # a maximum of many may pass NaN over, as XLA computes it on CPU
+    largest = jnp.max(abs(values), axes, initial=0)
+    return jnp.where(jnp.any(jnp.isnan(values), axes), jnp.nan, largest)
+
+
+def _sum_in_blocks(values: jax.Array) -> jax.Array:
+    """Sums `[B]` of `[B, *p]`, blocks first: rounding grows with the longest run of additions."""
+    if values.ndim == 1:
+        return values
+    values = values.reshape(values.shape[0], math.prod(values.shape[1:]))
+    while values.shape[1] > _BLOCK:
+        used = values.shape[1] // _BLOCK * _BLOCK
+        blocks = jnp.sum(values[:, :used].reshape(values.shape[0], -1, _BLOCK), axis=2)
+        values = jnp.concatenate([blocks, values[:, used:]], axis=1)
+    return jnp.sum(values, axis=1)

@@ -1,0 +1,107 @@
+"""Aggregation in microbatches, so that per-example values of a whole batch never coexist."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from dpjax.core import Aggregator, PyTree, check_int, many_devices
+from dpjax.transforms.clipping._parts import fold_in_parts
+from dpjax.transforms.clipping._weighted_sum import Pair, add_pairs, pair_of
+
+MOST_AT_ONCE = 2**16
+_MOST_IN_FLOAT32 = 2**24
+
+
+def microbatched_sum(
+    per_example: Callable[[PyTree], PyTree],
+    aggregator: Aggregator,
+    batch: PyTree,
+    mask: jax.Array,
+    *,
+    size: int | None,
+    key: jax.Array | None = None,
+    consecutive: bool = False,
+) -> PyTree:
+    """Sum of `aggregator` over a batch, `size` examples in memory at a time.
+
+    Equal to one `aggregator.update` on the whole batch up to rounding; the sum over microbatches is
+    carried in twice the precision, since one example would otherwise move the rounding of all the
+    others. For aggregators without state.
+
+    Guarantee: the sensitivity of `aggregator`; every example meets it once.
+
+    Args:
+      per_example: Takes a slice of `batch` with leading axis `[size]`, gives per-example values
+        with leaves `[size, *p]`.
+      aggregator: Reduces them to leaves `[*p]`.
+      batch: Tree with leaves `[B, ...]` (*secret*).
+      mask: bool `[B]` (*secret*).
+      size: Examples a microbatch, `>= 1`; None for as many as there are, up to 65,536.
+      key: Passed on to the aggregator, folded with the position of the microbatch.
+      consecutive: Whether microbatches are of consecutive examples on many devices too, where it
+        moves examples between them; for values that depend on how a batch is cut.
+
+    Returns:
+      The sum, leaves `[*p]`.
+
+    Raises:
+      ValueError: If `size < 1`, or there are 2^24 examples or more and their sum is float32.
+      TypeError: If `size` is not an integer.
+
+    Example:
+      >>> import dpjax, jax, jax.numpy as jnp
+      >>> x = jnp.arange(10.0).reshape(5, 2)
+      >>> dpjax.transforms.microbatched_sum(
+      ...     lambda b: 2 * b, dpjax.transforms.clip_by_norm(100.0), x, jnp.ones(5, bool), size=2)
+      Array([40., 50.], dtype=float32)
+    """
+
+    def reduce(part: PyTree, part_mask: jax.Array, part_key: jax.Array | None) -> PyTree:
+        values = per_example(part)
+        total, _ = aggregator.update(values, aggregator.init(None), mask=part_mask, key=part_key)
+        return total
+
+    num = mask.shape[0]
+    if size is not None:
+        check_int("size", size, minimum=1)
+
+    def of(part: PyTree, part_mask: jax.Array, position: jax.Array) -> PyTree:
+        part_key = None if key is None else jax.random.fold_in(key, position)
+        return reduce(part, part_mask, part_key)
+
+    size = MOST_AT_ONCE if size is None else size
+    if num <= size:
+        total = reduce(batch, mask, key)
+    else:
+        strided = many_devices() and not consecutive
+        pairs = fold_in_parts(of, batch, mask, size, _add, _start, strided=strided)
+        total = jax.tree.map(lambda pair: pair.high, pairs, is_leaf=_is_pair)
+    _check_number(num, total)
+    return total
+
+
+def _start(zeros: PyTree) -> PyTree:
+    return jax.tree.map(pair_of, zeros)
+
+
+def _add(carry: PyTree, term: PyTree) -> PyTree:
+    return jax.tree.map(
+        lambda pair, one: add_pairs(pair, pair_of(one)), carry, term, is_leaf=_is_pair
+    )
+
+
+def _is_pair(node: Any) -> bool:
+    return isinstance(node, Pair)
+
+
+def _check_number(num: int, total: PyTree) -> None:
+    """Raises if the sum itself is rounded by more than what one example adds."""
+    for leaf in jax.tree.leaves(total):
+        if num >= _MOST_IN_FLOAT32 and leaf.dtype == jnp.float32:
+            raise ValueError(
+                f"a batch must have < {_MOST_IN_FLOAT32} examples to be summed in float32, which "
+                f"rounds larger sums by as much as one example adds, got {num}: enable "
+                "jax_enable_x64 and hold parameters and data in float64"
+            )

@@ -1,0 +1,1 @@
+"""Gradient estimators: Maurey sampling, multilevel, randomised smoothing."""

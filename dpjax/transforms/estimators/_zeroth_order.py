@@ -1,0 +1,192 @@
+"""Slopes of losses along random directions, and the gradients they make."""
+
+import dataclasses
+import math
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from dpjax.core import PyTree, check_choice, check_int, check_key, check_positive, check_shape, wide
+from dpjax.transforms.estimators._directions import (
+    KINDS,
+    Directions,
+    batch_size,
+    combined,
+    direction_keys,
+    displaced,
+    draw_directions,
+    num_entries,
+    unflatten,
+    wide_type,
+)
+
+# numbers in the directions of a chunk and in the losses along them: a few MB, which stay in the
+# caches of a CPU and keep an accelerator busy
+_CHUNK_NUMBERS = 2**20
+
+
+@dataclasses.dataclass(frozen=True)
+class ZerothOrder:
+    """Estimates from values of the loss; `smooth_zeroth_order` makes and describes it.
+
+    Attributes:
+      losses: `losses(params, batch) -> [B]`.
+      radius: r.
+      num_directions: m.
+      directions: `"shared"` or `"record"`.
+      chunk_size: Directions that coexist, at most; None for a default.
+
+    Raises:
+      TypeError: If `num_directions` or `chunk_size` is not an integer.
+      ValueError: If a number is outside its bound, or `directions` unknown.
+    """
+
+    losses: Callable[[PyTree, PyTree], jax.Array]
+    radius: Any
+    num_directions: int
+    directions: str = "shared"
+    chunk_size: int | None = None
+
+    def __post_init__(self) -> None:
+        check_positive("radius", self.radius)
+        check_int("num_directions", self.num_directions, minimum=1)
+        check_choice("directions", self.directions, KINDS)
+        if self.chunk_size is not None:
+            check_int("chunk_size", self.chunk_size, minimum=1)
+
+    def coordinates(self, params: PyTree, batch: PyTree, *, key: jax.Array) -> jax.Array:
+        r"""What each record tells of its gradient, $v_{bj} = \sqrt{d/m}\,\delta_{bj}$.
+
+        For shared directions. Memory: that of one chunk, and the result.
+
+        Args:
+          params: x, leaves `[*p]` with d entries in all.
+          batch: Leaves `[B, ...]` (*secret*).
+          key: Decides the directions, with d (*public*).
+
+        Returns:
+          `[B, m]`, at least float32 (*secret*).
+        """
+        key, dim = self._shared("coordinates", key), num_entries(params)
+
+        def chunk(numbers: jax.Array) -> jax.Array:
+            return self._slopes(params, batch, _drawn(params, key, numbers))
+
+        size = batch_size(batch)
+        chunks = self._chunks(dim + size)
+        slopes = jax.lax.map(chunk, chunks).reshape(chunks.size, size)[: self.num_directions]
+        return math.sqrt(dim / self.num_directions) * slopes.T
+
+    def gradient(self, coordinates: jax.Array, params: PyTree, *, key: jax.Array) -> PyTree:
+        r"""The gradient that coordinates stand for, $\sqrt{d/m} \sum_j v_j y_j$: the adjoint map.
+
+        Linear, so that a sum over records may be clipped and noised before it. The directions are
+        drawn anew, chunk by chunk, and never coexist.
+
+        Args:
+          coordinates: v, `[m]`.
+          params: Leaves `[*p]`, for their shapes and types.
+          key: That of `coordinates`.
+
+        Returns:
+          Leaves `[*p]`, at least float32.
+        """
+        key, dim = self._shared("gradient", key), num_entries(params)
+        check_shape("coordinates", coordinates, (self.num_directions,))
+        chunks = self._chunks(dim)
+        weights = jnp.pad(jnp.asarray(coordinates), (0, chunks.size - self.num_directions))
+
+        def add(total: jax.Array, chunk: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, None]:
+            return total + combined(chunk[1], _drawn(params, key, chunk[0])), None
+
+        zero = jnp.zeros(dim, wide_type(params))
+        total, _ = jax.lax.scan(add, zero, (chunks, weights.reshape(chunks.shape)))
+        return unflatten(math.sqrt(dim / self.num_directions) * total, params)
+
+    def __call__(self, params: PyTree, batch: PyTree, *, key: jax.Array) -> PyTree:
+        r"""The estimates of all records, $e_b = \frac dm \sum_j \delta_{bj} y_j$.
+
+        Args:
+          params: x, leaves `[*p]` with d entries in all.
+          batch: Leaves `[B, ...]` (*secret*).
+          key: Decides the directions, with d (*public*).
+
+        Returns:
+          A per-example tree, leaves `[B, *p]` of at least float32 (*secret*).
+        """
+        key, dim, size = check_key("key", key), num_entries(params), batch_size(batch)
+        shared = self.directions == "shared"
+        estimates = self._estimates_shared if shared else self._estimates_record
+
+        def add(total: jax.Array, numbers: jax.Array) -> tuple[jax.Array, None]:
+            return total + estimates(params, batch, key, numbers).astype(total.dtype), None
+
+        chunks = self._chunks(dim + size if shared else dim * max(1, size))
+        total, _ = jax.lax.scan(add, jnp.zeros((size, dim), wide_type(params)), chunks)
+        return unflatten(dim / self.num_directions * total, params)
+
+    def _estimates_shared(
+        self, params: PyTree, batch: PyTree, key: jax.Array, numbers: jax.Array
+    ) -> jax.Array:
+        """Sums of slope times direction over a chunk, `[B, d]`."""
+        drawn = _drawn(params, key, numbers)
+        return combined(self._there(numbers, self._slopes(params, batch, drawn)).T, drawn)
+
+    def _estimates_record(
+        self, params: PyTree, batch: PyTree, key: jax.Array, numbers: jax.Array
+    ) -> jax.Array:
+        """The same, with directions of their own for all records."""
+        count, size = numbers.shape[0], batch_size(batch)
+        places = jnp.tile(jnp.arange(size, dtype=jnp.int32), count)
+        drawn = _drawn(params, key, places, jnp.repeat(numbers, size))
+        points = jax.tree.map(
+            lambda a: a.reshape(2 * count, size, *a.shape[1:]), self._points(params, drawn)
+        )
+
+        def own(at: PyTree, record: PyTree) -> jax.Array:
+            return self._values(at, jax.tree.map(lambda a: a[None], record))[:, 0]
+
+        values = jax.vmap(own, in_axes=(1, 0), out_axes=1)(points, batch)
+        weights = self._there(numbers, self._halves(values)).astype(drawn.inverse.dtype)
+        scaled = (weights.reshape(-1) * drawn.inverse)[:, None] * drawn.rows
+        return jnp.sum(scaled.reshape(count, size, drawn.rows.shape[1]), axis=0)
+
+    def _slopes(self, params: PyTree, batch: PyTree, drawn: Directions) -> jax.Array:
+        """Slopes of the losses along directions, `[n, B]`."""
+        return self._halves(self._values(self._points(params, drawn), batch))
+
+    def _points(self, params: PyTree, drawn: Directions) -> PyTree:
+        radius = jnp.asarray(self.radius, drawn.inverse.dtype)
+        return displaced(params, drawn, radius, -radius)
+
+    def _values(self, points: PyTree, batch: PyTree) -> jax.Array:
+        values = wide(jax.vmap(self.losses, in_axes=(0, None))(points, batch))
+        one = jax.ShapeDtypeStruct(values.shape[1:], values.dtype)
+        check_shape("losses(params, batch)", one, (batch_size(batch),))
+        return values
+
+    def _halves(self, values: jax.Array) -> jax.Array:
+        """Slopes `[n, ...]` from the losses at both ends, `[2n, ...]`."""
+        ahead, behind = jnp.split(values, 2)
+        return (ahead - behind) / jnp.asarray(2 * self.radius, values.dtype)
+
+    def _there(self, numbers: jax.Array, slopes: jax.Array) -> jax.Array:
+        return jnp.where((numbers < self.num_directions)[:, None], slopes, 0)
+
+    def _shared(self, method: str, key: jax.Array) -> jax.Array:
+        if self.directions != "shared":
+            raise ValueError(f"{method} needs directions='shared', got {self.directions!r}")
+        return check_key("key", key)
+
+    def _chunks(self, numbers: int) -> jax.Array:
+        """Numbers of the directions, `[chunks, size]`: a few too many, for chunks of one size."""
+        most = self.chunk_size or max(1, _CHUNK_NUMBERS // numbers)
+        count = -(-self.num_directions // most)
+        size = -(-self.num_directions // count)
+        return jnp.arange(count * size, dtype=jnp.int32).reshape(count, size)
+
+
+def _drawn(params: PyTree, key: jax.Array, *numbers: jax.Array) -> Directions:
+    return draw_directions(direction_keys(key, *numbers), params)

@@ -1,0 +1,1 @@
+"""Online learners as transformations."""

@@ -1,0 +1,1 @@
+"""Independent noise, of floats and of integers."""

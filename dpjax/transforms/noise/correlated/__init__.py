@@ -1,0 +1,1 @@
+"""Noise correlated over steps: strategies, and sums that carry it."""

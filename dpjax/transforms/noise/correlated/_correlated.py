@@ -1,0 +1,106 @@
+"""Noise that is correlated over the steps."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.typing import ArrayLike
+
+from dpjax.core import PyTree, Transform, check_key, check_nonnegative, check_scalar, wide
+from dpjax.transforms.noise.correlated._strategy import Draw, NoiseStrategy, check_shapes_agree
+
+
+def correlated_noise(strategy: NoiseStrategy, stddev: ArrayLike = 1.0) -> Transform:
+    r"""Adds to every update the step that the noise of a private prefix sum makes.
+
+    $$ u_t \mapsto u_t + \gamma_t - \gamma_{t-1}, \qquad
+       \sum_{i \le t} u_i + \gamma_t \text{ is what is private} $$
+
+    Chain it with `optax.trace(decay=1.0)` for the noisy prefix sums themselves; each of them has
+    little noise, for later noise takes back part of the earlier.
+
+    Guarantee: let each record take part in one step at most, and let the update of that step t
+    change by at most `sensitivity` (given at step t) in the l2 norm of the whole tree, when the
+    record becomes the null record. Then all outputs together have the event
+    `strategy.event(stddev)`: for a Gaussian strategy `GaussianDpEvent(stddev)`. Each
+    `sensitivity`, and how records are assigned to steps, may depend on public values and earlier
+    outputs alone. Later updates may depend on earlier outputs. For several passes run it anew, from
+    `init` and with another key, once each. A strategy with K-norm noise measures `sensitivity` in
+    its own norm. Idealised as `add_gaussian` is.
+
+    Noise depends on the key, the number of calls so far and the leaf: with the same key at every
+    call, a run that goes on from a saved state has the noise of one that was not stopped. Structure
+    and dtypes are kept; noise is made in at least float32.
+
+    Args:
+      strategy: A `BinaryTree`, a `BufferedToeplitz` or what `from_jax_privacy` gives (*public*).
+      stddev: The noise multiplier `>= 0` (*public*); scalar, may be traced.
+
+    Returns:
+      A transformation; `update(updates, state, params=None, *, key, sensitivity=1.0)`.
+      `sensitivity` `>= 0` is in units of the updates, scalar, may be traced and change from step
+      to step. Its state is the strategy's, *secret*. Where `sensitivity` is negative or NaN, and
+      after the strategy's last step, the outputs are NaN.
+
+    Raises:
+      TypeError: If `strategy` is no `NoiseStrategy`; at `update`, if the key is missing or not
+        typed.
+      ValueError: If `stddev` or `sensitivity` is negative or not finite, or the updates have other
+        shapes than `init` was given.
+
+    Example:
+      >>> import dpjax, jax, jax.numpy as jnp, optax
+      >>> noise = dpjax.transforms.correlated_noise(dpjax.transforms.BufferedToeplitz(100), 2.0)
+      >>> private_sum = dpjax.chain(noise, optax.trace(decay=1.0))
+      >>> state = private_sum.init(jnp.zeros(5))
+      >>> noisy, state = private_sum.update(jnp.ones(5), state, key=jax.random.key(0))
+      >>> noisy.shape
+      (5,)
+
+    Source: Denisov, McMahan, Rush, Smith and Thakurta, "Improved differential privacy for SGD via
+    optimal private linear operators on adaptive streams", 2022.
+    """
+    if not isinstance(strategy, NoiseStrategy):
+        raise TypeError(f"strategy must be a NoiseStrategy, got {strategy!r}")
+    check_scalar("stddev", stddev)
+    check_nonnegative("stddev", stddev)
+
+    def update(
+        updates: PyTree,
+        state: Any,
+        params: PyTree = None,
+        *,
+        key: jax.Array | None = None,
+        sensitivity: ArrayLike = 1.0,
+        **extra: Any,
+    ) -> tuple[PyTree, Any]:
+        del params, extra
+        check_scalar("sensitivity", sensitivity)
+        check_nonnegative("sensitivity", sensitivity)
+        draw = draws_of(strategy, updates, key, state.count)
+        noise, state = strategy.next(draw, jnp.multiply(stddev, sensitivity), state)
+        return jax.tree.map(_plus, updates, noise), state
+
+    return Transform(strategy.init, update)
+
+
+def draws_of(
+    strategy: NoiseStrategy, like: PyTree, key: jax.Array | None, count: jax.Array
+) -> Draw:
+    """What a step draws, by level; no two levels, steps or leaves share a key."""
+    key = check_key("key", key)
+
+    def draw(level: int | jax.Array) -> PyTree:
+        if isinstance(level, int) and level == 0:
+            return strategy.noise(jax.random.fold_in(key, count), like)
+        # numbers that no step has, so that no key is that of a step
+        deeper = jax.random.fold_in(key, strategy.num_steps + level)
+        return strategy.noise(jax.random.fold_in(deeper, count), like)
+
+    return draw
+
+
+def _plus(leaf: Any, noise: jax.Array) -> jax.Array:
+    leaf = jnp.asarray(leaf)
+    check_shapes_agree(leaf, noise)
+    return (wide(leaf) + noise).astype(leaf.dtype)

@@ -1,0 +1,121 @@
+"""Independent noise for sums to which a record may add at every step."""
+
+import dataclasses
+import functools
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.typing import ArrayLike
+
+from dpjax.core import PyTree, check_int, check_nonnegative, check_rate, check_scalar
+from dpjax.transforms.noise.correlated._strategy import (
+    Draw,
+    GaussianStrategy,
+    host_scales,
+    valid_scale,
+)
+
+
+class SplitNoiseState(NamedTuple):
+    """State of `SplitNoise`.
+
+    Attributes:
+      count: Number of steps so far, `[]` int32 (*public*).
+    """
+
+    count: jax.Array  # type: ignore[assignment]
+
+
+@jax.tree_util.register_static
+@dataclasses.dataclass(frozen=True)
+class SplitNoise(GaussianStrategy):
+    r"""Independent noise, of which every step has its share, for records that are in every step.
+
+    $$ \gamma_t - \gamma_{t-1} = \frac{\text{scale}_t}{\sqrt{p_t}}\, z_t, \qquad
+       p_1 = p, \qquad p_t \propto t^{-a}, \qquad \sum_t p_t = 1 $$
+
+    Guarantee: of `correlated_noise(strategy, z)`: one Gaussian of noise multiplier z, whatever the
+    scales, where a record may change the update of **every** step t by at most $s_t$: each step is
+    a Gaussian of noise multiplier $z / \sqrt{p_t}$, and these squares add up. Other strategies are
+    for records that take part in one step.
+
+    The noise of a sum is smallest where $p_t$ is proportional to the scales: few updates that
+    matter, as with a first gradient and its later changes, cost little more than one.
+
+    Args:
+      num_steps: Number of steps, `>= 1` (*public*).
+      first_share: p in (0, 1], the share of the first step (*public*); 1 for a single step alone.
+      decay: $a \ge 0$, how fast the shares of later steps fall (*public*).
+
+    Raises:
+      TypeError: If `num_steps` is no integer.
+      ValueError: If a value is outside its bound.
+
+    Example:
+      >>> noise = SplitNoise(3, first_share=0.5, decay=1.0)
+      >>> [round(float(p), 2) for p in noise.shares]
+      [0.5, 0.3, 0.2]
+    """
+
+    num_steps: int
+    first_share: float = 0.7
+    decay: float = 1.0
+
+    every_step = True  # a record may take part in every step, not in one alone
+
+    def __post_init__(self) -> None:
+        check_int("num_steps", self.num_steps, minimum=1)
+        check_rate("first_share", self.first_share)
+        check_scalar("decay", self.decay)
+        check_nonnegative("decay", self.decay)
+        if self.num_steps > 1 and self.first_share == 1:
+            raise ValueError(
+                f"first_share must be < 1 with num_steps = {self.num_steps} > 1, got 1.0"
+            )
+
+    @functools.cached_property
+    def shares(self) -> np.ndarray:
+        """The shares $p_t$, `[num_steps]` float64."""
+        if self.num_steps == 1:
+            return np.ones(1)
+        rest = (np.arange(2.0, self.num_steps + 1) / 2) ** -float(self.decay)
+        return np.append(self.first_share, (1 - self.first_share) * rest / rest.sum())
+
+    def init(self, params: PyTree) -> SplitNoiseState:
+        """The state before the first step."""
+        del params
+        return SplitNoiseState(jnp.zeros((), jnp.int32))
+
+    def next(
+        self, draw: Draw, scale: ArrayLike, state: SplitNoiseState
+    ) -> tuple[PyTree, SplitNoiseState]:
+        """The increment of the sum's noise, and the state."""
+        dtype = jnp.result_type(float)
+        scale = valid_scale(scale, state.count, self.num_steps, dtype)
+        stddev = scale / jnp.asarray(np.sqrt(self.shares), dtype)[state.count]
+        noise = jax.tree.map(lambda z: stddev.astype(z.dtype) * z, draw(0))
+        return noise, SplitNoiseState(state.count + 1)
+
+    def variance(self, scale: ArrayLike, count: ArrayLike) -> jax.Array:
+        """Of a coordinate of the increment after `count` steps, for `scale` `[]`; may be traced."""
+        dtype = jnp.result_type(float)
+        return jnp.square(jnp.asarray(scale, dtype)) / jnp.asarray(self.shares, dtype)[count]
+
+    def prefix_stddev(self, scales: ArrayLike | None = None) -> np.ndarray:
+        """Deviation of a coordinate of each sum's noise at noise multiplier 1, `[T]` float64."""
+        scales = host_scales(scales, self.num_steps)
+        return np.sqrt(np.cumsum(scales**2 / self.shares))
+
+
+def is_every_step(strategy: Any) -> bool:
+    """Whether a strategy's guarantee holds for records that take part in every step.
+
+    Args:
+      strategy: A `NoiseStrategy`, or what may stand in its place.
+
+    Returns:
+      True if it says so of itself, by `every_step`.
+    """
+    return getattr(strategy, "every_step", False) is True

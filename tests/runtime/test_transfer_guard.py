@@ -1,0 +1,118 @@
+"""Nothing in the loop over the steps goes back to the host.
+
+On CPU the guard sees what comes from the host, arrays and numbers that a program is called with or
+that are made while it runs; not what goes to the host, and no callback. So the lowered programs are
+read as well: a callback, an infeed or an outfeed would show there.
+"""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import dpjax
+import dpjax.testing as dpt
+from dpjax.runtime import _solve
+from tests.relatives import PROGRAMS
+
+ENTRIES = {entry.name: entry for entry in dpt.entries("solver")}
+# one of each kind of program, outside any transformation; the others are read, but not run
+RUN = (
+    "DPSGD(host, truncate)",
+    "DPSGD(linear)",
+    "RateConstrainedSGDA(gaussian, hard, batch)",
+    "OnlineToBatch(full batch)",
+    "SaddleMirrorDescent(matrix game, played)",
+    "FrankWolfe(linear)",
+)
+TABLES = (
+    "MirrorDescentRelease(per-step)",
+    "MWEM",
+    "HistogramRelease",
+    "GaussianFit(one noise)",
+    "RateConstrainedSGDA(fixed, orthant)",
+)
+HOST = ("callback", "infeed", "outfeed", "send", "recv")
+
+
+def words_of_talk(lowered):
+    """Words of a lowered program that stand for talk with the host."""
+    text = lowered.as_text()
+    return [word for word in HOST if word in text]
+
+
+def lower(solver, problem, data):
+    def run(data, key):
+        solution = dpjax.solve(solver, problem, data, key=key, progress=False)
+        return solution.params, solution.info
+
+    return jax.jit(run).lower(data, jax.random.key(0))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [name for name in PROGRAMS if name not in RUN])
+def test_no_program_talks_to_the_host(name):
+    case = ENTRIES[name].make()
+    # tables of integer noise are made on the host, from the deviation alone
+    allowed = ["callback"] if name in TABLES else []
+    assert words_of_talk(lower(case.build(case.values[0]), case.problem, case.data)) == allowed
+
+
+@pytest.mark.parametrize("name", RUN)
+def test_a_loop_runs_on_what_is_there(name, monkeypatch):
+    case, program, seen = ENTRIES[name].make(), _solve.advance, []
+
+    def guarded(*arguments):
+        there = jax.tree.map(on_device, arguments)
+        seen.append(words_of_talk(program.lower(*there)))
+        # compiles, and has its buffers taken
+        jax.block_until_ready(program(*jax.tree.map(copied, there)))
+        with jax.transfer_guard("disallow"):
+            return jax.block_until_ready(program(*there))
+
+    monkeypatch.setattr(_solve, "advance", guarded)
+    solver = case.build(case.values[0])
+    with jax.debug_key_reuse(False):  # what was copied is no second run
+        dpjax.solve(solver, case.problem, case.data, key=jax.random.key(0), progress=False)
+    assert seen == [[]]
+
+
+def on_device(leaf):
+    given = isinstance(leaf, np.ndarray | np.generic | float | int) and not isinstance(leaf, bool)
+    return jnp.asarray(leaf) if given else leaf
+
+
+def copied(leaf):
+    return jnp.copy(leaf) if isinstance(leaf, jax.Array) else leaf
+
+
+def test_a_loop_within_a_transformation_runs_on_what_is_there():
+    case = ENTRIES["DPSGD(linear)"].make()
+    solver, data = case.build(case.values[0]), case.data
+    keys, others = (jax.random.split(jax.random.key(seed), 3) for seed in (1, 2))
+
+    def one(key):
+        return dpjax.solve(solver, case.problem, data, key=key, progress=False).params
+
+    run = jax.jit(jax.vmap(one))
+    run(keys)
+    with jax.transfer_guard("disallow"):
+        jax.block_until_ready(run(others))
+
+
+def test_the_guard_sees_what_comes_from_the_host():
+    plus = jax.jit(lambda x: x + 1)
+    plus(np.ones(3))
+    with jax.transfer_guard("disallow"), pytest.raises(Exception, match="host-to-device"):
+        plus(np.ones(3))
+
+
+def test_a_callback_in_a_problem_is_seen():
+    def loss(w, record):
+        x = record["x"]
+        shape = jax.ShapeDtypeStruct(x.shape, x.dtype)
+        return jnp.sum((w - jax.pure_callback(np.asarray, shape, x, vmap_method="sequential")) ** 2)
+
+    problem = dpjax.problems.Risk(loss, jnp.zeros(2))
+    solver = dpjax.solvers.DPSGD(dpjax.sampling.FullBatch(2), 1.0, 1.0, 0.1, 4.0)
+    assert "callback" in words_of_talk(lower(solver, problem, {"x": jnp.ones((4, 2))}))
