@@ -169,9 +169,9 @@ def noising(plus):
 
     with contextlib.ExitStack() as stack:
         for name in ("_gaussian_fit", "_mwem"):
-            stack.enter_context(mock.patch(f"dpjax.solvers.{name}.plus_gaussian", plus))
+            stack.enter_context(mock.patch(f"dpjax.solvers.queries.{name}.plus_gaussian", plus))
         for name in ("_gaussian_fit", "_histogram_release", "_mirror_descent_release", "_mwem"):
-            stack.enter_context(mock.patch(f"dpjax.solvers.{name}.noisy_counts", counted))
+            stack.enter_context(mock.patch(f"dpjax.solvers.queries.{name}.noisy_counts", counted))
         yield
 
 
