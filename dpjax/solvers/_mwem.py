@@ -15,6 +15,7 @@ from dpjax.core import (
     check_key,
     check_scalar,
     check_unstacked,
+    derived,
     static_field,
 )
 from dpjax.privacy import Budget, Guarantee, bounded_range_eta, check_budget
@@ -30,7 +31,13 @@ from dpjax.solvers._selection_release import check_selection, per_half_record
 from dpjax.solvers._summary import register_solver
 from dpjax.solvers._swamped import checked_answers
 from dpjax.transforms._noise import plus_gaussian
-from dpjax.transforms._noisy_counts import MOST_SHORTFALL, noisy_counts, noisy_counts_shortfall
+from dpjax.transforms._noisy_counts import (
+    MOST_SHORTFALL,
+    CountTables,
+    count_tables,
+    noisy_counts,
+    noisy_counts_shortfall,
+)
 
 
 class MWEMState(NamedTuple):
@@ -256,7 +263,8 @@ class MWEM:
     def _measure(self, key: jax.Array, total: jax.Array) -> jax.Array:
         if jnp.issubdtype(total.dtype, jnp.integer):
             # divided after the noise, for quotients are rounded by what a record does
-            return noisy_counts(key, total, self.stddev * self.num_records) / self.num_records
+            stddev = self.stddev * self.num_records
+            return noisy_counts(key, total, stddev, self._tables) / self.num_records
         return plus_gaussian(key, total.astype(float) / self.num_records, self.stddev)
 
     def finalize(self, problem: Any, state: MWEMState) -> ReleasedDistribution:
@@ -266,6 +274,10 @@ class MWEM:
     def redact(self, state: MWEMState) -> MWEMState:
         """The state without what follows from the data directly."""
         return state._replace(answers=None, targets=None)
+
+    @derived
+    def _tables(self) -> CountTables | None:
+        return count_tables(self.stddev, self.num_records)
 
     def guarantee(self) -> Guarantee:
         """The guarantee of the whole run (host); raises ValueError for stacked fields."""

@@ -38,14 +38,14 @@ _RIPPLE = 4 * math.exp(-2 * math.pi**2 * _LEAST_V**2)  # total variation of a su
 
 
 class IntegerTable(NamedTuple):
-    """Alias tables of integer noise, a sum of L levels; *public*.
+    """Alias tables of integer noise, a sum of L levels, or such tables of g laws; *public*.
 
     Attributes:
-      packed: For each column the 19 high bits of its threshold and the 13 of its alias, `[L, 8192]`
-        uint32.
-      low: The low words of the thresholds, `[L, 8192]` uint32.
-      factors: What each level is multiplied by, `[L]` int32.
-      least: The smallest value, `[]` int32.
+      packed: For each column the 19 high bits of its threshold and the 13 of its alias,
+        `[L, 8192]` or `[g, L, 8192]` uint32.
+      low: The low words of the thresholds, as `packed`.
+      factors: What each level is multiplied by, `[L]` or `[g, L]` int32.
+      least: The smallest value, `[]` or `[g]` int32.
     """
 
     packed: np.ndarray | jax.Array
@@ -55,15 +55,20 @@ class IntegerTable(NamedTuple):
 
 
 def draw_integers(
-    key: jax.Array, shape: tuple[int, ...], table: IntegerTable, start: ArrayLike = 0
+    key: jax.Array, shape: tuple[int, ...], table: IntegerTable, group: ArrayLike = 0
 ) -> jax.Array:
     """Integer noise of this shape, int32: 64 random bits for each level.
 
-    Of several tables in one, whose columns follow each other, `start` is the first column of each
-    number's, and `factors` and `least` are its own.
+    Of tables of g laws, `group` says which of them is whose, integers in `[0, g)` of this shape.
     """
-    count = table.packed.shape[0]
+    count = table.packed.shape[-2]
     words = jnp.stack(random_words(key, shape, 2 * count)).reshape(count, 2, *shape)
+    packed, low = (
+        jnp.moveaxis(jnp.reshape(part, (-1, count, COLUMNS)), 1, 0).reshape(count, -1)
+        for part in (table.packed, table.low)
+    )
+    factors = jnp.moveaxis(jnp.reshape(table.factors, (-1, count))[group], -1, 0)
+    start = jnp.asarray(group) * COLUMNS
 
     def add(total: jax.Array, level: tuple[Any, ...]) -> tuple[jax.Array, None]:
         (first, second), packed, low, factor = level
@@ -75,9 +80,8 @@ def draw_integers(
         return total + factor * jnp.where(own, column, alias.astype(jnp.int32)), None
 
     # a loop, so that words are made once, and not again where tables are looked into
-    least = jnp.broadcast_to(jnp.asarray(table.least), shape)
-    xs = (words, *map(jnp.asarray, (table.packed, table.low, table.factors)))
-    return jax.lax.scan(add, least, xs)[0]
+    least = jnp.broadcast_to(jnp.reshape(table.least, -1)[group], shape)
+    return jax.lax.scan(add, least, (words, packed, low, factors))[0]
 
 
 @functools.lru_cache(maxsize=256)
