@@ -192,6 +192,46 @@ def test_noisy_counts_of_parts_are_integers():
     np.testing.assert_allclose(made.std(axis=0) / np.sqrt(parts), 3.0, rtol=0.12)
 
 
+@pytest.mark.parametrize("overflow", ["declare", "truncate"])
+def test_cells_of_hard_tables_have_integer_noise(overflow):
+    """One constraint a cell, and public sizes: the constraint values are the cells over these."""
+    masks = problems.from_masks(np.eye(2), np.eye(4).reshape(4, 2, 2), 0.0, field="group")
+    problem, data = problems.RateConstrained.linear(4, 2, masks), _records()
+    truncates = overflow == "truncate"
+    sampler = PoissonSampler(0.5, 1, 60, 20 if truncates else None, overflow=overflow)
+    solver = _solver(
+        sampler=sampler,
+        batch_size=None,
+        steps=None,
+        num_records=60,
+        denominator="fixed",
+        part_counts=jnp.array([64.0, 64.0]),
+        dual_learning_rate=0.1,
+        histogram_noise=2.0,
+        noise_multiplier=4.0,
+        size_floor=1.0,
+    )
+    drawn = sampler.batch(jax.tree.map(lambda a: a[0], sampler.plan(jax.random.key(3), 60)), 60)
+    batch = jax.tree.map(lambda a: a[drawn[0]], data)
+
+    @jax.jit
+    @jax.vmap
+    def cells(key):
+        state = solver.prologue(problem, data, solver.init(problem, key=key))
+        values = solver.step(problem, batch, drawn[1], state)[1].constraint_values
+        return 32 * values[::2]  # of the class that all are in; others would be cut at 0
+
+    made = np.asarray(cells(jax.random.split(jax.random.key(0), 2000)))
+    np.testing.assert_array_equal(made, np.round(made))
+    count_false_alarm(1e-8)
+    np.testing.assert_allclose(made.std(axis=0), 2.0, rtol=0.1)
+    assert np.sum(drawn[1]) == 20 or not truncates  # it was cut
+    np.testing.assert_allclose(made.mean(axis=0).sum(), np.sum(drawn[1]), atol=0.4)
+    moved = 2 if truncates else 1
+    failure = solver.guarantee().failure_probability - sampler.failure_probability()
+    assert failure == pytest.approx(moved * noisy_counts_shortfall(2.0), rel=0.1)
+
+
 def test_sums_of_soft_rates_are_exact_in_any_order():
     problem, batch = _problem(classes=3, groups=3), _records(700, 4, 1, 3, 3)
     solver = _solver(rates="soft", temperature=2.0)
