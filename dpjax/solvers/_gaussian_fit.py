@@ -19,9 +19,9 @@ from dpjax.core import (
     check_positive,
     check_unstacked,
     derived,
-    is_traced,
     static_field,
 )
+from dpjax.core._checks import known_numbers
 from dpjax.privacy import Budget, Guarantee, check_budget
 from dpjax.queries import Hierarchy, Marginals
 from dpjax.queries._workload import check_counted, is_workload, sums_dtype
@@ -252,13 +252,16 @@ class GaussianFit:
     def _tables(self) -> CountTables | None:
         if not (is_workload(self.measured) and _counted(self.measured)):
             return None
-        stddev, number = self.stddev, self.num_records
-        if 0 < np.ndim(number) < np.ndim(stddev):  # stacked, of one for each marginal
+        stddev = known_numbers("stddev", self.stddev)
+        number = known_numbers("num_records", self.num_records)
+        if stddev is None or number is None:
+            return None
+        if 0 < number.ndim < stddev.ndim:  # stacked, of one for each marginal
             number = number[..., None]
-        one_each = isinstance(self.measured, Marginals) and np.shape(stddev) == (
-            len(self.measured.sizes),
+        each = isinstance(self.measured, Marginals) and stddev.shape == np.shape(
+            self.measured.sizes
         )
-        if one_each and not is_traced(stddev) and np.all(np.equal(stddev, stddev[0])):
+        if each and np.all(stddev == stddev[0]):
             stddev = stddev[0]  # one table for all
         return count_tables(stddev, number)
 

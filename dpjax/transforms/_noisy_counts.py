@@ -48,14 +48,16 @@ def count_tables(*factors: ArrayLike) -> CountTables | None:
 
     Returns:
       Tables of 196 kB a deviation, of the same shapes for all; None where a factor is traced or
-        stands for a number, or factors do not broadcast.
+        stands for a number, or factors do not broadcast, or there is no deviation.
     """
     known = [known_numbers("stddev", factor) for factor in factors]
     try:
         stddev = math.prod(number for number in known if number is not None)
     except ValueError:
         return None
-    return None if any(number is None for number in known) else _tables(stddev)
+    if not np.size(stddev) or any(number is None for number in known):
+        return None
+    return _tables(stddev)
 
 
 def noisy_counts(
