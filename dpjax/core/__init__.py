@@ -20,6 +20,7 @@ from dpjax.core._checks import is_traced as is_traced
 from dpjax.core._devices import many_devices as many_devices
 from dpjax.core._fields import check_fields as check_fields
 from dpjax.core._fields import check_unstacked as check_unstacked
+from dpjax.core._fields import derived as derived
 from dpjax.core._fields import register_dataclass as register_dataclass
 from dpjax.core._fields import static_field as static_field
 from dpjax.core._moved import moved as _moved

@@ -33,7 +33,7 @@ def check_finite(name: str, value: Any) -> None:
       TypeError: If it is text or complex.
       ValueError: If one is not finite.
     """
-    array = _known(name, value)
+    array = known_numbers(name, value)
     if array is not None and not np.all(np.isfinite(array)):
         bad = array[~np.isfinite(array)].flat[0]
         raise ValueError(f"{name} must be finite, got {bad}")
@@ -107,12 +107,12 @@ def check_scalar(name: str, value: Any) -> None:
 
 
 def _check_all(name: str, value: Any, bound: str, good: Callable[[np.ndarray], Any]) -> None:
-    array = _known(name, value)
+    array = known_numbers(name, value)
     if array is not None and not np.all(good(array)):
         raise ValueError(f"{name} must be {bound}, got {float(array[~good(array)].flat[0])!r}")
 
 
-def _known(name: str, value: Any) -> np.ndarray | None:
+def known_numbers(name: str, value: Any) -> np.ndarray | None:
     """The numbers behind a public constant, or None for tracers and pytree placeholders.
 
     Dataclasses registered as pytrees are rebuilt with tracers, None, flags or other objects as
@@ -122,7 +122,7 @@ def _known(name: str, value: Any) -> np.ndarray | None:
     if isinstance(value, bool) or is_traced(value):
         return None
     if isinstance(value, list | tuple):
-        known = [_known(name, entry) for entry in value]
+        known = [known_numbers(name, entry) for entry in value]
         flat = [np.ravel(entry) for entry in known if entry is not None]
         return np.concatenate(flat) if flat and len(flat) == len(known) else None
     if isinstance(value, str | bytes | complex) or not _real(value):

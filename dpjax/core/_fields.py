@@ -1,6 +1,7 @@
 """Dataclasses that are pytrees, and checks of what their users give them."""
 
 import dataclasses
+import functools
 import inspect
 from collections.abc import Iterable
 from typing import Any, TypeVar
@@ -26,6 +27,18 @@ def static_field(**kwargs: Any) -> Any:
     return dataclasses.field(metadata={"static": True}, **kwargs)
 
 
+class derived(functools.cached_property[Any]):
+    """A property computed once from the fields, and leaves of the tree beside them.
+
+    So what the host makes of concrete fields comes along where these are traced. A change by
+    `dataclasses.replace` computes it anew.
+    """
+
+
+def _derived(cls: type) -> list[str]:
+    return [name for name, held in inspect.getmembers_static(cls) if isinstance(held, derived)]
+
+
 def register_dataclass(cls: _Class) -> _Class:
     """Registers a dataclass as a pytree whose structure names its class.
 
@@ -34,14 +47,17 @@ def register_dataclass(cls: _Class) -> _Class:
     noise, for an instance of the other.
 
     Args:
-      cls: A dataclass; fields with `static` in their metadata belong to the structure.
+      cls: A dataclass; fields with `static` in their metadata belong to the structure, and
+        properties that are `derived` are leaves.
 
     Returns:
       The class.
     """
     fields = [field for field in dataclasses.fields(cls) if field.init]
     static = tuple(field.name for field in fields if field.metadata.get("static"))
-    data = tuple(field.name for field in fields if not field.metadata.get("static"))
+    own = tuple(field.name for field in fields if not field.metadata.get("static"))
+    extra = _derived(cls)
+    data = (*own, *extra)
 
     def structure(value: Any) -> tuple[Any, ...]:
         return cls, tuple(getattr(value, name) for name in static)
@@ -53,8 +69,11 @@ def register_dataclass(cls: _Class) -> _Class:
         return tuple((GetAttrKey(name), getattr(value, name)) for name in data), structure(value)
 
     def unflatten(aux: Any, leaves: Any) -> Any:
-        names = dict(zip(data, leaves, strict=True)) | dict(zip(static, aux[1], strict=True))
-        return cls(**names)
+        given = dict(zip(data, leaves, strict=True))
+        fields = {name: given[name] for name in own} | dict(zip(static, aux[1], strict=True))
+        value = cls(**fields)
+        vars(value).update({name: given[name] for name in extra})
+        return value
 
     jax.tree_util.register_pytree_with_keys(cls, flatten_with_keys, unflatten, flatten)
     return cls

@@ -31,6 +31,10 @@ _COLUMN_BITS = 13
 COLUMNS = 2**_COLUMN_BITS
 _SHARE_BITS = 64 - _COLUMN_BITS  # of a column, to compare with its threshold
 _HIGH_BITS = 32 - _COLUMN_BITS
+# odd, as its square: their fractions of 2^32 have partial quotients that add up to 59 at most, so
+# that (w, w * _MIX) of all words w fill boxes in proportion to their areas but for 2e-8
+_MIX = 0x9E37792B
+_TIES = 1e-17  # total variation by two levels that tie, 2e-19, or three, 7e-18
 _REACH = math.sqrt(2 * 65 * math.log(2))  # deviations: 2^-64 is beyond
 _WIDEST = 430.0  # whose reach has fewer than COLUMNS values
 _LEAST_V = 1.65
@@ -38,14 +42,14 @@ _RIPPLE = 4 * math.exp(-2 * math.pi**2 * _LEAST_V**2)  # total variation of a su
 
 
 class IntegerTable(NamedTuple):
-    """Alias tables of integer noise, a sum of L levels; *public*.
+    """Alias tables of integer noise, a sum of L levels, or such tables of g laws; *public*.
 
     Attributes:
-      packed: For each column the 19 high bits of its threshold and the 13 of its alias, `[L, 8192]`
-        uint32.
-      low: The low words of the thresholds, `[L, 8192]` uint32.
-      factors: What each level is multiplied by, `[L]` int32.
-      least: The smallest value, `[]` int32.
+      packed: For each column the 19 high bits of its threshold and the 13 of its alias,
+        `[L, 8192]` or `[g, L, 8192]` uint32.
+      low: The low words of the thresholds, as `packed`.
+      factors: What each level is multiplied by, `[L]` or `[g, L]` int32.
+      least: The smallest value, `[]` or `[g]` int32.
     """
 
     packed: np.ndarray | jax.Array
@@ -55,28 +59,41 @@ class IntegerTable(NamedTuple):
 
 
 def draw_integers(
-    key: jax.Array, shape: tuple[int, ...], table: IntegerTable, start: ArrayLike = 0
+    key: jax.Array, shape: tuple[int, ...], table: IntegerTable, group: ArrayLike = 0
 ) -> jax.Array:
-    """Integer noise of this shape, int32: 64 random bits for each level.
+    """Integer noise of this shape, int32: 32 random bits for each level, and 32 for all.
 
-    Of several tables in one, whose columns follow each other, `start` is the first column of each
-    number's, and `factors` and `least` are its own.
+    A level needs the latter, a tie's word, where the share in its own is the high part of the
+    threshold, of probability 2^-19, and takes a multiple of it by a power of `_MIX`. So a level
+    alone has 64 bits, and two that tie at once, of probability 2^-38, two words that are all but
+    independent.
+
+    Of tables of g laws, `group` says which of them is whose, integers in `[0, g)` of this shape.
     """
-    count = table.packed.shape[0]
-    words = jnp.stack(random_words(key, shape, 2 * count)).reshape(count, 2, *shape)
+    count = table.packed.shape[-2]
+    words = random_words(key, shape, 2 * count)
+    mixes = np.array([pow(_MIX, level, 2**32) for level in range(count)], np.uint32)
+    packed, low = (
+        jnp.moveaxis(jnp.reshape(part, (-1, count, COLUMNS)), 1, 0).reshape(count, -1)
+        for part in (table.packed, table.low)
+    )
+    factors = jnp.moveaxis(jnp.reshape(table.factors, (-1, count))[group], -1, 0)
+    start = jnp.asarray(group) * COLUMNS
 
     def add(total: jax.Array, level: tuple[Any, ...]) -> tuple[jax.Array, None]:
-        (first, second), packed, low, factor = level
+        first, mix, packed, low, factor = level
         column = (first >> np.uint32(_HIGH_BITS)).astype(jnp.int32)
         place, share = column + start, first & np.uint32(2**_HIGH_BITS - 1)
         packed, low = packed[place], low[place]
         high, alias = packed >> np.uint32(_COLUMN_BITS), packed & np.uint32(COLUMNS - 1)
-        own = (share < high) | ((share == high) & (second < low))
+        own = (share < high) | ((share == high) & (words[1] * mix < low))
         return total + factor * jnp.where(own, column, alias.astype(jnp.int32)), None
 
-    # a loop, so that words are made once, and not again where tables are looked into
-    least = jnp.broadcast_to(jnp.asarray(table.least), shape)
-    xs = (words, *map(jnp.asarray, (table.packed, table.low, table.factors)))
+    # a loop, so that words are made once, and not again, slowly, where tables are looked into
+    xs = (jnp.stack(words[::2]), mixes, packed, low, factors)
+    if count == 1:  # XLA unrolls a loop of one turn: one more, of nothing
+        xs = jax.tree.map(lambda part: jnp.concatenate([part, jnp.zeros_like(part)]), xs)
+    least = jnp.broadcast_to(jnp.reshape(table.least, -1)[group], shape)
     return jax.lax.scan(add, least, xs)[0]
 
 
@@ -95,7 +112,7 @@ def shortfall(stddev: float, *, rounded: bool) -> float:
     """Total variation between a draw and the exact law, at most."""
     parts = levels(stddev, rounded=rounded)
     values = sum(2 * reach(s) + 1 for _, s, _ in parts)
-    return (values + len(parts)) * 2.0**-64 + (len(parts) - 1) * _RIPPLE
+    return (values + len(parts)) * 2.0**-64 + (len(parts) - 1) * (_RIPPLE + _TIES)
 
 
 def reach(stddev: Decimal) -> int:

@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from dpjax.core import register_dataclass, static_field
+from dpjax.core import derived, register_dataclass, static_field
 
 
 def make(factor, register=register_dataclass):
@@ -50,3 +50,28 @@ def test_leaves_names_and_rebuilding():
     np.testing.assert_array_equal(rebuilt.x["w"], 2.0)
     ((path, _),) = jax.tree.leaves_with_path(instance)
     assert jax.tree_util.keystr(path) == ".x['w']"
+
+
+def test_what_is_derived_comes_along_where_fields_are_traced():
+    made = []
+
+    @register_dataclass
+    @dataclasses.dataclass(frozen=True)
+    class Squared:
+        x: object
+
+        @derived
+        def square(self):
+            made.append(self.x)
+            return None if isinstance(self.x, jax.core.Tracer) else np.square(self.x)
+
+    one = Squared(3.0)
+    assert not made  # nobody has asked
+    assert jax.tree.leaves(one) == [3.0, 9.0]
+    assert jax.jit(lambda s: s.square + 0 * s.x)(one) == 9
+    assert made == [3.0]
+    assert jax.tree.leaves(dataclasses.replace(one, x=4.0)) == [4.0, 16.0]
+    # of a field that is traced from the start there is none
+    assert jax.eval_shape(lambda x: len(jax.tree.leaves(Squared(x))) * x, 1.0).shape == ()
+    assert made[-1] is not None
+    assert jax.tree.map(lambda _: 0, one).square == 0

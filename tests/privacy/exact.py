@@ -166,7 +166,8 @@ def given_noise(numbers):
     def unrounded(values, scale, draws):  # what is released is a function of this
         return values + scale * draws
 
-    def counted(key, counts, stddev):  # integers are this noise, rounded
+    def counted(key, counts, stddev, tables):  # integers are this noise, rounded
+        del tables
         drawn = take("normal", key, counts.shape, jnp.result_type(float))
         released.append(counts + stddev * drawn)
         return released[-1]

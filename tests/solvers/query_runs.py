@@ -163,7 +163,8 @@ def dictated(solver, workload, index, signs, law):
 def noising(plus):
     """Gaussian noise of histograms and answers is `plus(key, values, stddev)` in its place."""
 
-    def counted(key, counts, stddev, group=None):
+    def counted(key, counts, stddev, tables, group=None):
+        del tables
         own = stddev if group is None else jnp.asarray(stddev)[group]
         return plus(key, counts.astype(float), own)
 

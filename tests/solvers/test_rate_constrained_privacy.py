@@ -161,9 +161,13 @@ def test_the_sampler_of_the_counts_is_declared_and_paid_for(relation, moved):
     budget = dpjax.Budget(1.0, 1e-9, relation)
     solver = _solver(denominator="fixed", budget=budget, **told)
     failure = solver.guarantee().failure_probability
-    assert failure == moved * noisy_counts_shortfall(50.0) > 0
+    # of the cells that it may be in, in three steps, and of the parts
+    cells = moved * 3 * noisy_counts_shortfall(solver.histogram_noise)
+    assert failure == pytest.approx(cells + moved * noisy_counts_shortfall(50.0))
     assert 0.99 < solver.guarantee().epsilon(1e-9) <= 1
-    assert dataclasses.replace(solver, denominator="ema").guarantee().failure_probability == 0
+    others = dataclasses.replace(solver, denominator="ema")
+    assert others.guarantee().failure_probability == pytest.approx(cells)
+    assert dataclasses.replace(others, rates="soft").guarantee().failure_probability == 0
     with pytest.raises(ValueError, match="failure_probability must be < delta / 2"):
         _solver(denominator="fixed", budget=dpjax.Budget(1.0, 1e-15, relation), **told)
 
@@ -186,6 +190,46 @@ def test_noisy_counts_of_parts_are_integers():
     parts = np.sum(problem.constraints.membership, axis=1)
     count_false_alarm(1e-8)
     np.testing.assert_allclose(made.std(axis=0) / np.sqrt(parts), 3.0, rtol=0.12)
+
+
+@pytest.mark.parametrize("overflow", ["declare", "truncate"])
+def test_cells_of_hard_tables_have_integer_noise(overflow):
+    """One constraint a cell, and public sizes: the constraint values are the cells over these."""
+    masks = problems.from_masks(np.eye(2), np.eye(4).reshape(4, 2, 2), 0.0, field="group")
+    problem, data = problems.RateConstrained.linear(4, 2, masks), _records()
+    truncates = overflow == "truncate"
+    sampler = PoissonSampler(0.5, 1, 60, 20 if truncates else None, overflow=overflow)
+    solver = _solver(
+        sampler=sampler,
+        batch_size=None,
+        steps=None,
+        num_records=60,
+        denominator="fixed",
+        part_counts=jnp.array([64.0, 64.0]),
+        dual_learning_rate=0.1,
+        histogram_noise=2.0,
+        noise_multiplier=4.0,
+        size_floor=1.0,
+    )
+    drawn = sampler.batch(jax.tree.map(lambda a: a[0], sampler.plan(jax.random.key(3), 60)), 60)
+    batch = jax.tree.map(lambda a: a[drawn[0]], data)
+
+    @jax.jit
+    @jax.vmap
+    def cells(key):
+        state = solver.prologue(problem, data, solver.init(problem, key=key))
+        values = solver.step(problem, batch, drawn[1], state)[1].constraint_values
+        return 32 * values[::2]  # of the class that all are in; others would be cut at 0
+
+    made = np.asarray(cells(jax.random.split(jax.random.key(0), 2000)))
+    np.testing.assert_array_equal(made, np.round(made))
+    count_false_alarm(1e-8)
+    np.testing.assert_allclose(made.std(axis=0), 2.0, rtol=0.1)
+    assert np.sum(drawn[1]) == 20 or not truncates  # it was cut
+    np.testing.assert_allclose(made.mean(axis=0).sum(), np.sum(drawn[1]), atol=0.4)
+    moved = 2 if truncates else 1
+    failure = solver.guarantee().failure_probability - sampler.failure_probability()
+    assert failure == pytest.approx(moved * noisy_counts_shortfall(2.0), rel=0.1)
 
 
 def test_sums_of_soft_rates_are_exact_in_any_order():

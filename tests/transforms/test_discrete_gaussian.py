@@ -128,6 +128,36 @@ def test_words_at_the_thresholds(monkeypatch):
     np.testing.assert_array_equal(made, want)
 
 
+def test_levels_share_the_word_of_ties(monkeypatch):
+    """Each is made of it by another odd factor, and compared with the level's own threshold."""
+    table = integer_table(1e4, rounded=True)
+    rng = np.random.default_rng(0)
+    columns, tie = rng.integers(COLUMNS, size=(2, 9000)), rng.integers(2**32, size=9000)
+    want = np.full(9000, int(table.least))
+    words = [None] * 4
+    for level, factor in enumerate(table.factors):
+        packed, low = table.packed[level][columns[level]], table.low[level][columns[level]]
+        words[2 * level] = jnp.asarray((columns[level] * 2**19 + (packed >> 13)).astype(np.uint32))
+        below = tie * module._MIX**level % 2**32 < low
+        want += factor * np.where(below, columns[level], packed & (COLUMNS - 1))
+    words[1] = jnp.asarray(tie.astype(np.uint32))
+    monkeypatch.setattr(module, "random_words", lambda *_: words)
+    np.testing.assert_array_equal(draw_integers(jax.random.key(0), (9000,), table), want)
+
+
+def test_multiples_of_a_word_are_as_good_as_independent():
+    """The discrepancy of (w, w m) is below 2 and the partial quotients of m / 2^32, over 2^32."""
+    for factor, enough in ((module._MIX, True), (module._MIX**2, True), (3, False)):
+        above, below, total = 2**32, factor % 2**32, 0
+        assert below % 2 == 1  # so that a multiple of a uniform word is uniform
+        while below:
+            total += above // below
+            above, below = below, above % below
+        assert (total <= 59) == enough
+    of_two = 3 * 2.0**-38 * 2 * (61 / 2**32)
+    assert of_two + 2.0**-57 < 2 * module._TIES
+
+
 def drawn(noise, size, seed):
     zeros = jnp.zeros(size, jnp.int32)
     return np.asarray(jax.jit(noise.update)(zeros, noise.init(zeros), key=jax.random.key(seed))[0])

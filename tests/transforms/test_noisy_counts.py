@@ -1,5 +1,7 @@
 """Integer noise by a deviation that is data: traced, swept, of several kinds at once."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -7,15 +9,33 @@ import pytest
 from scipy import stats
 
 import dpjax.testing as dpt
+from dpjax.core import derived, register_dataclass
 from dpjax.transforms import rounded_gaussian_shortfall
-from dpjax.transforms.noise._noisy_counts import noisy_counts, noisy_counts_shortfall
+from dpjax.transforms.noise._noisy_counts import (
+    CountTables,
+    count_tables,
+    noisy_counts,
+    noisy_counts_shortfall,
+)
 
 COUNTS = jnp.arange(40_000, dtype=jnp.int32)
 
 
 @jax.jit
-def noise(key, stddev, group=None):
-    return noisy_counts(key, COUNTS, stddev, group) - COUNTS
+def noise(key, stddev, group=None, tables=None):
+    return noisy_counts(key, COUNTS, stddev, tables, group) - COUNTS
+
+
+@register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Counter:
+    """As a solver has it."""
+
+    stddev: object
+
+    @derived
+    def tables(self) -> CountTables | None:
+        return count_tables(self.stddev)
 
 
 def check(made, stddev):
@@ -38,7 +58,7 @@ def test_one_program_for_every_deviation():
         made = noise(jax.random.key(1), stddev)
         check(made, stddev)
         np.testing.assert_array_equal(
-            made, noisy_counts(jax.random.key(1), COUNTS, stddev) - COUNTS
+            made, noisy_counts(jax.random.key(1), COUNTS, stddev, count_tables(stddev)) - COUNTS
         )
     assert noise._cache_size() == 1
 
@@ -54,7 +74,58 @@ def test_sweeps_and_groups():
     dpt.check_uncorrelated(made[::2], made[1::2])
 
 
+def test_tables_that_are_data_give_the_same_noise():
+    group = np.arange(COUNTS.size) % 2
+    stddevs = jnp.array([3.0, 900.0])
+    for given in ((3.0, None), (2e5, None), (stddevs, group)):
+        made = noise(jax.random.key(4), *given, count_tables(given[0]))
+        np.testing.assert_array_equal(made, noise(jax.random.key(4), *given))
+    # one for all
+    both = noise(jax.random.key(4), jnp.array([3.0, 3.0]), group, count_tables(3.0))
+    np.testing.assert_array_equal(both, noise(jax.random.key(4), 3.0))
+
+
+def test_stacked_they_are_swept_by_one_program():
+    traces = []
+
+    @jax.jit
+    @jax.vmap
+    def sweep(counter):
+        traces.append(None)
+        return noise(jax.random.key(2), counter.stddev, None, counter.tables)
+
+    for pair in ((3.0, 900.0), (50.0, 2e5)):
+        stacked = jax.tree.map(lambda *a: jnp.stack(a), *map(Counter, pair))
+        for made, stddev in zip(sweep(stacked), pair, strict=True):
+            check(made, stddev)
+        again = dataclasses.replace(stacked)  # of deviations that are stacked already
+        np.testing.assert_array_equal(sweep(stacked), sweep(again))
+    assert len(traces) == 1
+    with pytest.raises(ValueError, match=r"shape \[2\] for deviations of shape \[\]"):
+        noise(jax.random.key(2), 50.0, None, stacked.tables)
+
+
+def test_tables_of_another_deviation_are_not_used():
+    """Which a change of leaves, past `dataclasses.replace`, leaves behind."""
+    leaves, structure = jax.tree.flatten(Counter(3.0))
+    replaced = jax.tree.unflatten(structure, [9.0, *leaves[1:]])
+    for counter in (replaced, jax.tree.map(lambda leaf: 3 * leaf, Counter(3.0))):
+        made = noise(jax.random.key(0), counter.stddev, None, counter.tables)
+        assert np.std(made) == pytest.approx(9.0, rel=0.05)
+        assert np.any(made % 1 != 0)
+
+
+def test_no_tables_of_what_is_no_number():
+    assert count_tables(None) is None
+    assert count_tables(2.0, object()) is None
+    assert count_tables(np.ones(2), np.ones(3)) is None
+    assert jax.eval_shape(lambda s: count_tables(s, 2.0) or (), 1.0) == ()
+
+
 def test_where_there_is_no_table():
+    for stddev in (0.0, 3e7):
+        made = noise(jax.random.key(0), stddev, None, count_tables(stddev))
+        np.testing.assert_array_equal(made, noise(jax.random.key(0), stddev))
     assert not np.any(noise(jax.random.key(0), 0.0))
     assert np.std(noise(jax.random.key(0), 3e7)) == pytest.approx(3e7, rel=0.05)
     assert np.all(np.isnan(noise(jax.random.key(0), np.nan)))

@@ -11,12 +11,14 @@ import jax.numpy as jnp
 from dpjax.core import (
     PyTree,
     Sampler,
+    Transform,
     check_between,
     check_choice,
     check_fields,
     check_nonnegative,
     check_positive,
     check_unstacked,
+    derived,
 )
 from dpjax.privacy import Budget, Guarantee, calibrate_noise, joint_release
 from dpjax.solvers._check_sampler import sampled_relation
@@ -42,8 +44,11 @@ from dpjax.solvers.descent._dual import (
     split_noise,
 )
 from dpjax.transforms import AddNoiseState, add_gaussian, add_laplace
+from dpjax.transforms.noise._independent import noise_on_leaves
 from dpjax.transforms.noise._noisy_counts import (
     MOST_SHORTFALL,
+    CountTables,
+    count_tables,
     noisy_counts,
     noisy_counts_shortfall,
 )
@@ -98,11 +103,13 @@ class RateConstrainedSGDA:
     add-or-remove-one. Both come from **one** batch and are accounted jointly: with a Gaussian table
     the event is `PoissonSampled(rate, Gaussian(z_eff))`, $z_{eff}^{-2} = z_h^{-2} + z^{-2}$, with a
     Laplace table `PoissonSampled(rate, Composed[Laplace, Gaussian])`, composed over the steps.
-    `denominator="fixed"` adds one `GaussianDpEvent(count_noise)` for the counts of the parts, whose
-    noise is rounded to integers; its sampler's distance is declared as failure probability. The
-    noise of tables, hard ones too, is that of `add_gaussian` or `add_laplace`, on their grid. Soft
-    rates are cut towards zero to multiples of B / 2^24 for B slots of a batch, B up to a power of
-    two, so that their float32 sums are exact in any order.
+    `denominator="fixed"` adds one `GaussianDpEvent(count_noise)` for the counts of the parts.
+    Counts, those and hard tables, have Gaussian noise rounded to integers, with every sampler; the
+    distance of its draws is declared as failure probability, for each count that a record may move
+    (one a step, two under replace-one, whoever else is in the batch). The noise of other tables is
+    that of `add_gaussian` or `add_laplace`, on their grid. Soft rates are cut towards zero to
+    multiples of B / 2^24 for B slots of a batch, B up to a power of two, so that their float32 sums
+    are exact in any order.
     Parameters, multipliers and averages are post-processing. Protects all of a record, its group
     and label included.
 
@@ -259,7 +266,7 @@ class RateConstrainedSGDA:
             budget,
             relation=relation,
             failure_probability=sampler.failure_probability()
-            + make(1.0)._moved_counts() * MOST_SHORTFALL,
+            + sum(make(1.0)._moved()) * MOST_SHORTFALL,
         )
         return checked_gradients(make(noise), problem, num_records)
 
@@ -294,7 +301,8 @@ class RateConstrainedSGDA:
         if self.part_counts is None:
             counts = jnp.sum(constraints.one_hot_parts(part, jnp.int32), axis=0)
             # position 0 of this key; the tables of the steps are drawn at position 1
-            counts = noisy_counts(jax.random.fold_in(state.key, 0), counts, self.count_noise)
+            key = jax.random.fold_in(state.key, 0)
+            counts = noisy_counts(key, counts, self.count_noise, self._tables[1])
         else:
             counts = jnp.asarray(self.part_counts, float)
         rate = self.sampler.participation_rate(part.shape[0])
@@ -312,10 +320,8 @@ class RateConstrainedSGDA:
 
         constraints, params = problem.constraints, state.primal.params
         logits, valid, table = self._table(problem, params, batch, mask)
-        add_noise = add_laplace if self.histogram == "laplace" else add_gaussian
-        cells, noise = add_noise(self.histogram_noise).update(
-            table, state.noise, key=jax.random.fold_in(state.key, 1)
-        )
+        key = jax.random.fold_in(state.key, 1)
+        cells, noise = self._add_noise().update(table, state.noise, key=key)
         memory, sizes = self._sizes(constraints, cells, state)
         weights = constraints.cell_weights(state.multipliers, sizes)
         cotangent = self._cotangent(problem, logits, valid, batch, weights)
@@ -363,15 +369,39 @@ class RateConstrainedSGDA:
         """The guarantee of both releases jointly (host); raises ValueError for stacked fields."""
         check_unstacked(self, "histogram_noise", "count_noise")
         check_unstacked(self.primal, "noise_multiplier")
-        failure = self._moved_counts() * noisy_counts_shortfall(float(self.count_noise))
+        noises = self.histogram_noise, self.count_noise
+        each = (noisy_counts_shortfall(float(noise)) for noise in noises)
+        failure = sum(moved * one for moved, one in zip(self._moved(), each, strict=True))
         total = self.sampler.failure_probability() + failure
         return Guarantee(self._event(), self.primal.relation, total)
 
-    def _moved_counts(self) -> int:
-        """How many noisy counts of parts a record moves; all others have one law anyhow."""
-        if self.histogram == "none" or self.denominator != "fixed" or self.part_counts is not None:
-            return 0
-        return 2 if self.primal.relation == "replace_one" else 1
+    def _moved(self) -> tuple[int, int]:
+        """How many cells of hard tables, in all steps, and noisy counts of parts a record moves.
+
+        Noise on all others has one law anyhow, whatever the batch.
+        """
+        each = 2 if self.primal.relation == "replace_one" else 1
+        hard = self.histogram == "gaussian" and self.rates == "hard"
+        counted = self.histogram != "none" and self.denominator == "fixed"
+        steps = self.sampler.steps * hard
+        return each * steps, each * (counted and self.part_counts is None)
+
+    @derived
+    def _tables(self) -> tuple[CountTables | None, CountTables | None]:
+        cells, counts = self._moved()
+        return (
+            count_tables(self.histogram_noise) if cells else None,
+            count_tables(self.count_noise) if counts else None,
+        )
+
+    def _add_noise(self) -> Transform:
+        """The noise of a table."""
+        noise, tables = self.histogram_noise, self._tables[0]
+        if not self._moved()[0]:
+            return add_laplace(noise) if self.histogram == "laplace" else add_gaussian(noise)
+        return noise_on_leaves(
+            lambda table, key: noisy_counts(key, table.astype(jnp.int32), noise, tables)
+        )
 
     def _event(self) -> dp_accounting.DpEvent:
         gradient = float(self.primal.noise_multiplier)
@@ -383,7 +413,7 @@ class RateConstrainedSGDA:
         else:
             release = joint_release(gaussian=gradient, histogram_gaussian=table)
         event = self.sampler.event(release)
-        if self._moved_counts():
+        if self._moved()[1]:
             counts = dp_accounting.GaussianDpEvent(float(self.count_noise))
             event = dp_accounting.ComposedDpEvent([event, counts])
         return event

@@ -18,11 +18,13 @@ from dpjax.core import (
     check_nonnegative,
     check_positive,
     check_unstacked,
+    derived,
     static_field,
 )
+from dpjax.core._checks import known_numbers
 from dpjax.privacy import Budget, Guarantee, check_budget
 from dpjax.queries import Hierarchy, Marginals
-from dpjax.queries._workload import check_counted, sums_dtype
+from dpjax.queries._workload import check_counted, is_workload, sums_dtype
 from dpjax.sampling import FullBatch
 from dpjax.solvers._summary import register_solver
 from dpjax.solvers._swamped import checked_answers
@@ -34,6 +36,8 @@ from dpjax.solvers.queries._state import ReleasedDistribution, counts
 from dpjax.transforms.noise._independent import plus_gaussian
 from dpjax.transforms.noise._noisy_counts import (
     MOST_SHORTFALL,
+    CountTables,
+    count_tables,
     noisy_counts,
     noisy_counts_shortfall,
 )
@@ -188,7 +192,7 @@ class GaussianFit:
             own = None if jnp.ndim(self.stddev) == 0 else self._group()
             # divided after the noise, for quotients are rounded by what a record does
             scales = jnp.asarray(self.stddev, float) * self.num_records
-            noisy = noisy_counts(draw, sums, scales, own) / self.num_records
+            noisy = noisy_counts(draw, sums, scales, self._tables, own) / self.num_records
         else:
             noisy = plus_gaussian(draw, sums.astype(dtype) / self.num_records, self.stddevs())
         return GaussianFitState(noisy.astype(dtype), key), None
@@ -244,6 +248,23 @@ class GaussianFit:
         mean = self.measured.answers(uniform)
         return jnp.maximum(jnp.abs(mean - jnp.square(mean)), 1e-3)
 
+    @derived
+    def _tables(self) -> CountTables | None:
+        if not (is_workload(self.measured) and _counted(self.measured)):
+            return None
+        stddev = known_numbers("stddev", self.stddev)
+        number = known_numbers("num_records", self.num_records)
+        if stddev is None or number is None:
+            return None
+        if 0 < number.ndim < stddev.ndim:  # stacked, of one for each marginal
+            number = number[..., None]
+        each = isinstance(self.measured, Marginals) and stddev.shape == np.shape(
+            self.measured.sizes
+        )
+        if each and np.all(stddev == stddev[0]):
+            stddev = stddev[0]  # one table for all
+        return count_tables(stddev, number)
+
     def guarantee(self) -> Guarantee:
         """The guarantee of the release (host); raises ValueError for stacked fields."""
         check_unstacked(self, "num_records")
@@ -260,9 +281,13 @@ class GaussianFit:
         return Guarantee(event, self.relation, self.sampler.failure_probability() + failure)
 
 
+def _counted(measured: Any) -> bool:
+    return bool(jnp.issubdtype(sums_dtype(measured), jnp.integer))
+
+
 def _moved(measured: Any) -> int:
     """How many integer answers a record moves at most; noise on all others has one law anyhow."""
-    if not jnp.issubdtype(sums_dtype(measured), jnp.integer):
+    if not _counted(measured):
         return 0
     tables = isinstance(measured, Marginals)
     return 2 * len(measured.sizes) if tables else measured.num_queries

@@ -16,6 +16,7 @@ from dpjax.core import (
     check_nonnegative,
     check_positive,
     check_unstacked,
+    derived,
     static_field,
 )
 from dpjax.privacy import Budget, Guarantee, check_budget
@@ -28,6 +29,8 @@ from dpjax.solvers.queries._selection_release import RELATIONS
 from dpjax.solvers.queries._state import ReleasedDistribution, counts, log_of
 from dpjax.transforms.noise._noisy_counts import (
     MOST_SHORTFALL,
+    CountTables,
+    count_tables,
     noisy_counts,
     noisy_counts_shortfall,
 )
@@ -144,7 +147,8 @@ class HistogramRelease:
         dtype, (key, draw) = state.noisy.dtype, jax.random.split(state.key)
         cells = counts(problem.workload, batch, mask)
         # divided after the noise, for quotients are rounded by what a record does
-        noisy = noisy_counts(draw, cells, self.stddev * self.num_records) / self.num_records
+        stddev = self.stddev * self.num_records
+        noisy = noisy_counts(draw, cells, stddev, self._tables) / self.num_records
         return HistogramState(noisy.astype(dtype), key), None
 
     def finalize(self, problem: Any, state: HistogramState) -> ReleasedDistribution:
@@ -152,6 +156,10 @@ class HistogramRelease:
         nearest = optax.projections.projection_simplex(state.noisy)
         answered = state.noisy if self.projection == "none" else nearest
         return ReleasedDistribution(log_of(nearest), problem.workload.answers(answered))
+
+    @derived
+    def _tables(self) -> CountTables | None:
+        return count_tables(self.stddev, self.num_records)
 
     def guarantee(self) -> Guarantee:
         """The guarantee of the release (host); raises ValueError for stacked fields."""

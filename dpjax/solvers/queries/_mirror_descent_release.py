@@ -15,6 +15,7 @@ from dpjax.core import (
     check_int,
     check_positive,
     check_unstacked,
+    derived,
     static_field,
 )
 from dpjax.privacy import Budget, Guarantee, check_budget
@@ -34,6 +35,8 @@ from dpjax.solvers.queries._selection_release import SelectionRelease, check_sel
 from dpjax.solvers.queries._state import SelectionInfo, SelectionState, counts, select_query
 from dpjax.transforms.noise._noisy_counts import (
     MOST_SHORTFALL,
+    CountTables,
+    count_tables,
     noisy_counts,
     noisy_counts_shortfall,
 )
@@ -232,7 +235,8 @@ class MirrorDescentRelease(SelectionRelease):
 
     def _noisy(self, counts: jax.Array, key: jax.Array) -> jax.Array:
         # divided after the noise, for quotients are rounded by what a record does
-        return noisy_counts(key, counts, self.noise_scale * self.num_records) / self.num_records
+        stddev = self.noise_scale * self.num_records
+        return noisy_counts(key, counts, stddev, self._tables) / self.num_records
 
     def reference(self, state: SelectionState) -> jax.Array:
         """Answers between those of the average and those of the present distribution."""
@@ -255,6 +259,12 @@ class MirrorDescentRelease(SelectionRelease):
 
     def _gamma(self, count: jax.Array) -> Any:
         return jnp.minimum(1.0, 2 / (count + jnp.asarray(self.offset, float) + 2))
+
+    @derived
+    def _tables(self) -> CountTables | None:
+        if self.noise == "gumbel":
+            return None
+        return count_tables(self.noise_scale, self.num_records)
 
     def guarantee(self) -> Guarantee:
         """The guarantee of the whole run (host); raises ValueError for stacked fields."""

@@ -15,6 +15,7 @@ from dpjax.core import (
     check_key,
     check_scalar,
     check_unstacked,
+    derived,
     static_field,
 )
 from dpjax.privacy import Budget, Guarantee, bounded_range_eta, check_budget
@@ -32,6 +33,8 @@ from dpjax.solvers.queries._state import ReleasedDistribution, distribution, log
 from dpjax.transforms.noise._independent import plus_gaussian
 from dpjax.transforms.noise._noisy_counts import (
     MOST_SHORTFALL,
+    CountTables,
+    count_tables,
     noisy_counts,
     noisy_counts_shortfall,
 )
@@ -260,7 +263,8 @@ class MWEM:
     def _measure(self, key: jax.Array, total: jax.Array) -> jax.Array:
         if jnp.issubdtype(total.dtype, jnp.integer):
             # divided after the noise, for quotients are rounded by what a record does
-            return noisy_counts(key, total, self.stddev * self.num_records) / self.num_records
+            stddev = self.stddev * self.num_records
+            return noisy_counts(key, total, stddev, self._tables) / self.num_records
         return plus_gaussian(key, total.astype(float) / self.num_records, self.stddev)
 
     def finalize(self, problem: Any, state: MWEMState) -> ReleasedDistribution:
@@ -270,6 +274,10 @@ class MWEM:
     def redact(self, state: MWEMState) -> MWEMState:
         """The state without what follows from the data directly."""
         return state._replace(answers=None, targets=None)
+
+    @derived
+    def _tables(self) -> CountTables | None:
+        return count_tables(self.stddev, self.num_records)
 
     def guarantee(self) -> Guarantee:
         """The guarantee of the whole run (host); raises ValueError for stacked fields."""

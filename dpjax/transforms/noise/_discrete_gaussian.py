@@ -103,7 +103,7 @@ def discrete_gaussian_shortfall(stddev: float) -> float:
 
     Probabilities are rounded to multiples of 2^-64, in a table that ends where less than 2^-64 is
     left. From deviation 430 on noise is a sum of draws from two or three tables, whose law is that
-    of one within 4e-23.
+    of one within 2e-17.
 
     Args:
       stddev: As there.
