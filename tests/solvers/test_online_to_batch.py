@@ -209,7 +209,7 @@ def test_convex_losses_are_not_biased_by_centred_clipping(x64):
     plain = dataclasses.replace(solver, clip="plain")
     _, wider = trace(plain, BALL, data, jax.random.key(0))
     np.testing.assert_allclose(wider.sensitivity[1:], 2 * info.sensitivity[1:], rtol=1e-6)
-    np.testing.assert_allclose(info.sensitivity[0], 25.0 / 20)
+    np.testing.assert_allclose(info.sensitivity[0], 25.0 / 20, rtol=1e-3)  # and roundings
     # and less would be too little
     small = dataclasses.replace(solver, smoothness=tight / 4)
     states, _ = trace(small, BALL, data, jax.random.key(0))

@@ -438,7 +438,7 @@ def check_replay(tape, solver, problem, reached, pairs=NEIGHBOURS):
             assert np.isfinite(second.totals).all()
             assert_same(first, second)
             gap = first.updates[others] - second.updates[others]
-            assert np.abs(gap).max(initial=0) <= 1e-10  # nothing of it elsewhere
+            assert np.abs(gap).max(initial=0) <= 1e-8  # nothing of it elsewhere
             spent = spent_in(solver, second.moved)
             assert spent.max() <= bound * (1 + 1e-6), (before, after)
             if (before, after, bound) in WORST:

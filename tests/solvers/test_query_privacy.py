@@ -110,7 +110,7 @@ def test_the_law_of_a_table_and_its_signs_is_the_exponential_mechanism(name):
     ) / float(found.solver.noise_scale) - np.log(2.0) * np.array([len(at) for at in padded])
     want = scores - np.log(np.exp(scores).sum(axis=1, keepdims=True))
     # the scores are smaller by what rounding may add
-    np.testing.assert_allclose(laws[: len(first), 0, 0], want, atol=1e-4)
+    np.testing.assert_allclose(laws[: len(first), 0, 0], want, atol=3e-4)
     assert np.ptp(want, axis=1).max() > 1
 
 

@@ -80,7 +80,7 @@ def test_one_step_is_the_gradient_of_the_lagrangian(x64, kind, general):
     want_primal, want_dual = jax.jit(jax.grad(lagrangian, argnums=(0, 1)))(params, multipliers)
     moved = jax.tree.map(lambda a, b: np.asarray(b) - a, after.primal.params, params)
     for got, want in zip(jax.tree.leaves(moved), jax.tree.leaves(want_primal), strict=True):
-        np.testing.assert_allclose(got, want, atol=1e-12)
+        np.testing.assert_allclose(got, want, atol=1e-8)  # clip 1e9 sets the grid
     want_multipliers = np.maximum(np.asarray(multipliers) + np.asarray(want_dual), 0)
     np.testing.assert_allclose(after.multipliers, want_multipliers, atol=1e-12)
 

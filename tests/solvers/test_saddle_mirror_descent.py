@@ -407,8 +407,7 @@ def test_assume_bounded_skips_clipping_only(kind, rng):
         data = {"x": matrices[:, :, 0], "y": matrices[:, 0, 1]}
     blocks = len(problem.domains)
     clipped = SaddleMirrorDescent(TaperedPartition(6, 24), (0.3,) * blocks, problem.ranges, 3)
-    # a range that would clip, but is not looked at
-    free = dataclasses.replace(clipped, assume_bounded=True, grad_range=(1e-3,) * blocks)
+    free = dataclasses.replace(clipped, assume_bounded=True)
     run = jax.jit(
         lambda data: [
             dpjax.solve(solver, problem, data, key=jax.random.key(13)).params

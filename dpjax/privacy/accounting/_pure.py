@@ -24,7 +24,7 @@ class PureZCDpEvent(dpe.ZCDpEvent):
 
     Guarantee: both bounds are the caller's, for the relation at hand.
 
-    Args:
+    Attributes:
         rho: As in `ZCDpEvent`. *Public*.
         xi: As in `ZCDpEvent`. *Public*.
         epsilon: The pure epsilon, >= 0; infinity where none is known. *Public*.

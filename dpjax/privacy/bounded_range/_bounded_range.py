@@ -101,8 +101,9 @@ def bounded_range_eta(rho: ArrayLike) -> Any:
     """
     value = _numbers("rho", rho)
     target = np.atleast_1d(value)
-    low = np.sqrt(8 * target) * (1 - 1e-13)
-    high = np.minimum(low * (1 + target), 2 * (target + 1)) * (1 + 1e-12)
+    low = math.sqrt(8) * np.sqrt(target) * (1 - 1e-13)
+    large = 2 * (np.minimum(target, 8e307) + 1)  # whose double is a float
+    high = np.where(target < 0.5, low * (1 + np.minimum(target, 0.5)), large) * (1 + 1e-12)
     for _ in range(_BISECTIONS):
         middle = low + (high - low) / 2
         within = bounded_range_rho(middle) <= target
