@@ -18,7 +18,8 @@ symbols = runpy.run_path(str(ROOT / "scripts" / "site_symbols.py"))["symbols"]
 PACKAGES = sorted(
     f"dpjax.{path.parent.name}"
     for path in (ROOT / "dpjax").glob("*/__init__.py")
-    if path.parent.name != "sklearn" or importlib.util.find_spec("sklearn")
+    if symbols(f"dpjax.{path.parent.name}")
+    and (path.parent.name != "sklearn" or importlib.util.find_spec("sklearn"))
 )
 
 # Of names that touch privacy by the rule below, those with nothing to guarantee.

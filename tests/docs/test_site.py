@@ -13,7 +13,11 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
 symbols = runpy.run_path(str(ROOT / "scripts" / "site_symbols.py"))["symbols"]
-PACKAGES = sorted(path.parent.name for path in (ROOT / "dpjax").glob("*/__init__.py"))
+PACKAGES = sorted(
+    path.parent.name
+    for path in (ROOT / "dpjax").glob("*/__init__.py")
+    if symbols(f"dpjax.{path.parent.name}")
+)
 MARKER = re.compile(r"^<!-- api: (\w+) of dpjax\.(\w+) -->$", re.MULTILINE)
 
 
