@@ -11,6 +11,9 @@ import numpy as np
 
 from dpjax.api._released import Release
 from dpjax.core import check_choice, check_int
+from dpjax.papers._mirror_descent_release import MirrorDescentRelease
+from dpjax.papers._mwem import MWEM
+from dpjax.papers._saddle_release import SaddleRelease
 from dpjax.privacy import Budget, check_budget
 from dpjax.problems import QueryRelease
 from dpjax.queries import Hierarchy, Marginals
@@ -20,9 +23,6 @@ from dpjax.solvers._swamped import candidates
 from dpjax.solvers.queries._frank_wolfe_release import FrankWolfeRelease
 from dpjax.solvers.queries._gaussian_fit import GaussianFit
 from dpjax.solvers.queries._histogram_release import HistogramRelease
-from dpjax.solvers.queries._mirror_descent_release import MirrorDescentRelease
-from dpjax.solvers.queries._mwem import MWEM
-from dpjax.solvers.queries._saddle_release import SaddleRelease
 
 _METHODS: dict[str, Callable[..., Any]] = {
     "gaussian_fit": GaussianFit.for_budget,

@@ -27,13 +27,6 @@ from dpjax.solvers.queries._histogram_release import HistogramState as Histogram
 from dpjax.solvers.queries._histogram_share import (
     optimal_histogram_share as optimal_histogram_share,
 )
-from dpjax.solvers.queries._mirror_descent_release import (
-    MirrorDescentRelease as MirrorDescentRelease,
-)
-from dpjax.solvers.queries._mwem import MWEM as MWEM
-from dpjax.solvers.queries._mwem import MWEMInfo as MWEMInfo
-from dpjax.solvers.queries._mwem import MWEMState as MWEMState
-from dpjax.solvers.queries._saddle_release import SaddleRelease as SaddleRelease
 from dpjax.solvers.queries._state import ReleasedDistribution as ReleasedDistribution
 from dpjax.solvers.queries._state import SelectionInfo as SelectionInfo
 from dpjax.solvers.queries._state import SelectionState as SelectionState
@@ -50,4 +43,11 @@ from dpjax.solvers.vertices._replay import VertexInfo as VertexInfo
 from dpjax.solvers.vertices._saddle_mirror_descent import MirrorState as MirrorState
 from dpjax.solvers.vertices._saddle_mirror_descent import SaddleMirrorDescent as SaddleMirrorDescent
 
-__getattr__ = _moved(__name__, {"release": "dpjax", "Release": "dpjax"})
+__getattr__ = _moved(
+    __name__,
+    {"release": "dpjax", "Release": "dpjax"},
+    kept=(
+        "dpjax.papers",
+        ("MWEM", "MWEMInfo", "MWEMState", "MirrorDescentRelease", "SaddleRelease"),
+    ),
+)

@@ -8,16 +8,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from dpjax.papers import MWEM, MirrorDescentRelease, SaddleRelease
 from dpjax.problems import QueryRelease
 from dpjax.queries import Dense, Domain, Marginals
 from dpjax.sampling import FullBatch
 from dpjax.solvers import (
-    MWEM,
     FrankWolfeRelease,
     GaussianFit,
     HistogramRelease,
-    MirrorDescentRelease,
-    SaddleRelease,
 )
 from dpjax.testing._cases import SolverCase
 from dpjax.testing._registry import register

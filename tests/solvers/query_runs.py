@@ -169,10 +169,12 @@ def noising(plus):
         return plus(key, counts.astype(float), own)
 
     with contextlib.ExitStack() as stack:
-        for name in ("_gaussian_fit", "_mwem"):
-            stack.enter_context(mock.patch(f"dpjax.solvers.queries.{name}.plus_gaussian", plus))
-        for name in ("_gaussian_fit", "_histogram_release", "_mirror_descent_release", "_mwem"):
-            stack.enter_context(mock.patch(f"dpjax.solvers.queries.{name}.noisy_counts", counted))
+        fit, mwem = "solvers.queries._gaussian_fit", "papers._mwem"
+        others = ("solvers.queries._histogram_release", "papers._mirror_descent_release")
+        for name in (fit, mwem):
+            stack.enter_context(mock.patch(f"dpjax.{name}.plus_gaussian", plus))
+        for name in (fit, mwem, *others):
+            stack.enter_context(mock.patch(f"dpjax.{name}.noisy_counts", counted))
         yield
 
 

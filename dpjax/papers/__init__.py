@@ -1,0 +1,7 @@
+"""What papers print, and methods that lose to the defaults: for comparison, with true epsilons."""
+
+from dpjax.papers._mirror_descent_release import MirrorDescentRelease as MirrorDescentRelease
+from dpjax.papers._mwem import MWEM as MWEM
+from dpjax.papers._mwem import MWEMInfo as MWEMInfo
+from dpjax.papers._mwem import MWEMState as MWEMState
+from dpjax.papers._saddle_release import SaddleRelease as SaddleRelease
