@@ -78,7 +78,7 @@ METHODS: dict[str, dict[str, Make]] = {
         HistogramRelease.for_budget, {"default": {"projection": "none"}}
     ),
     "FrankWolfeRelease, as published": _with(
-        FrankWolfeRelease.for_budget, {"default": {"as_published": True, "steps": 200}}
+        dpjax.papers.query_release.frank_wolfe, {"default": {"steps": 200}}
     ),
     "SaddleRelease, as published": _with(
         SaddleRelease.for_budget, {"default": {"as_published": True, "steps": 300}}

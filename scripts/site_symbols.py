@@ -27,7 +27,7 @@ def symbols(package: str) -> list[Symbol]:
             name, module = alias.name, str(node.module)
             if alias.asname != name or name.startswith("_"):
                 continue
-            if module == "dpjax":  # a package
+            if module in ("dpjax", package):  # a package, or a module of its own
                 continue
             if module.split(".")[-1].startswith("_"):
                 found.append(Symbol(name, f"{package}.{name}", *_definition(module, name)))

@@ -1,5 +1,6 @@
 """What papers print, and methods that lose to the defaults: for comparison, with true epsilons."""
 
+from dpjax.papers import query_release as query_release
 from dpjax.papers._mirror_descent_release import MirrorDescentRelease as MirrorDescentRelease
 from dpjax.papers._mwem import MWEM as MWEM
 from dpjax.papers._mwem import MWEMInfo as MWEMInfo

@@ -49,6 +49,19 @@ def made(kind, epsilon, relation=REPLACE, **options):
     return kind.for_budget(PROBLEM, N, dpjax.Budget(epsilon, DELTA, relation=relation), **options)
 
 
+def printed(kind, **options):
+    if kind is FrankWolfeRelease:
+        budget = dpjax.Budget(1.0, DELTA, relation=REPLACE)
+        return dpjax.papers.query_release.frank_wolfe(PROBLEM, N, budget, **options)
+    return made(kind, 1.0, as_published=True, **options)
+
+
+def test_the_old_spelling_of_what_is_published_warns():
+    with pytest.warns(DeprecationWarning, match="dpjax.papers.query_release.frank_wolfe"):
+        old = made(FrankWolfeRelease, 1.0, as_published=True)
+    assert old == printed(FrankWolfeRelease)
+
+
 @pytest.mark.parametrize("epsilon", RHO)
 def test_selections_on_adult_spend_the_rho_of_the_budget(epsilon):
     rho, steps = RHO[epsilon], 100
@@ -114,16 +127,16 @@ def test_the_game_spends_what_its_formula_says():
     ],
 )
 def test_what_is_published_has_its_true_epsilon(kind, low, high):
-    solver = made(kind, 1.0, as_published=True)
+    solver = printed(kind)
     assert low < solver.guarantee().epsilon(DELTA) < high
     if kind is FrankWolfeRelease:
-        fixed = made(kind, 1.0, as_published=True, steps=100)
+        fixed = printed(kind, steps=100)
         assert float(fixed.noise_scale) == pytest.approx(180.8, rel=1e-3)
 
 
 def test_noisy_maxima_are_concentrated_as_pure_privacy_is():
     """Of Laplace noise only eta-DP is known, whose worst case is randomised response."""
-    solver = made(FrankWolfeRelease, 1.0, as_published=True, noise_scale=1 / N)
+    solver = printed(FrankWolfeRelease, noise_scale=1 / N)
     rho, eta = solver.guarantee().event.event.rho, 2.0
     orders = np.concatenate([1 + np.geomspace(1e-3, 1e3, 200)])
     law = np.array([eta, 0.0]) - np.logaddexp(eta, 0.0)

@@ -1,9 +1,7 @@
 """What a budget allows methods of query release, and the events of what they draw."""
 
 import math
-from typing import Any
 
-import jax.numpy as jnp
 from dp_accounting import dp_event as dpe
 
 from dpjax.core import check_finite
@@ -67,11 +65,6 @@ def gaussian_stddev(
     multiplier = calibrate_gaussian(1.0, 1, budget, relation=relation, failure_probability=failure)
     doubled = 2 if relation.name == "REPLACE_ONE" else 1
     return (1 + 1e-12) * multiplier * sensitivity * math.sqrt(draws) / doubled
-
-
-def published_diameter(workload: Any) -> float:
-    """Largest l1 distance of two signed queries of the workload, nonnegative ones."""
-    return 2 * float(jnp.max(jnp.abs(workload.answers(jnp.ones(workload.universe_size)))))
 
 
 def histogram_change(relation: str) -> float:

@@ -1,7 +1,9 @@
 """Query release by Frank-Wolfe in the dual: queries, or signs of marginals, picked privately."""
 
 import dataclasses
+import importlib
 import math
+import warnings
 from typing import Any
 
 import jax
@@ -17,14 +19,12 @@ from dpjax.core import (
 )
 from dpjax.privacy import Budget, Guarantee, check_budget
 from dpjax.sampling import FullBatch
-from dpjax.solvers._published import log_inverse_delta
 from dpjax.solvers._summary import register_solver
 from dpjax.solvers._swamped import checked_answers, drawn_noise
 from dpjax.solvers.queries._budget import (
     drawn_event,
     drawn_rho,
     largest_range,
-    published_diameter,
 )
 from dpjax.solvers.queries._selection_release import (
     SelectionRelease,
@@ -144,9 +144,7 @@ class FrankWolfeRelease(SelectionRelease):
           budget: epsilon, delta and relation to meet; the relation defaults to replace-one.
           steps: T, if it is to be fixed.
           vertices: Default: `"marginals"` where the workload is of marginals.
-          as_published: Whether to take the printed T, step, noise (Laplace, scaled to the l1
-            diameter of the queries) and regularisation, as a comparison; the guarantee is the true
-            one, which is far below the budget.
+          as_published: Deprecated: use `dpjax.papers.query_release.frank_wolfe`.
           **overrides: `output`, `alpha`, `step_size`, or `noise_scale` at the caller's own risk of
             the budget.
 
@@ -165,19 +163,23 @@ class FrankWolfeRelease(SelectionRelease):
           >>> solver.guarantee().epsilon(1e-6) <= 1.0
           True
         """
+        if as_published:
+            published = importlib.import_module("dpjax.papers.query_release").frank_wolfe
+            warnings.warn(
+                "as_published goes in 0.3: use dpjax.papers.query_release.frank_wolfe",
+                DeprecationWarning,
+                stacklevel=2,
+            )
+            return published(problem, num_records, budget, steps=steps, **overrides)
         check_fields(cls, overrides)
         check_int("num_records", num_records, minimum=1)
         if steps is not None:
             check_int("steps", steps, minimum=1)
         relation = check_budget(budget, num_records).relation_or("replace_one").name.lower()
         workload = problem.workload
-        if as_published:
-            fields = _as_published(workload, num_records, budget, steps)
-            vertices = "queries"
-        else:
-            vertices = vertices or ("marginals" if hasattr(workload, "cliques") else "queries")
-            check_choice("vertices", vertices, _VERTICES)
-            fields = _defaults(workload, num_records, budget, steps, vertices)
+        vertices = vertices or ("marginals" if hasattr(workload, "cliques") else "queries")
+        check_choice("vertices", vertices, _VERTICES)
+        fields = _defaults(workload, num_records, budget, steps, vertices)
         score_range = needed_range(problem, relation, vertices)
         count = fields.pop("steps")
         if "noise_scale" not in fields:
@@ -262,23 +264,3 @@ def _defaults(
             best = scale * math.sqrt(drawn_rho(budget))
         steps = min(400, max(10, round(best)))
     return {"steps": steps, "step_size": 0.8 * math.sqrt(2 * log_k / steps)}
-
-
-def _as_published(
-    workload: Any, num_records: int, budget: Budget, steps: int | None
-) -> dict[str, Any]:
-    log_k = math.log(max(2, workload.universe_size))
-    log_q, log_delta = math.log(2 * workload.num_queries), log_inverse_delta(budget)
-    scale = budget.epsilon * num_records
-    alpha = log_delta**0.2 * log_q**0.4 / (scale**0.4 * log_k**0.8)
-    diameter = 2.0  # of +-q in the largest entry
-    if steps is None:
-        steps = max(2, round(diameter**1.5 * scale / (math.sqrt(32 * alpha * log_delta) * log_q)))
-    return {
-        "steps": steps,
-        "alpha": alpha,
-        "step_size": 2 / math.sqrt(alpha * steps * diameter),
-        "noise_scale": 4 * published_diameter(workload) * math.sqrt(2 * steps * log_delta) / scale,
-        "noise": "laplace",
-        "output": "uniform",
-    }
