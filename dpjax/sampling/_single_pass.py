@@ -6,6 +6,7 @@ from dp_accounting import NeighboringRelation
 from dp_accounting import dp_event as dpe
 
 from dpjax.core._checks import check_key
+from dpjax.core._types import PyTree
 from dpjax.sampling._records import check_fixed_partition, check_num_records
 
 
@@ -20,9 +21,7 @@ class SinglePass:
         """The event of one step: the steps compose in parallel."""
         return step
 
-    def batch(
-        self, x: tuple[jax.Array, jax.Array], num_records: int
-    ) -> tuple[jax.Array, jax.Array]:
+    def batch(self, x: PyTree, num_records: int) -> tuple[jax.Array, jax.Array]:
         """Members of one step: indices `[slots]` int32 and mask `[slots]`."""
         self._check(num_records)
         indices, mask = x
