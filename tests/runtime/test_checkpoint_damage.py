@@ -94,12 +94,11 @@ def test_the_checksum_covers_every_byte(whole, tmp_path, monkeypatch, rng):
     path, plain = whole
     check = CheckpointFolder._check
 
-    def after_a_flip(self, step, leaves):
+    def after_a_flip(self, step, packed):
         if step == 5:
-            together = np.concatenate(leaves)
-            together[rng.integers(together.size)] ^= 1 << rng.integers(8)
-            leaves = [together]
-        return check(self, step, leaves)
+            packed = packed.copy()
+            packed[rng.integers(64, packed.size)] ^= 1 << rng.integers(8)
+        return check(self, step, packed)
 
     monkeypatch.setattr(CheckpointFolder, "_check", after_a_flip)
     for i in range(5):

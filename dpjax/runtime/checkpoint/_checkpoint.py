@@ -13,6 +13,7 @@ import types
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import jax
 import numpy as np
@@ -24,8 +25,10 @@ from dpjax.runtime.checkpoint._fingerprint import Fingerprint, differences, dige
 _MANIFEST = "run.json"
 _PREFIX = "step_"
 _DIGITS = 12
+_WHOLE = re.compile(rf"{_PREFIX}([0-9]{{{_DIGITS}}})")
 _UNFINISHED = re.compile(rf"{_PREFIX}[0-9]{{{_DIGITS}}}\.orbax-checkpoint-tmp.*")
-_CHECK = 32
+_KEEP = 2
+_HEAD = 64
 
 Restored = tuple[int, PyTree] | None
 """Steps done, and the tree."""
@@ -34,10 +37,10 @@ Restored = tuple[int, PyTree] | None
 class CheckpointFolder:
     """Saves and restores trees of plain arrays, each under the number of steps done.
 
-    Orbax's manager writes each save beside its place, moves it there when finished, and keeps the
-    last two. Since bits may flip later, a SHA-256 over all leaves, the step and the fingerprint is
-    saved with them and compared on the way back. All leaves are one array: of several, one that
-    cannot be read leaves the reads of the others behind, to fail when nobody looks.
+    A save is whole or not there: it is written beside its place and moved into it when finished.
+    Since bits may flip later, a SHA-256 over all leaves, the step and the fingerprint is saved
+    with them and compared on the way back. All leaves are packed into one array: of several, one
+    that cannot be read leaves the reads of the others behind, to fail when nobody looks.
 
     Args:
       path: The folder.
@@ -49,36 +52,19 @@ class CheckpointFolder:
         self._path = path
         self._run = run
         self._orbax = orbax
-        here = jax.process_index()
-        alone = orbax.options.MultiprocessingOptions(  # waits for no other process
-            primary_host=here, active_processes={here}, barrier_sync_key_prefix="dpjax"
-        )
-        self._unfinished = sorted(
-            name.name for name in path.glob(f"{_PREFIX}*") if _UNFINISHED.fullmatch(name.name)
-        )
-        self._manager = orbax.CheckpointManager(
-            path,
-            options=orbax.CheckpointManagerOptions(
-                max_to_keep=2,
-                step_prefix="step",
-                step_format_fixed_length=_DIGITS,
-                cleanup_tmp_directories=True,
-                enable_async_checkpointing=False,
-                create=False,
-                multiprocessing_options=alone,
-            ),
-            item_handlers=orbax.PyTreeCheckpointHandler(multiprocessing_options=alone),
-        )
-
-    def close(self) -> None:
-        """Ends the manager's threads."""
-        self._manager.close()
 
     def save(self, step: int, tree: PyTree) -> None:
-        """Saves the tree, and waits until it is on disk."""
-        leaves = [array_bytes(np.asarray(leaf)) for leaf in jax.tree.leaves(tree)]
-        packed = np.concatenate([self._check(step, leaves), *leaves])
-        self._manager.save(step, args=self._orbax.args.PyTreeSave({"packed": packed}), force=True)
+        """Saves the tree, waits until it is on disk, and drops all but the last two."""
+        leaves = jax.tree.leaves(tree)
+        packed = np.zeros(_size(leaves), np.uint8)
+        for leaf, place in zip(leaves, _places(packed, leaves), strict=True):
+            place[...] = array_bytes(np.asarray(leaf))
+        packed[:_HEAD] = self._check(step, packed)
+        with self._checkpointer() as checkpointer:
+            arguments = self._orbax.args.PyTreeSave({"packed": packed})
+            checkpointer.save(self._step_path(step), args=arguments)
+        for old in self._steps()[:-_KEEP]:
+            shutil.rmtree(self._step_path(old), ignore_errors=True)
 
     def restore(self, like: PyTree) -> Restored:
         """The last whole checkpoint, in the structure and shapes of `like`; None without one.
@@ -86,8 +72,9 @@ class CheckpointFolder:
         What cannot be read is set aside, and a warning tells of it.
         """
         found, broken = self._find(like)
-        if broken or self._unfinished:
-            names = [*(self._step_path(step).name for step in broken), *self._unfinished]
+        unfinished = self._unfinished()
+        if broken or unfinished:
+            names = [*(self._step_path(step).name for step in broken), *unfinished]
             back = f"step {found[0]}" if found else "the first step"
             warnings.warn(
                 f"checkpoint {self._path}: {', '.join(sorted(names))} cannot be read (corrupt, or "
@@ -95,12 +82,12 @@ class CheckpointFolder:
                 RuntimeWarning,
                 stacklevel=2,
             )
-            self._unfinished = []  # the manager has removed them
+        for name in unfinished:
+            shutil.rmtree(self._path / name, ignore_errors=True)
         for step in broken:
             aside = self._path / f"broken_{self._step_path(step).name}"
             shutil.rmtree(aside, ignore_errors=True)
             self._step_path(step).rename(aside)
-        self._manager.reload()
         return found
 
     def claim(self, like: PyTree) -> None:
@@ -139,35 +126,65 @@ class CheckpointFolder:
 
     def _read(self, step: int, like: PyTree) -> PyTree:
         shapes, treedef = jax.tree.flatten(like)
-        ends = np.cumsum([_CHECK, *(shape.size * shape.dtype.itemsize for shape in shapes)])
         as_numpy = self._orbax.RestoreArgs(restore_type=np.ndarray)
-        arguments = self._orbax.args.PyTreeRestore(
-            item={"packed": 0}, restore_args={"packed": as_numpy}
-        )
-        packed = self._manager.restore(step, args=arguments)["packed"]
-        if packed.shape != (ends[-1],) or packed.dtype != np.uint8:
+        with self._checkpointer() as checkpointer:
+            arguments = self._orbax.args.PyTreeRestore(
+                item={"packed": 0}, restore_args={"packed": as_numpy}
+            )
+            packed = checkpointer.restore(self._step_path(step), args=arguments)["packed"]
+        if packed.shape != (_size(shapes),) or packed.dtype != np.uint8:
             raise ValueError(f"{packed.size} bytes")
-        check, *parts = np.split(packed, ends[:-1])
-        if check.tobytes() != self._check(step, parts).tobytes():
+        if packed[:_HEAD].tobytes() != self._check(step, packed).tobytes():
             raise ValueError("checksum")
         leaves = [
-            part.copy().view(shape.dtype).reshape(shape.shape)
-            for part, shape in zip(parts, shapes, strict=True)
+            place.view(shape.dtype).reshape(shape.shape)
+            for place, shape in zip(_places(packed, shapes), shapes, strict=True)
         ]
         return jax.tree.unflatten(treedef, leaves)
 
-    def _check(self, step: int, leaves: list[np.ndarray]) -> np.ndarray:
+    def _check(self, step: int, packed: np.ndarray) -> np.ndarray:
         digest = hashlib.sha256(digest_of(self._run))
         digest.update(str(step).encode())
-        for leaf in leaves:
-            digest.update(leaf.data)
-        return np.frombuffer(digest.digest(), np.uint8)
+        digest.update(packed[_HEAD:].data)
+        padded = digest.digest().ljust(_HEAD, b"\0")
+        return np.frombuffer(padded, np.uint8)
 
     def _steps(self) -> list[int]:
-        return sorted(self._manager.all_steps())
+        found = (_WHOLE.fullmatch(path.name) for path in self._path.glob(f"{_PREFIX}*"))
+        return sorted(int(match[1]) for match in found if match)
 
     def _step_path(self, step: int) -> Path:
         return self._path / f"{_PREFIX}{step:0{_DIGITS}d}"
+
+    def _unfinished(self) -> list[str]:
+        """What a killed process was writing; nothing that merely has a name like it."""
+        names = [path.name for path in self._path.glob(f"{_PREFIX}*")]
+        return [name for name in names if _UNFINISHED.fullmatch(name)]
+
+    def _checkpointer(self) -> Any:
+        """One that waits for no other process."""
+        here = jax.process_index()
+        alone = self._orbax.options.MultiprocessingOptions(
+            primary_host=here, active_processes={here}, barrier_sync_key_prefix="dpjax"
+        )
+        handler = self._orbax.PyTreeCheckpointHandler(multiprocessing_options=alone)
+        return self._orbax.Checkpointer(handler, multiprocessing_options=alone)
+
+
+def _size(leaves: list[Any]) -> int:
+    return _HEAD + sum(_padded(leaf) for leaf in leaves)
+
+
+def _places(packed: np.ndarray, leaves: list[Any]) -> Iterator[np.ndarray]:
+    """Where each leaf's bytes lie, behind the checksum and each from a multiple of 64 bytes on."""
+    start = _HEAD
+    for leaf in leaves:
+        yield packed[start : start + leaf.size * leaf.dtype.itemsize]
+        start += _padded(leaf)
+
+
+def _padded(leaf: Any) -> int:
+    return -(-leaf.size * leaf.dtype.itemsize // 64) * 64
 
 
 @contextlib.contextmanager
@@ -195,8 +212,7 @@ def open_folder(path: str | os.PathLike[str], run: Fingerprint) -> Iterator[Chec
             f"checkpoint {folder} is in use by another run: wait for it, or use another folder"
         ) from None
     try:
-        with contextlib.closing(CheckpointFolder(folder, run, orbax)) as opened:
-            yield opened
+        yield CheckpointFolder(folder, run, orbax)
     finally:
         lock.release()
 
