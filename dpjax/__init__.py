@@ -12,8 +12,12 @@ from dpjax import transforms as transforms
 from dpjax.api import Release as Release
 from dpjax.api import release as release
 from dpjax.core import Aggregator as Aggregator
+from dpjax.core import Problem as Problem
 from dpjax.core import Records as Records
+from dpjax.core import Sampler as Sampler
 from dpjax.core import Solution as Solution
+from dpjax.core import Solver as Solver
+from dpjax.core import Transform as Transform
 from dpjax.core import chain as chain
 from dpjax.core import seeded as seeded
 from dpjax.core import shard_records as shard_records

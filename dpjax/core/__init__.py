@@ -24,10 +24,12 @@ from dpjax.core._fields import derived as derived
 from dpjax.core._fields import register_dataclass as register_dataclass
 from dpjax.core._fields import static_field as static_field
 from dpjax.core._moved import moved as _moved
+from dpjax.core._optional import optional as optional
 from dpjax.core._records import Records as Records
 from dpjax.core._records import shard_records as shard_records
 from dpjax.core._types import Aggregator as Aggregator
 from dpjax.core._types import GuaranteeLike as GuaranteeLike
+from dpjax.core._types import Problem as Problem
 from dpjax.core._types import PyTree as PyTree
 from dpjax.core._types import Sampler as Sampler
 from dpjax.core._types import Solution as Solution

@@ -8,8 +8,10 @@ import jax
 import numpy as np
 from jax.experimental.multihost_utils import process_allgather
 
+from dpjax.core._types import PyTree
 
-def spans_processes(leaf: Any) -> bool:
+
+def spans_processes(leaf: PyTree) -> bool:
     """Whether some of an array lies where this process cannot read it."""
     known = isinstance(leaf, jax.Array) and not isinstance(leaf, jax.core.Tracer)
     return known and not leaf.is_fully_addressable
@@ -41,19 +43,19 @@ def whole(array: Any) -> Any:
     return process_allgather(array, tiled=True)
 
 
-def shardings_of(tree: Any) -> list[Any]:
+def shardings_of(tree: PyTree) -> list[Any]:
     """How concrete arrays of a tree are spread, and what its static fields say of other arrays."""
     arrays = (leaf for leaf in jax.tree.leaves(tree) if isinstance(leaf, jax.Array))
     known = [array.sharding for array in arrays if not isinstance(array, jax.core.Tracer)]
     return [*known, *_stated(tree)]
 
 
-def device_count(tree: Any) -> int:
+def device_count(tree: PyTree) -> int:
     """On how many devices the arrays of a tree lie together, at least 1."""
     return max((len(sharding.device_set) for sharding in shardings_of(tree)), default=1)
 
 
-def _stated(node: Any) -> Iterator[Any]:
+def _stated(node: object) -> Iterator[Any]:
     if isinstance(node, jax.sharding.Sharding):
         yield node
         return

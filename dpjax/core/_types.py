@@ -84,7 +84,7 @@ class Sampler(Protocol):
         """Probability, over all steps, that the run deviates from the declared event."""
 
 
-def check_sampler(sampler: Any) -> None:
+def check_sampler(sampler: object) -> None:
     """Raises unless this has all that `Sampler` asks for.
 
     Args:
@@ -100,6 +100,30 @@ def check_sampler(sampler: Any) -> None:
             f"sampler must be a Sampler, got {sampler!r} without {', '.join(lacking)}: see "
             "dpjax.core.Sampler"
         )
+
+
+class Problem(Protocol):
+    """Losses and public constants, as a frozen dataclass registered as a pytree.
+
+    What a solver of gradients asks for; methods over vertices and for queries ask for other
+    members, which they name. More are optional, see `dpjax.core.optional`: `check(data)` raises for
+    records outside the problem's public domain, `lipschitz`, `smoothness` and `radius` are public
+    constants, None where unknown. Solvers enforce by clipping what they rely on.
+    """
+
+    @property
+    def init(self) -> PyTree:
+        """Parameters to start from (*public*)."""
+
+    @property
+    def num_params(self) -> int:
+        """Number of real parameters."""
+
+    def per_example_gradients(self, params: PyTree, batch: PyTree) -> PyTree:
+        """Gradients of the loss of each record, `[B, *p]`, each of its own record alone."""
+
+    def project(self, params: PyTree) -> PyTree:
+        """The nearest parameters that are allowed."""
 
 
 class GuaranteeLike(Protocol):
@@ -128,7 +152,7 @@ class Solver(Protocol):
     def sampler(self) -> Sampler:
         """Who takes part in each step."""
 
-    def init(self, problem: Any, *, key: jax.Array) -> Any:
+    def init(self, problem: Any, *, key: jax.Array) -> PyTree:
         """The state before the first step."""
 
     def step(self, problem: Any, batch: PyTree, mask: jax.Array, state: Any) -> tuple[Any, Any]:
@@ -155,9 +179,9 @@ class Solution(NamedTuple):
 
     params: PyTree
     guarantee: Any
-    info: Any
-    state: Any
-    sensitive: Any = None
+    info: PyTree
+    state: PyTree
+    sensitive: PyTree = None
 
     def __repr__(self) -> str:
         """Guarantee, and shapes of what was released; no values, and nothing that is secret."""

@@ -7,34 +7,37 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.typing import ArrayLike
 
 from dpjax.core._devices import running
+from dpjax.core._optional import optional
 from dpjax.core._records import Records
-from dpjax.core._types import PyTree
+from dpjax.core._types import PyTree, Solver
 from dpjax.runtime._take import take
 from dpjax.runtime.devices._placement import Placement
 
 
 @functools.partial(jax.jit, static_argnames="placement")
 def start(
-    solver: Any, problem: Any, data: Records, key: jax.Array, placement: Placement | None
+    solver: Solver, problem: PyTree, data: Records, key: jax.Array, placement: Placement | None
 ) -> Any:
     """The state before the first step."""
     with running(placement):
         state = solver.init(problem, key=key)
-        if hasattr(solver, "prologue"):
+        prologue = optional(solver, "prologue")
+        if prologue is not None:
             records = jax.tree.map(lambda a: a[: data.num_records], data.arrays)
-            state = solver.prologue(problem, records, state)
+            state = prologue(problem, records, state)
     return state if placement is None else placement.spread_state(state)
 
 
 @functools.partial(jax.jit, static_argnames="sensitive")
 def scan(
-    solver: Any, problem: Any, data: Records, state: Any, xs: PyTree, sensitive: bool
+    solver: Solver, problem: PyTree, data: Records, state: PyTree, xs: PyTree, sensitive: bool
 ) -> tuple[Any, tuple[Any, Any]]:
     """All steps as one `lax.scan`: what a transformation sees, and can differentiate."""
 
-    def body(state: Any, x: PyTree) -> tuple[Any, tuple[Any, Any]]:
+    def body(state: PyTree, x: PyTree) -> tuple[Any, tuple[Any, Any]]:
         return _one_step(solver, problem, data, state, x, sensitive, None)
 
     return jax.lax.scan(body, state, xs)
@@ -42,14 +45,14 @@ def scan(
 
 @functools.partial(jax.jit, static_argnames=("sensitive", "placement"), donate_argnames="outputs")
 def advance(
-    solver: Any,
-    problem: Any,
+    solver: Solver,
+    problem: PyTree,
     data: Records,
-    state: Any,
+    state: PyTree,
     xs: PyTree,
     outputs: PyTree,
-    first: Any,
-    last: Any,
+    first: ArrayLike,
+    last: ArrayLike,
     sensitive: bool,
     placement: Placement | None,
 ) -> tuple[Any, PyTree]:
@@ -79,20 +82,20 @@ def blanks(steps: int, shapes: PyTree) -> PyTree:
 
 
 def _one_step(
-    solver: Any,
-    problem: Any,
+    solver: Solver,
+    problem: PyTree,
     data: Records,
-    state: Any,
+    state: PyTree,
     x: PyTree,
     sensitive: bool,
     placement: Placement | None,
 ) -> tuple[Any, tuple[Any, Any]]:
     """The state after a step, and its outputs: released values and raw ones."""
-    ordered = getattr(solver, "ordered_batches", False)
+    ordered = optional(solver, "ordered_batches")
     batch, mask = take(solver.sampler, x, data, placement, padded=not ordered)
     if placement is not None and not (ordered and mask.shape[0] % placement.shares):
         batch, mask = placement.spread_batch(batch, mask)
-    diagnose = getattr(solver, "diagnose", None) if sensitive else None
+    diagnose = optional(solver, "diagnose") if sensitive else None
     with running(placement):
         raw = diagnose(problem, batch, mask, state) if diagnose else None
         state, info = solver.step(problem, batch, mask, state)
@@ -118,8 +121,8 @@ class Job(NamedTuple):
       placement: How it lies on several devices; None for one.
     """
 
-    solver: Any
-    problem: Any
+    solver: Solver
+    problem: PyTree
     data: Records
     init_key: jax.Array
     xs: PyTree
@@ -151,7 +154,7 @@ class Job(NamedTuple):
         shapes: PyTree = _jitted_step.eval_shape(*given, *static)[1]
         return shapes
 
-    def arguments(self, state: Any, outputs: PyTree, first: int, last: int) -> tuple[Any, ...]:
+    def arguments(self, state: PyTree, outputs: PyTree, first: int, last: int) -> tuple[Any, ...]:
         """Those of `advance`, static ones last."""
         given = (self.solver, self.problem, self.data, state, self.xs, outputs)
         # of one type, whatever the default integer is
@@ -166,7 +169,7 @@ Hook = tuple[int, Callable[[int, Any, PyTree], None]]
 
 
 def in_chunks(
-    job: Job, program: Program, done: int, state: Any, outputs: PyTree, hooks: Sequence[Hook]
+    job: Job, program: Program, done: int, state: PyTree, outputs: PyTree, hooks: Sequence[Hook]
 ) -> tuple[Any, PyTree]:
     """Runs the steps after the first `done`, stopping for the hooks; without them, at once."""
     while True:

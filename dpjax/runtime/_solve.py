@@ -9,11 +9,13 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.typing import ArrayLike
 from tqdm.auto import tqdm
 
 from dpjax.core._checks import check_int, check_key, is_traced
+from dpjax.core._optional import optional
 from dpjax.core._records import Records, num_rows
-from dpjax.core._types import PyTree, Solution, Solver, check_sampler
+from dpjax.core._types import GuaranteeLike, PyTree, Solution, Solver, check_sampler
 from dpjax.runtime._loop import (
     Hook,
     Job,
@@ -34,7 +36,7 @@ from dpjax.runtime.devices._processes import Processes, processes_of
 
 def solve(
     solver: Solver,
-    problem: Any,
+    problem: PyTree,
     data: PyTree | Records,
     *,
     key: jax.Array,
@@ -138,8 +140,9 @@ def solve(
         arguments=(data.num_records, every, checkpoint is None, sensitive),
     )
     solver, problem, data = automatic((solver, problem, data))
-    if hasattr(problem, "check"):
-        processes.agree(lambda: problem.check(data.arrays))
+    check = optional(problem, "check")
+    if check is not None:
+        processes.agree(lambda: check(data.arrays))
     data = jax.tree.map(_array, data)
 
     init_key, plan_key = jax.random.split(key)
@@ -160,12 +163,13 @@ def solve(
         state, (info, raw) = scan(solver, problem, data, state, xs, sensitive)
     else:
         xs = jax.tree.map(jnp.asarray, xs)
-        placement = placement_of(data.arrays, getattr(problem, "init", None))
+        placement = placement_of(data.arrays, optional(problem, "init"))
         job = Job(solver, problem, data, init_key, xs, sensitive, placement)
         state, (info, raw) = _run(job, key, progress, checkpoint, every)
     params = solver.finalize(problem, state)
-    if hasattr(solver, "redact"):
-        state = solver.redact(state)
+    redact = optional(solver, "redact")
+    if redact is not None:
+        state = redact(state)
     return Solution(params, guarantee, info, state, raw if sensitive else None)
 
 
@@ -178,7 +182,9 @@ def _run(
 ) -> tuple[Any, PyTree]:
     """The loop in chunks, which the host looks in between; they change no bit of the result."""
 
-    def compile_on_call(state: Any, outputs: PyTree, first: int, last: int) -> tuple[Any, PyTree]:
+    def compile_on_call(
+        state: PyTree, outputs: PyTree, first: int, last: int
+    ) -> tuple[PyTree, PyTree]:
         return advance(*job.arguments(state, outputs, first, last))
 
     program: Program = compile_on_call
@@ -205,12 +211,12 @@ def _run(
     return state, typed(outputs, shapes)
 
 
-def _move(bar: Any, done: int, state: Any, outputs: PyTree) -> None:
+def _move(bar: tqdm, done: int, state: PyTree, outputs: PyTree) -> None:
     jax.block_until_ready((state, outputs))
     bar.update(done - bar.n)
 
 
-def _array(leaf: Any) -> jax.Array:
+def _array(leaf: ArrayLike) -> jax.Array:
     """A leaf of data as JAX takes it: of real numbers, in this machine's byte order."""
     array: Any = leaf if isinstance(leaf, jax.Array) else np.asarray(leaf)
     kinds = (np.integer, np.floating, np.bool_)
@@ -221,7 +227,7 @@ def _array(leaf: Any) -> jax.Array:
     return jnp.asarray(array.astype(array.dtype.newbyteorder("="), copy=False))
 
 
-def _guarantee(solver: Any) -> Any:
+def _guarantee(solver: Solver) -> GuaranteeLike:
     if is_traced(solver):
         return UnknownGuarantee()
     return solver.guarantee()

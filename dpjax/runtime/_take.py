@@ -5,6 +5,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from dpjax.core._optional import optional
 from dpjax.core._records import Records, num_rows
 from dpjax.core._types import PyTree, Sampler
 from dpjax.runtime.devices._placement import Placement
@@ -26,7 +27,7 @@ def take(
       padded: Whether a batch of all records may have the rows that pad them, masked.
     """
     rows = num_rows(data.arrays)
-    shards = getattr(sampler, "shards", 1)
+    shards = optional(sampler, "shards")
     if shards > 1:
         return _take_by_shards(sampler, x, data, rows)
 
@@ -53,7 +54,7 @@ def _take_by_shards(sampler: Any, x: PyTree, data: Records, rows: int) -> tuple[
         )
     own, mask = sampler.batch_of_shards(x, data.num_records)
 
-    def of_shards(leaf: Any) -> jax.Array:
+    def of_shards(leaf: jax.Array) -> jax.Array:
         parts = leaf.reshape(sampler.shards, rows // sampler.shards, *leaf.shape[1:])
         return jax.vmap(lambda part, i: part[i])(parts, own).reshape(-1, *leaf.shape[1:])
 

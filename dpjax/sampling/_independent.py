@@ -8,20 +8,20 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from dp_accounting import NeighboringRelation
-from dp_accounting import dp_event as dpe
 from scipy import stats
 
 from dpjax.core._checks import check_int, check_key
 from dpjax.core._fields import register_dataclass, static_field
 from dpjax.sampling._capacity import MULTIPLE, poisson_capacity
 from dpjax.sampling._records import check_num_records
+from dpjax.sampling._single_pass import SinglePass
 
 _DELTA, _EPSILON = 1e-6, 10.0
 
 
 @register_dataclass
 @dataclasses.dataclass(frozen=True)
-class IndependentPartition:
+class IndependentPartition(SinglePass):
     """Disjoint batches of random size: each record joins one of them on its own.
 
         P[i in batch_t] = share_t,    independently for all i
@@ -94,10 +94,6 @@ class IndependentPartition:
     def check_relation(self, relation: NeighboringRelation) -> None:
         """Any relation will do."""
 
-    def event(self, step: dpe.DpEvent) -> dpe.DpEvent:
-        """The event of one step: the steps compose in parallel."""
-        return step
-
     def participation_rate(self, num_records: int) -> float:
         """1 / steps."""
         del num_records
@@ -118,14 +114,6 @@ class IndependentPartition:
         place = (ends - counts)[:, None] + slots[None, :]
         return jnp.where(mask, order[jnp.minimum(place, num_records - 1)], 0), mask
 
-    def batch(
-        self, x: tuple[jax.Array, jax.Array], num_records: int
-    ) -> tuple[jax.Array, jax.Array]:
-        """Members of one step: indices `[capacity]` int32 and mask `[capacity]`, *secret*."""
-        self._check(num_records)
-        indices, mask = x
-        return indices, mask & (indices < num_records)
-
     def failure_probability(self) -> float:
         """Bound on the probability that any batch has more members than slots."""
         shares, counts = np.unique(self.shares, return_counts=True)
@@ -137,7 +125,7 @@ class IndependentPartition:
         return float(self.shares.max())
 
     def _check(self, num_records: int) -> None:
-        check_num_records(num_records)
+        super()._check(num_records)
         if num_records > self.num_records:
             raise ValueError(
                 "the data have more records than the sampler's public bound num_records = "

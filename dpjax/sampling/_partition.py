@@ -3,19 +3,16 @@
 import dataclasses
 
 import jax
-import jax.numpy as jnp
 import numpy as np
-from dp_accounting import NeighboringRelation
-from dp_accounting import dp_event as dpe
 
-from dpjax.core._checks import check_choice, check_int, check_key
+from dpjax.core._checks import check_choice, check_int
 from dpjax.core._fields import register_dataclass
-from dpjax.sampling._records import check_fixed_partition, check_num_records
+from dpjax.sampling._single_pass import FixedPass
 
 
 @register_dataclass
 @dataclasses.dataclass(frozen=True)
-class DisjointPartition:
+class DisjointPartition(FixedPass):
     """Disjoint batches of fixed size; the records left over are not used.
 
         batch_t = {pi(t * b), ..., pi(t * b + b - 1)},    pi a permutation of the records
@@ -63,33 +60,14 @@ class DisjointPartition:
         """Rows of a batch."""
         return self.batch_size
 
-    @property
-    def default_relation(self) -> NeighboringRelation:
-        """Replace one record."""
-        return NeighboringRelation.REPLACE_ONE
-
-    def check_relation(self, relation: NeighboringRelation) -> None:
-        """Raises ValueError for add-or-remove-one, under which places in the order move."""
-        check_fixed_partition(self, relation)
-
-    def event(self, step: dpe.DpEvent) -> dpe.DpEvent:
-        """The event of one step: the steps compose in parallel."""
-        return step
-
     def participation_rate(self, num_records: int) -> float:
         """Share of the records that the average batch holds."""
         return self.batch_size / num_records
 
     def plan(self, key: jax.Array, num_records: int) -> jax.Array:
         """Indices of all batches, `[steps, batch_size]` int32."""
-        self._check(num_records)
-        if self.order == "random":
-            check_key("key", key)
-            order = jax.random.permutation(key, jnp.arange(num_records, dtype=jnp.int32))
-        else:
-            order = jnp.arange(num_records, dtype=jnp.int32)
         used = self.steps * self.batch_size
-        return order[:used].reshape(self.steps, self.batch_size)
+        return self._order(key, num_records)[:used].reshape(self.steps, self.batch_size)
 
     def batch(self, x: jax.Array, num_records: int) -> tuple[jax.Array, jax.Array]:
         """Members of one step: indices `[batch_size]` int32, mask of those in the data."""
@@ -97,12 +75,8 @@ class DisjointPartition:
         # of a plan for more records: JAX would take the last in place of those beyond
         return x, x < num_records
 
-    def failure_probability(self) -> float:
-        """Probability that the run deviates from the declared event: none."""
-        return 0.0
-
     def _check(self, num_records: int) -> None:
-        check_num_records(num_records)
+        super()._check(num_records)
         if self.steps * self.batch_size > num_records:
             raise ValueError(
                 f"steps * batch_size must be <= num_records = {num_records}, got "

@@ -17,6 +17,7 @@ from dpjax.core._checks import (
     is_traced,
 )
 from dpjax.core._fields import register_dataclass, static_field
+from dpjax.core._types import PyTree
 from dpjax.random._gaps import draw_members, gaps_shortfall, keep_uniform_subset
 from dpjax.random._keys import StepKeys
 from dpjax.sampling._capacity import default_capacity, draws_needed, overflow_probability
@@ -177,7 +178,7 @@ class PoissonSampler:
         indices, mask = draw_on_host(key, self.rate, num_records, self.steps, self.capacity)
         return jnp.asarray(indices), jnp.asarray(mask)
 
-    def batch(self, x: Any, num_records: int) -> tuple[jax.Array, jax.Array]:
+    def batch(self, x: PyTree, num_records: int) -> tuple[jax.Array, jax.Array]:
         """Members of one step, by ascending index.
 
         Args:
@@ -206,7 +207,7 @@ class PoissonSampler:
             return indices[: self.capacity], mask[: self.capacity]
         return keep_uniform_subset(x, indices, mask, self.capacity)
 
-    def batch_of_shards(self, x: Any, num_records: int) -> tuple[jax.Array, jax.Array]:
+    def batch_of_shards(self, x: PyTree, num_records: int) -> tuple[jax.Array, jax.Array]:
         """Members of one step by shards.
 
         Args:

@@ -1,7 +1,5 @@
 """What samplers check: numbers of records, and relations that make that number public."""
 
-from typing import Any
-
 from dp_accounting import NeighboringRelation
 
 from dpjax.core._checks import check_int
@@ -10,7 +8,7 @@ from dpjax.core._checks import check_int
 MOST_RECORDS = 2**31 - 1
 
 
-def check_num_records(num_records: Any) -> None:
+def check_num_records(num_records: int) -> None:
     """Raises unless there is a record, and int32 can number all of them.
 
     Raises:
@@ -25,7 +23,7 @@ def check_num_records(num_records: Any) -> None:
         )
 
 
-def check_fixed_partition(sampler: Any, relation: NeighboringRelation) -> None:
+def check_fixed_partition(sampler: object, relation: NeighboringRelation) -> None:
     """Raises for a relation under which neighbours differ in the number that batches are cut from.
 
     Raises:

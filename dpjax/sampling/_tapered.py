@@ -6,12 +6,11 @@ import functools
 import jax
 import jax.numpy as jnp
 import numpy as np
-from dp_accounting import NeighboringRelation
-from dp_accounting import dp_event as dpe
 
-from dpjax.core._checks import check_choice, check_int, check_key
+from dpjax.core._checks import check_choice, check_int
 from dpjax.core._fields import register_dataclass, static_field
-from dpjax.sampling._records import check_fixed_partition, check_num_records
+from dpjax.sampling._records import check_num_records
+from dpjax.sampling._single_pass import FixedPass
 
 
 def tapered_sizes(steps: int, num_records: int, tail: int = 0) -> np.ndarray:
@@ -62,7 +61,7 @@ def _sizes(scale: float, roots: np.ndarray) -> np.ndarray:
 
 @register_dataclass
 @dataclasses.dataclass(frozen=True)
-class TaperedPartition:
+class TaperedPartition(FixedPass):
     r"""Disjoint batches of `tapered_sizes`; the records left over are not used.
 
         batch_t = next size_t of the records in the order pi,    size_t ~ sqrt(steps - t + tail)
@@ -114,50 +113,20 @@ class TaperedPartition:
         """Rows of a batch: those of the largest."""
         return int(self.sizes.max())
 
-    @property
-    def default_relation(self) -> NeighboringRelation:
-        """Replace one record."""
-        return NeighboringRelation.REPLACE_ONE
-
-    def check_relation(self, relation: NeighboringRelation) -> None:
-        """Raises ValueError for add-or-remove-one, under which places in the order move."""
-        check_fixed_partition(self, relation)
-
-    def event(self, step: dpe.DpEvent) -> dpe.DpEvent:
-        """The event of one step: the steps compose in parallel."""
-        return step
-
     def participation_rate(self, num_records: int) -> float:
         """Share of the records that the average batch holds."""
         return float(self.sizes.mean()) / num_records
 
     def plan(self, key: jax.Array, num_records: int) -> tuple[jax.Array, jax.Array]:
         """Indices `[steps, sizes.max()]` int32 and masks of all batches."""
-        self._check(num_records)
-        if self.order == "random":
-            check_key("key", key)
-            order = jax.random.permutation(key, jnp.arange(num_records, dtype=jnp.int32))
-        else:
-            order = jnp.arange(num_records, dtype=jnp.int32)
+        order = self._order(key, num_records)
         mask = np.arange(self.sizes.max())[None, :] < self.sizes[:, None]
         place = (np.cumsum(self.sizes) - self.sizes)[:, None] + np.arange(self.sizes.max())[None, :]
         place = np.minimum(place, num_records - 1).astype(np.int32)
         return jnp.where(mask, order[place], 0), jnp.asarray(mask)
 
-    def batch(
-        self, x: tuple[jax.Array, jax.Array], num_records: int
-    ) -> tuple[jax.Array, jax.Array]:
-        """Members of one step: indices `[sizes.max()]` int32 and mask."""
-        self._check(num_records)
-        indices, mask = x
-        return indices, mask & (indices < num_records)
-
-    def failure_probability(self) -> float:
-        """Probability that the run deviates from the declared event: none."""
-        return 0.0
-
     def _check(self, num_records: int) -> None:
-        check_num_records(num_records)
+        super()._check(num_records)
         if num_records < self.num_records:
             raise ValueError(
                 f"the data have {num_records} records, fewer than the num_records = "

@@ -30,7 +30,7 @@ class Resumed(NamedTuple):
 
     program: Program
     done: int
-    state: Any
+    state: PyTree
     outputs: PyTree
     save: Callable[[int, Any, PyTree], None]
 
@@ -75,11 +75,11 @@ def resume(
         takes = compiled.input_shardings[0]
         takes = takes[3], takes[5]
 
-        def program(state: Any, outputs: PyTree, first: int, last: int) -> tuple[Any, PyTree]:
+        def program(state: PyTree, outputs: PyTree, first: int, last: int) -> tuple[Any, PyTree]:
             state, outputs = jax.tree.map(_moved, (state, outputs), takes)
             return compiled(*job.arguments(state, outputs, first, last)[:-2])
 
-        def save(done: int, state: Any, outputs: PyTree) -> None:
+        def save(done: int, state: PyTree, outputs: PyTree) -> None:
             tree = jax.tree.map(gathered, words((state, outputs)))
             processes.on_first(lambda: folder.save(done, tree))
 

@@ -1,0 +1,56 @@
+"""Single-pass samplers: each record enters one step, so the steps compose in parallel."""
+
+import jax
+import jax.numpy as jnp
+from dp_accounting import NeighboringRelation
+from dp_accounting import dp_event as dpe
+
+from dpjax.core._checks import check_key
+from dpjax.core._types import PyTree
+from dpjax.sampling._records import check_fixed_partition, check_num_records
+
+
+class SinglePass:
+    """Disjoint batches, planned in advance."""
+
+    def _check(self, num_records: int) -> None:
+        """Raises ValueError unless the batches suit this many records."""
+        check_num_records(num_records)
+
+    def event(self, step: dpe.DpEvent) -> dpe.DpEvent:
+        """The event of one step: the steps compose in parallel."""
+        return step
+
+    def batch(self, x: PyTree, num_records: int) -> tuple[jax.Array, jax.Array]:
+        """Members of one step: indices `[slots]` int32 and mask `[slots]`."""
+        self._check(num_records)
+        indices, mask = x
+        # of a plan for more records: JAX would take the last in place of those beyond
+        return indices, mask & (indices < num_records)
+
+    def failure_probability(self) -> float:
+        """Probability that the run deviates from the declared event: none."""
+        return 0.0
+
+
+class FixedPass(SinglePass):
+    """Batches of fixed sizes, cut from one order of the records."""
+
+    order: str
+
+    @property
+    def default_relation(self) -> NeighboringRelation:
+        """Replace one record."""
+        return NeighboringRelation.REPLACE_ONE
+
+    def check_relation(self, relation: NeighboringRelation) -> None:
+        """Raises ValueError for add-or-remove-one, under which places in the order move."""
+        check_fixed_partition(self, relation)
+
+    def _order(self, key: jax.Array, num_records: int) -> jax.Array:
+        self._check(num_records)
+        order = jnp.arange(num_records, dtype=jnp.int32)
+        if self.order == "given":
+            return order
+        check_key("key", key)
+        return jax.random.permutation(key, order)
