@@ -1,6 +1,8 @@
 """Private stochastic gradient descent-ascent under rate constraints."""
 
 import dataclasses
+import importlib
+import warnings
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -209,8 +211,7 @@ class RateConstrainedSGDA:
           batch_size: Expected records a batch; default from `num_records`.
           steps: Number of steps; default 1000.
           histogram_share: Share of the precision that the table takes, in (0, 1).
-          as_published: The printed method: Laplace table, soft rates, sizes from the batch with
-            floor 1, unbounded multipliers, last iterate. Its epsilon is still the true one.
+          as_published: Deprecated: `dpjax.papers.rate_constrained.rate_constrained_sgda`.
           **overrides: Any other field of this class or of `DPSGD`.
 
         Returns:
@@ -229,12 +230,22 @@ class RateConstrainedSGDA:
           >>> solver.guarantee().epsilon(1e-5) <= 1.0
           True
         """
+        if as_published:
+            warnings.warn(
+                "as_published is dpjax.papers.rate_constrained.rate_constrained_sgda since 0.2: "
+                "the keyword goes in 0.3",
+                DeprecationWarning,
+                stacklevel=3,
+            )
+            printed = importlib.import_module("dpjax.papers.rate_constrained")
+            given = {"batch_size": batch_size, "steps": steps, "histogram_share": histogram_share}
+            return printed.rate_constrained_sgda(
+                problem, num_records, budget, sampler=sampler, **given, **overrides
+            )
         sampler = sampler or default_sampler(num_records, batch_size, steps)
         relation = sampled_relation(budget, num_records, sampler)
         if not 0 < histogram_share < 1:
             raise ValueError(f"histogram_share must lie in (0, 1), got {histogram_share!r}")
-        if as_published:
-            overrides = _PUBLISHED | overrides
         own_names = {f.name for f in dataclasses.fields(cls)} - {"primal"}
         own = {name: overrides.pop(name) for name in own_names & set(overrides)}
         descent = {f.name for f in dataclasses.fields(DPSGD)} - {"sampler", "relation"}
@@ -460,13 +471,3 @@ def _summable(rates: jax.Array) -> jax.Array:
     """Rates `[B, K]` cut towards zero so far that their sums over B are exact, in any order."""
     unit = 2.0 ** ((rates.shape[0] - 1).bit_length() - jnp.finfo(rates.dtype).nmant - 1)
     return jnp.floor(rates / unit) * unit
-
-
-_PUBLISHED = {
-    "histogram": "laplace",
-    "rates": "soft",
-    "denominator": "batch",
-    "size_floor": 1.0,
-    "multiplier_set": "orthant",
-    "average": "last",
-}

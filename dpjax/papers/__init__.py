@@ -1,0 +1,1 @@
+"""Published settings and methods that no default uses; one module a paper."""
