@@ -6,7 +6,7 @@ from dpjax.privacy import Budget
 from dpjax.problems import RateConstrained
 from dpjax.solvers.descent._rate_constrained_sgda import RateConstrainedSGDA
 
-_PRINTED = {
+_PRINTED: dict[str, Any] = {
     "histogram": "laplace",
     "rates": "soft",
     "denominator": "batch",

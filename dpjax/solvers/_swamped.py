@@ -61,7 +61,7 @@ def checked_gradients(solver: _Solver, problem: Any, num_records: int) -> _Solve
     z, sampler = descent.noise_multiplier, descent.sampler
     if is_traced(z, num_records) or np.shape(z) != () or getattr(descent, "norm", "l2") != "l2":
         return solver
-    strategy = getattr(descent, "strategy", getattr(descent, "noise", None))
+    strategy = getattr(descent, "noise", None)
     steps = sampler.steps
     if strategy is None:
         gain = math.sqrt(steps)

@@ -26,7 +26,6 @@ from dpjax.privacy import Budget, Guarantee, calibrate_noise, joint_release
 from dpjax.solvers._check_sampler import sampled_relation
 from dpjax.solvers._summary import register_solver
 from dpjax.solvers._swamped import checked_gradients
-from dpjax.solvers.descent._dp_ftrl import DPFTRL
 from dpjax.solvers.descent._dpsgd import (
     DPSGD,
     DPSGDState,
@@ -146,7 +145,7 @@ class RateConstrainedSGDA:
     the records that would enforce it first. If multipliers grow to their bound, raise `clip_norm`.
 
     Raises:
-      TypeError: If `primal` is a `DPFTRL`.
+      TypeError: If `primal` has correlated noise.
       ValueError: If a value is outside its bound; the message names both.
 
     Source: Yaghini, Cebere, Menart, Bellet and Papernot, "Private rate-constrained optimization
@@ -169,10 +168,10 @@ class RateConstrainedSGDA:
     multiplier_set: str = dataclasses.field(default="box", metadata={"static": True})
 
     def __post_init__(self) -> None:
-        if isinstance(self.primal, DPFTRL):
+        if self.primal.noise is not None:
             raise TypeError(
                 "primal must be a DPSGD with independent noise, which the joint event is made for, "
-                f"got a {type(self.primal).__name__}"
+                f"got a {type(self.primal).__name__} with {self.primal.noise!r}"
             )
         check_nonnegative("dual_learning_rate", self.dual_learning_rate)
         check_nonnegative("histogram_noise", self.histogram_noise)
@@ -238,7 +237,11 @@ class RateConstrainedSGDA:
                 stacklevel=3,
             )
             printed = importlib.import_module("dpjax.papers.rate_constrained")
-            given = {"batch_size": batch_size, "steps": steps, "histogram_share": histogram_share}
+            given: dict[str, Any] = {
+                "batch_size": batch_size,
+                "steps": steps,
+                "histogram_share": histogram_share,
+            }
             return printed.rate_constrained_sgda(
                 problem, num_records, budget, sampler=sampler, **given, **overrides
             )
@@ -248,7 +251,7 @@ class RateConstrainedSGDA:
             raise ValueError(f"histogram_share must lie in (0, 1), got {histogram_share!r}")
         own_names = {f.name for f in dataclasses.fields(cls)} - {"primal"}
         own = {name: overrides.pop(name) for name in own_names & set(overrides)}
-        descent = {f.name for f in dataclasses.fields(DPSGD)} - {"sampler", "relation"}
+        descent = {f.name for f in dataclasses.fields(DPSGD)} - {"sampler", "relation", "noise"}
         check_fields(cls, overrides, own_names | descent)
         if problem.num_constraints == 0:
             own.setdefault("histogram", "none")
