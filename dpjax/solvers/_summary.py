@@ -130,7 +130,7 @@ def _others(solver: Any) -> list[str]:
     return textwrap.wrap(", ".join(shown), _WIDTH, break_long_words=False)
 
 
-def _same(value: Any, default: Any) -> bool:
+def _same(value: object, default: object) -> bool:
     plain = value if isinstance(value, tuple) else (value,)  # arrays compare by entry
     return value is default or (
         all(isinstance(each, int | float | str) for each in plain) and bool(value == default)

@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import optax
 from dp_accounting import DpEvent
+from jax.typing import ArrayLike
 
 from dpjax.core import (
     PyTree,
@@ -61,8 +62,8 @@ class DPSGDState(NamedTuple):
     """
 
     params: PyTree
-    opt_state: Any
-    noise: Any
+    opt_state: PyTree
+    noise: PyTree
     average: PyTree
     count: jax.Array  # type: ignore[assignment]
     key: jax.Array
@@ -127,10 +128,10 @@ class DPSGD:
 
     sampler: Sampler = dataclasses.field(metadata={"static": True})
     noise_multiplier: Any
-    clip_norm: Any
-    learning_rate: Any
+    clip_norm: ArrayLike
+    learning_rate: ArrayLike
     batch_size: Any
-    decay: Any = 0.99
+    decay: ArrayLike = 0.99
     average: str = dataclasses.field(default="ema", metadata={"static": True})
     optimizer: optax.GradientTransformation = dataclasses.field(
         default=SGD, metadata={"static": True}
@@ -301,7 +302,7 @@ def _event(
 
 
 def clipping_diagnostics(
-    gradients: PyTree, mask: jax.Array, clip_norm: Any
+    gradients: PyTree, mask: jax.Array, clip_norm: ArrayLike
 ) -> dict[str, jax.Array]:
     """Realised batch size and share of its records that clipping changed. **Not private**."""
     scale = clip_scale(gradients, mask, clip_norm, "l2")

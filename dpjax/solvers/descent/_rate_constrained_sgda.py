@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import dp_accounting
 import jax
 import jax.numpy as jnp
+from jax.typing import ArrayLike
 
 from dpjax.core import (
     PyTree,
@@ -23,6 +24,8 @@ from dpjax.core import (
     derived,
 )
 from dpjax.privacy import Budget, Guarantee, calibrate_noise, joint_release
+from dpjax.problems import RateConstrained
+from dpjax.problems._constraints import RateConstraints
 from dpjax.solvers._check_sampler import sampled_relation
 from dpjax.solvers._summary import register_solver
 from dpjax.solvers._swamped import checked_gradients
@@ -154,14 +157,14 @@ class RateConstrainedSGDA:
     """
 
     primal: DPSGD
-    dual_learning_rate: Any
+    dual_learning_rate: ArrayLike
     histogram_noise: Any
-    temperature: Any = 1.0
-    multiplier_bound: Any = 10.0
-    size_floor: Any = None
-    size_decay: Any = None
-    part_counts: Any = None
-    count_noise: Any = 50.0
+    temperature: ArrayLike = 1.0
+    multiplier_bound: ArrayLike = 10.0
+    size_floor: ArrayLike | None = None
+    size_decay: ArrayLike | None = None
+    part_counts: ArrayLike | None = None
+    count_noise: float | jax.Array = 50.0
     histogram: str = dataclasses.field(default="gaussian", metadata={"static": True})
     rates: str = dataclasses.field(default="hard", metadata={"static": True})
     denominator: str = dataclasses.field(default="batch", metadata={"static": True})
@@ -189,7 +192,7 @@ class RateConstrainedSGDA:
     @classmethod
     def for_budget(
         cls,
-        problem: Any,
+        problem: RateConstrained,
         num_records: int,
         budget: Budget,
         *,
@@ -289,7 +292,7 @@ class RateConstrainedSGDA:
         """Who takes part in each step."""
         return self.primal.sampler
 
-    def init(self, problem: Any, *, key: jax.Array) -> SGDAState:
+    def init(self, problem: RateConstrained, *, key: jax.Array) -> SGDAState:
         """The state before the first step; the key (*secret*) is for the noise."""
         if problem.num_constraints and self.histogram == "none":
             raise ValueError(
@@ -306,7 +309,7 @@ class RateConstrainedSGDA:
             dual_key,
         )
 
-    def prologue(self, problem: Any, data: PyTree, state: SGDAState) -> SGDAState:
+    def prologue(self, problem: RateConstrained, data: PyTree, state: SGDAState) -> SGDAState:
         """With `denominator="fixed"`, sets the subset sizes of a batch, once."""
         if self.denominator != "fixed" or problem.num_constraints == 0:
             return state
@@ -324,7 +327,7 @@ class RateConstrainedSGDA:
         return state._replace(sizes=rate * sizes)
 
     def step(
-        self, problem: Any, batch: PyTree, mask: jax.Array, state: SGDAState
+        self, problem: RateConstrained, batch: PyTree, mask: jax.Array, state: SGDAState
     ) -> tuple[SGDAState, SGDAInfo]:
         """One step on the records of `batch` (leaves `[B, ...]`) where `mask [B]` is True."""
         if problem.num_constraints == 0:
@@ -354,12 +357,12 @@ class RateConstrainedSGDA:
         after = SGDAState(primal, multipliers, memory, noise, state.key)
         return after, SGDAInfo(info.gradient_norm, multipliers, values)
 
-    def finalize(self, problem: Any, state: SGDAState) -> PyTree:
+    def finalize(self, problem: RateConstrained, state: SGDAState) -> PyTree:
         """The last or the averaged parameters."""
         return self.primal.finalize(problem, state.primal)
 
     def diagnose(
-        self, problem: Any, batch: PyTree, mask: jax.Array, state: SGDAState
+        self, problem: RateConstrained, batch: PyTree, mask: jax.Array, state: SGDAState
     ) -> dict[str, jax.Array]:
         """Raw values of a step, **not private**: batch size, clipped share, mean loss.
 
@@ -433,7 +436,7 @@ class RateConstrainedSGDA:
         return event
 
     def _table(
-        self, problem: Any, params: PyTree, batch: PyTree, mask: jax.Array
+        self, problem: RateConstrained, params: PyTree, batch: PyTree, mask: jax.Array
     ) -> tuple[jax.Array, jax.Array, jax.Array]:
         """Logits, which records count, and the noiseless table `[Q, K]`."""
         logits = problem.logits(params, batch["x"])
@@ -446,7 +449,12 @@ class RateConstrainedSGDA:
         return logits, valid, constraints.tabulate(rates, constraints.part(batch))
 
     def _cotangent(
-        self, problem: Any, logits: jax.Array, valid: jax.Array, batch: PyTree, weights: jax.Array
+        self,
+        problem: RateConstrained,
+        logits: jax.Array,
+        valid: jax.Array,
+        batch: PyTree,
+        weights: jax.Array,
     ) -> jax.Array:
         """Gradient of each record's Lagrangian in its logits, in units of m, `[B, K]`."""
         weights = self.primal.batch_size * weights
@@ -454,7 +462,7 @@ class RateConstrainedSGDA:
         return jnp.where(valid[:, None], cotangent, 0)
 
     def _sizes(
-        self, constraints: Any, cells: jax.Array, state: SGDAState
+        self, constraints: RateConstraints, cells: jax.Array, state: SGDAState
     ) -> tuple[jax.Array, jax.Array]:
         """What to remember of the sizes, and this step's sizes `[S]`, at their floor or above."""
         memory = state.sizes

@@ -1,6 +1,6 @@
 """Draws of vertices in the place of a distribution over them."""
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -71,7 +71,7 @@ def maurey_sample(num_draws: int) -> Transform:
         params: PyTree = None,
         *,
         key: jax.Array | None = None,
-        **extra: Any,
+        **extra: object,
     ) -> tuple[PyTree, MaureySampleState]:
         del params, extra
         indices = map_with_keys(

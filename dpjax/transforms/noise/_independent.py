@@ -112,7 +112,7 @@ def noise_on_leaves(noisy: Callable[[Any, jax.Array], jax.Array]) -> Transform:
         params: PyTree = None,
         *,
         key: jax.Array | None = None,
-        **extra: Any,
+        **extra: object,
     ) -> tuple[PyTree, AddNoiseState]:
         del params, extra
         return map_with_keys(noisy, updates, key, state.count), AddNoiseState(state.count + 1)
@@ -121,7 +121,7 @@ def noise_on_leaves(noisy: Callable[[Any, jax.Array], jax.Array]) -> Transform:
 
 
 def _noisy(
-    leaf: Any, scale: ArrayLike, draw: Callable[..., jax.Array], key: jax.Array
+    leaf: PyTree, scale: ArrayLike, draw: Callable[..., jax.Array], key: jax.Array
 ) -> jax.Array:
     leaf = jnp.asarray(leaf)
     wide = jnp.promote_types(leaf.dtype, jnp.float32)

@@ -26,7 +26,7 @@ from dpjax.transforms.noise.correlated._strategy import (
 _MAX_DENSE = 4096
 
 
-def from_jax_privacy(matrix: Any, num_steps: int) -> NoiseStrategy:
+def from_jax_privacy(matrix: object, num_steps: int) -> NoiseStrategy:
     r"""A strategy of `jax_privacy.matrix_factorization` as a noise strategy.
 
     $$ \gamma_t - \gamma_{t-1} = \text{scale}_t\, n_t\, (C^{-1} z)_t, \qquad
@@ -124,7 +124,7 @@ class StreamingState(NamedTuple):
     """State of a strategy that streams: number of steps and the stream's own state (*secret*)."""
 
     count: jax.Array  # type: ignore[assignment]
-    stream: Any
+    stream: PyTree
 
 
 @jax.tree_util.register_static

@@ -1,7 +1,7 @@
 """Noise of a first step apart from that of the steps after it."""
 
 import dataclasses
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -10,6 +10,7 @@ from dp_accounting import dp_event as dpe
 from jax.typing import ArrayLike
 
 from dpjax.core import PyTree
+from dpjax.privacy import RelationLike
 from dpjax.transforms.noise.correlated._strategy import (
     Draw,
     GaussianStrategy,
@@ -29,7 +30,7 @@ class RestartNoiseState(NamedTuple):
     """
 
     count: jax.Array  # type: ignore[assignment]
-    later: Any
+    later: PyTree
 
 
 @jax.tree_util.register_static
@@ -98,7 +99,9 @@ class RestartNoise(GaussianStrategy):
         later = jax.tree.map(lambda a, b: jnp.where(first, a, b), state.later, later)
         return noise, RestartNoiseState(state.count + 1, later)
 
-    def event(self, noise_multiplier: float, relation: Any = "add_or_remove_one") -> dpe.DpEvent:
+    def event(
+        self, noise_multiplier: float, relation: RelationLike = "add_or_remove_one"
+    ) -> dpe.DpEvent:
         """The event of a whole run: the larger of two disjoint parts, which are alike."""
         later = self.later.event(noise_multiplier, relation)
         assert isinstance(later, dpe.GaussianDpEvent)

@@ -2,7 +2,7 @@
 
 import dataclasses
 import functools
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -109,7 +109,7 @@ class SplitNoise(GaussianStrategy):
         return np.sqrt(np.cumsum(scales**2 / self.shares))
 
 
-def is_every_step(strategy: Any) -> bool:
+def is_every_step(strategy: object) -> bool:
     """Whether a strategy's guarantee holds for records that take part in every step.
 
     Args:

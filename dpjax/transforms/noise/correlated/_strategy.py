@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from dp_accounting import dp_event as dpe
-from jax.typing import ArrayLike
+from jax.typing import ArrayLike, DTypeLike
 
 from dpjax.core import PyTree, check_int, check_nonnegative, check_shape, wide
 from dpjax.privacy import RelationLike
@@ -33,7 +33,7 @@ class NoiseStrategy(Protocol):
     def init(self, params: PyTree) -> Any:
         """The state before the first step, a NamedTuple with `count`; its buffers are *secret*."""
 
-    def next(self, draw: Draw, scale: jax.Array, state: Any) -> tuple[PyTree, Any]:
+    def next(self, draw: Draw, scale: jax.Array, state: PyTree) -> tuple[PyTree, Any]:
         r"""$\gamma_t - \gamma_{t-1}$ and the state.
 
         `draw(level)` gives iid standard noise of this step, at least float32 and of the shapes of
@@ -64,12 +64,12 @@ def standard_normal(key: jax.Array, like: PyTree) -> PyTree:
     return jax.tree.unflatten(treedef, drawn)
 
 
-def wide_dtype(leaf: Any) -> Any:
+def wide_dtype(leaf: PyTree) -> Any:
     """The leaf's dtype, or float32 if that is narrower."""
     return jnp.promote_types(jnp.result_type(leaf), jnp.float32)
 
 
-def wide_zeros(leaf: Any) -> jax.Array:
+def wide_zeros(leaf: PyTree) -> jax.Array:
     """Zeros like the leaf, in at least float32, where the leaf is."""
     return jnp.zeros_like(wide(leaf))
 
@@ -81,7 +81,7 @@ def check_steps(num_steps: int) -> None:
         raise ValueError(f"num_steps must be <= 2**30, got {num_steps}")
 
 
-def valid_scale(scale: ArrayLike, count: jax.Array, num_steps: int, dtype: Any) -> jax.Array:
+def valid_scale(scale: ArrayLike, count: jax.Array, num_steps: int, dtype: DTypeLike) -> jax.Array:
     """The scale, or NaN where it is none or the steps are used up: never too little noise."""
     scale = jnp.asarray(scale, dtype)
     return jnp.where((scale >= 0) & (count < num_steps), scale, jnp.nan)

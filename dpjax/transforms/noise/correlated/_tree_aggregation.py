@@ -1,6 +1,6 @@
 """Private prefix sums by tree aggregation."""
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -92,7 +92,7 @@ def tree_aggregation(
         *,
         key: jax.Array | None = None,
         sensitivity: ArrayLike = 1.0,
-        **extra: Any,
+        **extra: object,
     ) -> tuple[PyTree, TreeAggregationState]:
         del params, extra
         check_scalar("sensitivity", sensitivity)

@@ -1,6 +1,6 @@
 """One step of binary tree noise."""
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -30,7 +30,7 @@ class BinaryTreeState(NamedTuple):
 def init_tree(params: PyTree, levels: int) -> BinaryTreeState:
     """The state before the first step."""
 
-    def level_zeros(leaf: Any) -> jax.Array:
+    def level_zeros(leaf: PyTree) -> jax.Array:
         zero = wide_zeros(leaf)
         return jnp.broadcast_to(zero, (levels, *zero.shape))
 
