@@ -15,13 +15,16 @@ from tests.docs import docstrings
 
 ROOT = Path(__file__).resolve().parents[2]
 symbols = runpy.run_path(str(ROOT / "scripts" / "site_symbols.py"))["symbols"]
-PACKAGES = sorted(
-    f"dpjax.{path.parent.name}"
-    for path in (ROOT / "dpjax").glob("*/__init__.py")
-    # papers has modules, and no names of its own
-    if path.parent.name != "papers"
-    and (path.parent.name != "sklearn" or importlib.util.find_spec("sklearn"))
-) + ["dpjax.papers.learners"]
+PACKAGES = [
+    *sorted(
+        f"dpjax.{path.parent.name}"
+        for path in (ROOT / "dpjax").glob("*/__init__.py")
+        # papers has modules, and no names of its own
+        if path.parent.name != "papers"
+        and (path.parent.name != "sklearn" or importlib.util.find_spec("sklearn"))
+    ),
+    "dpjax.papers.learners",
+]
 
 # Of names that touch privacy by the rule below, those with nothing to guarantee.
 EXEMPT = {

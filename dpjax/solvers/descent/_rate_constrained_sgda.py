@@ -127,16 +127,17 @@ class RateConstrainedSGDA:
 
     Attributes (data may be swept under `vmap`; all *public*):
       primal: The descent, with clip norm, noise multiplier, sampler, averaging (data).
-      dual_learning_rate: eta_lambda (data).
+      dual_learning_rate: eta_lambda, scalar (data).
       histogram_noise: standard deviation (Gaussian) or scale (Laplace) on each cell (data).
-      temperature: tau of the soft rates in the gradient (data).
-      multiplier_bound: lambda_max of the box, or radius of the l1 set (data).
-      size_floor: d_min; None for `max(1, 2 std sqrt(K |I_s|))`, std the cells' noise (data).
-      size_decay: decay of the running mean of sizes with `denominator="ema"`; None weights all
-        steps so far equally (data).
+      temperature: tau of the soft rates in the gradient, scalar (data).
+      multiplier_bound: lambda_max of the box, or radius of the l1 set, scalar (data).
+      size_floor: d_min, scalar or `[S]`; None for `max(1, 2 std sqrt(K |I_s|))`, std the cells'
+        noise (data).
+      size_decay: scalar decay of the running mean of sizes with `denominator="ema"`; None weights
+        all steps so far equally (data).
       part_counts: public counts of the parts `[Q]` for `denominator="fixed"`; None to release
         noisy ones (data).
-      count_noise: standard deviation of the noisy part counts (data).
+      count_noise: standard deviation of the noisy part counts, scalar (data).
       histogram: `"gaussian"`, `"laplace"` or `"none"` (only for J = 0) (static).
       rates: `"hard"` counts argmax predictions in the table, `"soft"` the tempered softmax
         (static).

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 
 from dpjax.core import PyTree, Transform, check_int
 from dpjax.geometry import sample_vertices
-from dpjax.transforms.noise._draws import map_with_keys
+from dpjax.transforms.noise._independent import map_with_keys
 
 
 class MaureySampleState(NamedTuple):

@@ -33,7 +33,7 @@ class ZerothOrder:
 
     Attributes:
       losses: `losses(params, batch) -> [B]`.
-      radius: r.
+      radius: r, scalar.
       num_directions: m.
       directions: `"shared"` or `"record"`.
       chunk_size: Directions that coexist, at most; None for a default.

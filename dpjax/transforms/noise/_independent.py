@@ -8,10 +8,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 
-from dpjax.core import PyTree, Transform, check_nonnegative, check_scalar
+from dpjax.core import PyTree, Transform, check_key, check_nonnegative, check_scalar
 from dpjax.random._laplace import laplace
 from dpjax.random._normal import normal
-from dpjax.transforms.noise._draws import map_with_keys
 
 _PARTS = 32  # of a power of two up to the scale, which released numbers are rounded to
 
@@ -97,6 +96,16 @@ def add_laplace(scale: ArrayLike) -> Transform:
 
 def _add_noise(scale: ArrayLike, draw: Callable[..., jax.Array]) -> Transform:
     return noise_on_leaves(lambda leaf, key: _noisy(leaf, scale, draw, key))
+
+
+def map_with_keys(
+    draw: Callable[[Any, jax.Array], Any], tree: PyTree, key: jax.Array | None, count: jax.Array
+) -> PyTree:
+    """`draw(leaf, key)` of every leaf; the key is folded with the call's number and the leaf's."""
+    now = jax.random.fold_in(check_key("key", key), count)
+    leaves, treedef = jax.tree.flatten(tree)
+    drawn = [draw(leaf, jax.random.fold_in(now, i)) for i, leaf in enumerate(leaves)]
+    return jax.tree.unflatten(treedef, drawn)
 
 
 def noise_on_leaves(noisy: Callable[[Any, jax.Array], jax.Array]) -> Transform:

@@ -18,6 +18,7 @@ from dpjax.transforms.noise.correlated._strategy import (
     GaussianStrategy,
     NoiseStrategy,
     host_scales,
+    times,
     valid_scale,
     wide_zeros,
 )
@@ -159,8 +160,7 @@ class StreamingStrategy(GaussianStrategy):
         stddev = scale * jnp.asarray(self.column_norms, dtype)[state.count]
         with _as_they_compute():
             y, stream = self.stream.multiply_next(draw(0), state.stream)
-        step = jax.tree.map(lambda y: stddev.astype(y.dtype) * y, y)
-        return step, StreamingState(state.count + 1, stream)
+        return times(stddev, y), StreamingState(state.count + 1, stream)
 
     def prefix_stddev(self, scales: ArrayLike | None = None) -> np.ndarray:
         """Deviation of a coordinate of each prefix's noise at noise multiplier 1, `[T]` float64."""

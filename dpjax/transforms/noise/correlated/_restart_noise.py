@@ -17,6 +17,7 @@ from dpjax.transforms.noise.correlated._strategy import (
     NoiseStrategy,
     gaussian_event,
     host_scales,
+    times,
     valid_scale,
 )
 
@@ -94,8 +95,7 @@ class RestartNoise(GaussianStrategy):
 
         # an inner step is made in the first one too, and thrown away, so that vmap needs no branch
         noise, later = self.later.next(shared, scale, state.later)
-        own = jax.tree.map(lambda z: scale.astype(z.dtype) * z, drawn)
-        noise = jax.tree.map(lambda a, b: jnp.where(first, a, b), own, noise)
+        noise = jax.tree.map(lambda a, b: jnp.where(first, a, b), times(scale, drawn), noise)
         later = jax.tree.map(lambda a, b: jnp.where(first, a, b), state.later, later)
         return noise, RestartNoiseState(state.count + 1, later)
 

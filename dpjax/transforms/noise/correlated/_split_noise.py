@@ -14,6 +14,7 @@ from dpjax.transforms.noise.correlated._strategy import (
     Draw,
     GaussianStrategy,
     host_scales,
+    times,
     valid_scale,
 )
 
@@ -95,8 +96,7 @@ class SplitNoise(GaussianStrategy):
         dtype = jnp.result_type(float)
         scale = valid_scale(scale, state.count, self.num_steps, dtype)
         stddev = scale / jnp.asarray(np.sqrt(self.shares), dtype)[state.count]
-        noise = jax.tree.map(lambda z: stddev.astype(z.dtype) * z, draw(0))
-        return noise, SplitNoiseState(state.count + 1)
+        return times(stddev, draw(0)), SplitNoiseState(state.count + 1)
 
     def variance(self, scale: ArrayLike, count: ArrayLike) -> jax.Array:
         """Of a coordinate of the increment after `count` steps, for `scale` `[]`; may be traced."""

@@ -7,8 +7,7 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from dpjax.core import PyTree
-from dpjax.transforms.noise.correlated._computed_once import computed_once
-from dpjax.transforms.noise.correlated._strategy import Draw, valid_scale, wide_zeros
+from dpjax.transforms.noise.correlated._strategy import Draw, computed_once, valid_scale, wide_zeros
 from dpjax.transforms.noise.correlated._tree_nodes import own_weights
 
 
