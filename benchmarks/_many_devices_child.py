@@ -137,7 +137,7 @@ def _parameters(mesh: Mesh, *, fast: bool) -> tuple[Any, ...]:
     problem = Risk.linear(_squares, dim)
     init = _put(jnp.zeros(dim), mesh, "axis")
     sampler, noise = DisjointPartition(STEPS, num // STEPS), BinaryTree(STEPS)
-    solver = DPFTRL(sampler, 1.0, 1.0, 0.5, num / STEPS, strategy=noise, relation="replace_one")
+    solver = DPFTRL(sampler, 1.0, 1.0, 0.5, num / STEPS, noise=noise, relation="replace_one")
     return dim, solver, dataclasses.replace(problem, init=init), data
 
 

@@ -87,7 +87,7 @@ def dpftrl(**s: int) -> Instance:
         1.0,
         0.1,
         float(batch),
-        strategy=strategy,
+        noise=strategy,
         relation="replace_one",
     )
     problem = problems.RateConstrained.linear(s["p"], s["c"])

@@ -17,6 +17,7 @@ import numpy as np
 
 import dpjax
 from benchmarks import _runner
+from dpjax.papers.rate_constrained import rate_constrained_sgda
 
 DELTA = 1e-5
 SEEDS = 10
@@ -95,10 +96,11 @@ def frontier(
 
     keys = jax.random.split(jax.random.key(2024), seeds)
     points = []
+    options = dict(options)
+    printed = options.pop("as_published", False)
+    make = rate_constrained_sgda if printed else dpjax.solvers.RateConstrainedSGDA.for_budget
     for epsilon in epsilons:
-        solver = dpjax.solvers.RateConstrainedSGDA.for_budget(
-            problem, len(train), dpjax.Budget(epsilon, DELTA), **options
-        )
+        solver = make(problem, len(train), dpjax.Budget(epsilon, DELTA), **options)
         accounted = solver.guarantee().epsilon(DELTA)
         for slack in slacks:
             runs = [one(solver, jnp.asarray(slack), key) for key in keys]

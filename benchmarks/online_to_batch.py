@@ -100,7 +100,7 @@ def tuned_methods(problem: Any, n: int, epsilon: float) -> dict[str, tuple[Any, 
             list(RATES),
         ),
         "DP-FTRL": (descent(steps=64), list(RATES)),
-        "DP-FTRL, tree": (descent(steps=64, strategy="tree"), list(RATES)),
+        "DP-FTRL, tree": (descent(steps=64, noise="tree"), list(RATES)),
     }
 
 

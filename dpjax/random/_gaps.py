@@ -1,10 +1,9 @@
 """Poisson batches inside jit: geometric gaps from integer tables, at a cost free of n."""
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.typing import ArrayLike
 
 from dpjax.random._gap_tables import Digit, gap_digits, rounding_error
 from dpjax.random._keys import StepKeys
@@ -16,7 +15,7 @@ def gaps_shortfall(num_records: int, rate: float, draws: int) -> float:
 
 
 def draw_members(
-    keys: StepKeys, rate: float, bound: int, num_records: Any, draws: int
+    keys: StepKeys, rate: float, bound: int, num_records: ArrayLike, draws: int
 ) -> tuple[jax.Array, jax.Array]:
     """First `draws` members of a Poisson batch, ascending.
 

@@ -1,17 +1,16 @@
 """Gumbel numbers whose tail is fine enough to draw vertices by."""
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.typing import DTypeLike
 
 from dpjax.random._threefry import random_words
 
 _BITS = 23  # of a float32 between 1 and 2
 
 
-def gumbels(key: jax.Array, shape: tuple[int, ...], dtype: Any) -> jax.Array:
+def gumbels(key: jax.Array, shape: tuple[int, ...], dtype: DTypeLike) -> jax.Array:
     """Gumbel numbers of high resolution, 46 bits in float32.
 
     The law of `jax.random.gumbel(key, shape, dtype, mode="high")`: the default mode has 23 bits, of

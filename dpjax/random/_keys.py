@@ -1,7 +1,7 @@
 """Keys of the steps, as a scan can carry them, and 64-bit words drawn from them."""
 
 import dataclasses
-from typing import Any
+from collections.abc import Hashable
 
 import jax
 import jax.numpy as jnp
@@ -25,7 +25,7 @@ class StepKeys:
     """
 
     data: jax.Array
-    impl: Any = dataclasses.field(metadata={"static": True})
+    impl: Hashable = dataclasses.field(metadata={"static": True})
 
     @classmethod
     def of(cls, keys: jax.Array) -> "StepKeys":

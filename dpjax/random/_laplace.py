@@ -1,15 +1,15 @@
 """Laplace numbers with an exponential tail that float32 does not cut at 16."""
 
 import math
-from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.typing import DTypeLike
 
 from dpjax.random._threefry import random_words
 
 
-def laplace(key: jax.Array, shape: tuple[int, ...], dtype: Any) -> jax.Array:
+def laplace(key: jax.Array, shape: tuple[int, ...], dtype: DTypeLike) -> jax.Array:
     """Laplace numbers of scale 1, `shape`, of at least float32.
 
     64 bits make the exponent of the uniform number whose logarithm is taken, 23 its fraction (52 in

@@ -7,6 +7,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.typing import DTypeLike
 
 from dpjax.random._threefry import random_words
 
@@ -32,7 +33,7 @@ _TAIL = (
 _ONES = np.int32(2**31 - 1)
 
 
-def normal(key: jax.Array, shape: tuple[int, ...], dtype: Any) -> jax.Array:
+def normal(key: jax.Array, shape: tuple[int, ...], dtype: DTypeLike) -> jax.Array:
     """Standard normal numbers, by the inverse error function of 64 random bits.
 
     One bit is the sign and 62 are a uniform number x in (0, 1), whose distance to 1 is taken in

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from dpjax.core import Aggregator, PyTree
+from dpjax.privacy import RelationLike
 from dpjax.transforms import OuterProduct, clip_by_norm, per_example_norm
 from dpjax.transforms.clipping._weighted_sum import bounded_sum, clipping_bound, normal_or_zero
 
@@ -68,12 +69,12 @@ def clipped_increments(bound: IncrementBound, clip: str, norm: str, centre: PyTr
 
     def update(
         per_example: Gradients,
-        state: Any,
+        state: PyTree,
         params: PyTree = None,
         *,
         mask: jax.Array,
         key: jax.Array | None = None,
-        **extra: Any,
+        **extra: object,
     ) -> tuple[PyTree, Any]:
         del params, key, extra
         before, now = per_example
@@ -94,7 +95,7 @@ def clipped_increments(bound: IncrementBound, clip: str, norm: str, centre: PyTr
         )
         return added, state
 
-    def sensitivity(relation: Any) -> Any:
+    def sensitivity(relation: RelationLike) -> Any:
         del relation
         return bound.sensitivity(clip)
 
@@ -127,7 +128,7 @@ def _clip_around(centre: PyTree, change: PyTree, mask: jax.Array, radius: ArrayL
     scale = jnp.where(kept, normal_or_zero(jnp.minimum(1, ratio)), 0)
     bound = clipping_bound(radius, norms.dtype)
 
-    def total(leaf: Any, offset: jax.Array) -> jax.Array:
+    def total(leaf: PyTree, offset: jax.Array) -> jax.Array:
         if _is_outer(leaf):
             around = offset.reshape(leaf.left.shape[1], leaf.right.shape[1])
         else:
@@ -143,7 +144,7 @@ def _distance(centre: PyTree, change: PyTree) -> jax.Array:
     return jnp.sqrt(functools.reduce(operator.add, jax.tree.leaves(squares)))
 
 
-def _squared_distance(leaf: Any, offset: jax.Array) -> jax.Array:
+def _squared_distance(leaf: PyTree, offset: jax.Array) -> jax.Array:
     if not _is_outer(leaf):
         leaf = leaf.reshape(leaf.shape[0], *offset.shape)
         # in the offset's dtype, at least float32, as the sum has it
@@ -160,7 +161,7 @@ def _squared_distance(leaf: Any, offset: jax.Array) -> jax.Array:
 def combination(a: ArrayLike, first: PyTree, b: ArrayLike, second: PyTree) -> PyTree:
     """`a * first + b * second`, kept factored where both have the same inputs."""
 
-    def add(x: Any, y: Any) -> Any:
+    def add(x: PyTree, y: PyTree) -> PyTree:
         if _is_outer(x) and _is_outer(y) and x.left is y.left:
             return OuterProduct(x.left, a * x.right + b * y.right)
         x, y = (leaf.materialize() if _is_outer(leaf) else leaf for leaf in (x, y))

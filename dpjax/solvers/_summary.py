@@ -109,7 +109,7 @@ def _noise(descent: Any) -> list[str]:
     line = f"noise {_number(z)} x clip norm {_number(descent.clip_norm)} in a sum"
     if np.shape(z) != () or np.shape(m) != () or is_traced(z, m):
         return [line]
-    strategy = getattr(descent, "strategy", getattr(descent, "noise", None))
+    strategy = getattr(descent, "noise", None)
     first = 1.0 if strategy is None else strategy.prefix_stddev()[0]
     which = "each" if strategy is None else "the first"
     try:
@@ -130,7 +130,7 @@ def _others(solver: Any) -> list[str]:
     return textwrap.wrap(", ".join(shown), _WIDTH, break_long_words=False)
 
 
-def _same(value: Any, default: Any) -> bool:
+def _same(value: object, default: object) -> bool:
     plain = value if isinstance(value, tuple) else (value,)  # arrays compare by entry
     return value is default or (
         all(isinstance(each, int | float | str) for each in plain) and bool(value == default)

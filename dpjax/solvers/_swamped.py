@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Any, TypeVar
 
 import numpy as np
+from jax.typing import ArrayLike
 
 from dpjax.core import is_traced
 from dpjax.privacy._noise_warning import warn_of_noise
@@ -61,7 +62,7 @@ def checked_gradients(solver: _Solver, problem: Any, num_records: int) -> _Solve
     z, sampler = descent.noise_multiplier, descent.sampler
     if is_traced(z, num_records) or np.shape(z) != () or getattr(descent, "norm", "l2") != "l2":
         return solver
-    strategy = getattr(descent, "strategy", getattr(descent, "noise", None))
+    strategy = getattr(descent, "noise", None)
     steps = sampler.steps
     if strategy is None:
         gain = math.sqrt(steps)
@@ -81,7 +82,7 @@ def checked_gradients(solver: _Solver, problem: Any, num_records: int) -> _Solve
     return solver
 
 
-def checked_answers(solver: _Solver, noise: Any, problem: Any) -> _Solver:
+def checked_answers(solver: _Solver, noise: ArrayLike, problem: Any) -> _Solver:
     """Warns where the noise in every answer is as large as the range of answers.
 
     Args:
@@ -109,7 +110,7 @@ def checked_answers(solver: _Solver, noise: Any, problem: Any) -> _Solver:
     return solver
 
 
-def drawn_noise(scale: Any, problem: Any, draws: int) -> Any:
+def drawn_noise(scale: ArrayLike, problem: Any, draws: int) -> Any:
     r"""Noise in an answer, $\tau \sqrt{m / T}$ or tau, of T draws whose scores have noise of tau.
 
     Where tau is large, each of m queries is in T gap / (m tau) more of T draws than by chance, give

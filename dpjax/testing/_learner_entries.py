@@ -11,20 +11,19 @@ import optax
 
 from dpjax.core import PyTree
 from dpjax.geometry import L1Ball, Simplex, entropic, euclidean_ball, product
-from dpjax.testing._cases import TransformCase
-from dpjax.testing._registry import register
-from dpjax.transforms import (
+from dpjax.papers.learners import (
     adagrad_norm,
     coin_betting,
     distance_adaptive,
     dual_averaging,
-    exponentiated_gradient,
     mirrored,
     optimistic_descent,
     parameter_free,
-    projected,
     strongly_convex_descent,
 )
+from dpjax.testing._cases import TransformCase
+from dpjax.testing._registry import register
+from dpjax.transforms import exponentiated_gradient, projected
 
 _ball = optax.projections.projection_l2_ball
 _TREE = {"w": jnp.full((2, 3), 0.1), "b": jnp.zeros(4)}

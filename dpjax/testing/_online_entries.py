@@ -80,7 +80,7 @@ def _online(
 
 def _ftrl(strategy: Any, **options: Any) -> SolverCase:
     def build(value: Any) -> DPFTRL:
-        fields = {"relation": "replace_one", "strategy": strategy} | options
+        fields = {"relation": "replace_one", "noise": strategy} | options
         return DPFTRL(DisjointPartition(5, 4), value, 0.7, 0.5, 4.0, **fields)
 
     return SolverCase(build, _ball(), _data())

@@ -1,5 +1,6 @@
 """Gradient transformations: clipping, noise, sampling, descent; one concept a file."""
 
+from dpjax.core._moved import moved as _moved
 from dpjax.transforms.clipping._by_norm import clip_by_norm as clip_by_norm
 from dpjax.transforms.clipping._by_norm import clip_scale as clip_scale
 from dpjax.transforms.clipping._by_norm import per_example_norm as per_example_norm
@@ -29,31 +30,11 @@ from dpjax.transforms.estimators._smooth_zeroth_order import (
     smooth_zeroth_order as smooth_zeroth_order,
 )
 from dpjax.transforms.estimators._zeroth_order import ZerothOrder as ZerothOrder
-from dpjax.transforms.learners._adagrad_norm import AdagradNormState as AdagradNormState
-from dpjax.transforms.learners._adagrad_norm import adagrad_norm as adagrad_norm
-from dpjax.transforms.learners._coin_betting import coin_betting as coin_betting
-from dpjax.transforms.learners._constraint_reduction import ReductionState as ReductionState
-from dpjax.transforms.learners._distance_adaptive import (
-    DistanceAdaptiveState as DistanceAdaptiveState,
-)
-from dpjax.transforms.learners._distance_adaptive import distance_adaptive as distance_adaptive
-from dpjax.transforms.learners._dual_averaging import dual_averaging as dual_averaging
 from dpjax.transforms.learners._exponentiated import (
     exponentiated_gradient as exponentiated_gradient,
 )
 from dpjax.transforms.learners._leader import LeaderState as LeaderState
-from dpjax.transforms.learners._mirrored import MirroredState as MirroredState
-from dpjax.transforms.learners._mirrored import mirrored as mirrored
-from dpjax.transforms.learners._optimistic_descent import (
-    OptimisticDescentState as OptimisticDescentState,
-)
-from dpjax.transforms.learners._optimistic_descent import optimistic_descent as optimistic_descent
-from dpjax.transforms.learners._parameter_free import parameter_free as parameter_free
 from dpjax.transforms.learners._projected import projected as projected
-from dpjax.transforms.learners._strongly_convex import StronglyConvexState as StronglyConvexState
-from dpjax.transforms.learners._strongly_convex import (
-    strongly_convex_descent as strongly_convex_descent,
-)
 from dpjax.transforms.noise._discrete_gaussian import add_discrete_gaussian as add_discrete_gaussian
 from dpjax.transforms.noise._discrete_gaussian import add_rounded_gaussian as add_rounded_gaussian
 from dpjax.transforms.noise._discrete_gaussian import (
@@ -92,3 +73,21 @@ from dpjax.transforms.noise.correlated._tree_aggregation import (
     TreeAggregationState as TreeAggregationState,
 )
 from dpjax.transforms.noise.correlated._tree_aggregation import tree_aggregation as tree_aggregation
+
+_LEARNERS = (
+    "AdagradNormState",
+    "DistanceAdaptiveState",
+    "MirroredState",
+    "OptimisticDescentState",
+    "ReductionState",
+    "StronglyConvexState",
+    "adagrad_norm",
+    "coin_betting",
+    "distance_adaptive",
+    "dual_averaging",
+    "mirrored",
+    "optimistic_descent",
+    "parameter_free",
+    "strongly_convex_descent",
+)
+__getattr__ = _moved(__name__, dict.fromkeys(_LEARNERS, "dpjax.papers.learners"))

@@ -52,7 +52,7 @@ def _dpsgd(problem, sampler=FULL, **options):
 
 
 def _ftrl(strategy):
-    options = {"relation": "replace_one", "strategy": strategy}
+    options = {"relation": "replace_one", "noise": strategy}
     return DPFTRL(PASS, 1.0, 0.7, 0.5, 16.0, **options), RISK
 
 
@@ -221,7 +221,7 @@ def test_noise_is_the_single_draw_of_every_coordinate(strategy):
         solver = DPSGD(FullBatch(2), 1.0, 1.0, 1.0, 1.0, average="last")
     else:
         sampler = DisjointPartition(2, 8)
-        solver = DPFTRL(sampler, 1.0, 1.0, 1.0, 1.0, strategy=strategy, relation="replace_one")
+        solver = DPFTRL(sampler, 1.0, 1.0, 1.0, 1.0, noise=strategy, relation="replace_one")
         solver = dataclasses.replace(solver, average="last")
     mesh = mesh_of(8, names=("params",))
     placed = with_params(problem, mesh)

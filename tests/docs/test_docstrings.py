@@ -15,12 +15,15 @@ from tests.docs import docstrings
 
 ROOT = Path(__file__).resolve().parents[2]
 symbols = runpy.run_path(str(ROOT / "scripts" / "site_symbols.py"))["symbols"]
-PACKAGES = sorted(
-    f"dpjax.{path.parent.name}"
-    for path in (ROOT / "dpjax").glob("*/__init__.py")
-    if symbols(f"dpjax.{path.parent.name}")
-    and (path.parent.name != "sklearn" or importlib.util.find_spec("sklearn"))
-)
+PACKAGES = [
+    *sorted(
+        f"dpjax.{path.parent.name}"
+        for path in (ROOT / "dpjax").glob("*/__init__.py")
+        if symbols(f"dpjax.{path.parent.name}")
+        and (path.parent.name != "sklearn" or importlib.util.find_spec("sklearn"))
+    ),
+    "dpjax.papers.learners",
+]
 
 # Of names that touch privacy by the rule below, those with nothing to guarantee.
 EXEMPT = {

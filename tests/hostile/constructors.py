@@ -19,6 +19,7 @@ from dpjax import release
 from dpjax import sampling as S
 from dpjax import solvers as V
 from dpjax import transforms as T
+from dpjax.papers import learners
 
 from .arguments import (
     DELTA,
@@ -118,7 +119,7 @@ TRANSFORMS = {
             T.rounded_gaussian_shortfall,
         )
     },
-    "adagrad_norm": row(T.adagrad_norm, diameter=(1.0, positive())),
+    "adagrad_norm": row(learners.adagrad_norm, diameter=(1.0, positive())),
     "BinaryTree": row(
         T.BinaryTree,
         num_steps=_STEPS,
@@ -133,18 +134,21 @@ TRANSFORMS = {
         reset_every=(2, Count(optional=True)),
     ),
     "coin_betting": row(
-        T.coin_betting, initial_scale=(1.0, positive()), gradient_norm=(1.0, positive())
+        learners.coin_betting, initial_scale=(1.0, positive()), gradient_norm=(1.0, positive())
     ),
     "parameter_free": row(
-        T.parameter_free,
+        learners.parameter_free,
         initial_scale=(1.0, positive()),
         gradient_norm=(1.0, positive()),
         regularizer=(0.1, nonnegative()),
     ),
     "correlated_noise": row(T.correlated_noise, {"strategy": _TREE}, stddev=(1.0, nonnegative())),
-    "distance_adaptive": row(T.distance_adaptive, initial_scale=(1.0, positive())),
+    "distance_adaptive": row(learners.distance_adaptive, initial_scale=(1.0, positive())),
     "dual_averaging": row(
-        T.dual_averaging, {"optimistic": True}, diameter=(1.0, positive()), hint_scale=(1.0, real())
+        learners.dual_averaging,
+        {"optimistic": True},
+        diameter=(1.0, positive()),
+        hint_scale=(1.0, real()),
     ),
     "exponentiated_gradient": row(
         T.exponentiated_gradient, {"domain": G.Simplex(3)}, scale=(1.0, positive())
@@ -161,7 +165,7 @@ TRANSFORMS = {
     ),
     "multilevel": row(T.multilevel, max_level=(2, Count(0))),
     "draw_levels": row(T.draw_levels, {"seed": 0}, max_level=(2, Count(0)), size=(3, Count(0))),
-    "optimistic_descent": row(T.optimistic_descent, learning_rate=(1.0, positive())),
+    "optimistic_descent": row(learners.optimistic_descent, learning_rate=(1.0, positive())),
     "restarted_sums": row(
         T.restarted_sums, {"strategy": T.SplitNoise(3)}, stddev=(1.0, nonnegative())
     ),
@@ -184,7 +188,9 @@ TRANSFORMS = {
         T.SplitNoise, num_steps=_STEPS, first_share=(0.7, RATE), decay=(1.0, nonnegative())
     ),
     "strongly_convex_descent": row(
-        T.strongly_convex_descent, strong_convexity=(1.0, positive()), form=("ftrl", Choice())
+        learners.strongly_convex_descent,
+        strong_convexity=(1.0, positive()),
+        form=("ftrl", Choice()),
     ),
     "tree_aggregation": row(T.tree_aggregation, stddev=(1.0, nonnegative()), num_steps=_STEPS),
     "microbatched_sum": row(

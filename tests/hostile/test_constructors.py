@@ -10,6 +10,7 @@ from .constructors import ROWS
 _PACKAGES = (
     "core",
     "transforms",
+    "papers.learners",
     "sampling",
     "geometry",
     "problems",

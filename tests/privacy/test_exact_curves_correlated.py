@@ -237,7 +237,7 @@ _solver(
 )
 _solver(
     "DPFTRL(BinaryTree)",
-    lambda: descent(PASS, Z, DPFTRL, relation=REPLACE, strategy=BinaryTree(3)),
+    lambda: descent(PASS, Z, DPFTRL, relation=REPLACE, noise=BinaryTree(3)),
     3,
     (0,),
     iterate,

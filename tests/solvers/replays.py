@@ -151,7 +151,7 @@ def replay(solver, problem, data, other, draws, record):
       The two runs, the second's draws, and by how much they differ `[T, *p]`.
     """
     first = run(solver, problem, data, draws)
-    strategy = solver.noise if isinstance(solver, OnlineToBatch) else solver.strategy
+    strategy = solver.noise
     matrix = noise_matrix(strategy, np.asarray(first.scales))
     moved = np.zeros(draws.shape)
     for t in steps_of(solver, jax.tree.leaves(data)[0].shape[0])[record]:

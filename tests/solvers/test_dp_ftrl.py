@@ -1,5 +1,6 @@
 """DPFTRL: descent as in DPSGD, noise of prefix sums as told, and what hides a record."""
 
+import dataclasses
 import functools
 
 import dp_accounting
@@ -85,14 +86,14 @@ def _path(solver, data, key, problem=PROBLEM):
     "fields",
     [
         {"optimizer": ADAM, "average": "ema", "decay": 0.5},
-        {"optimizer": MOMENTUM, "sampler": FULL, "strategy": SplitNoise(4), "average": "uniform"},
-        {"microbatch_size": 1, "strategy": BinaryTree(7), "sampler": IndependentPartition(7, 14)},
+        {"optimizer": MOMENTUM, "sampler": FULL, "noise": SplitNoise(4), "average": "uniform"},
+        {"microbatch_size": 1, "noise": BinaryTree(7), "sampler": IndependentPartition(7, 14)},
     ],
     ids=["buffered, adam", "split, momentum", "tree, microbatches"],
 )
 def test_without_noise_it_is_descent(fields, key, x64):
     fields = {"noise_multiplier": 0.0} | fields
-    plain = {name: value for name, value in fields.items() if name != "strategy"}
+    plain = {name: value for name, value in fields.items() if name != "noise"}
     got = _path(_solver(**fields), _data(), key)
     want = _path(_solver(DPSGD, **plain), _data(), key)
     for a, b in zip(got, want, strict=True):
@@ -105,37 +106,37 @@ def test_the_path_of_descent_has_the_noise_of_prefix_sums(strategy, key):
     """Parameters far from where they started are as noisy as one gradient, not as their sum."""
     size, z, clip = 3000, 1.3, 0.9
     problem = Risk(lambda w, rec: rec["size"] * jnp.sum(w), np.zeros(size, np.float32))
-    fields = {"learning_rate": 0.5, "batch_size": 2.0, "strategy": strategy}
+    fields = {"learning_rate": 0.5, "batch_size": 2.0, "noise": strategy}
     solver = _solver(**fields)
     path, _ = _path(solver, _data() | {"size": jnp.zeros(14)}, key, problem)
     path = np.asarray(path, np.float64)
     unit = 0.5 * z * clip / 2
-    sizes = unit * solver.strategy.prefix_stddev()
+    sizes = unit * solver.noise.prefix_stddev()
     for t in (0, 3, 6):
         dpt.check_scale(path[t], lambda s: stats.norm(scale=s).cdf, sizes[t])
-    assert sizes[-1] < 0.7 * unit * 7**0.5 * solver.strategy.prefix_stddev()[0]
+    assert sizes[-1] < 0.7 * unit * 7**0.5 * solver.noise.prefix_stddev()[0]
     if strategy is None:
-        matrix = unit * noise_matrix(solver.strategy, np.ones(7))
+        matrix = unit * noise_matrix(solver.noise, np.ones(7))
         off = np.abs(np.cov(path) - matrix @ matrix.T)
         dpt.count_false_alarm(1e-7)  # of all entries: of a variance, 9 / sqrt(n) is 6.4 deviations
         np.testing.assert_array_less(off, 9 / size**0.5 * np.outer(sizes, sizes))
 
 
 REPLAYS = {
-    "buffered, adam": ({"strategy": BufferedToeplitz(7), "optimizer": ADAM}, 3, True),
-    "tree": ({"strategy": BinaryTree(7), "average": "ema", "decay": 0.5}, 0, True),
-    "tree, pure": ({"strategy": BinaryTree(7, distribution="l2")}, 0, True),
+    "buffered, adam": ({"noise": BufferedToeplitz(7), "optimizer": ADAM}, 3, True),
+    "tree": ({"noise": BinaryTree(7), "average": "ema", "decay": 0.5}, 0, True),
+    "tree, pure": ({"noise": BinaryTree(7, distribution="l2")}, 0, True),
     "split, momentum": (
-        {"strategy": SplitNoise(4), "sampler": FULL, "optimizer": MOMENTUM},
+        {"noise": SplitNoise(4), "sampler": FULL, "optimizer": MOMENTUM},
         0,
         True,
     ),
     "buffered, independent, for more steps": (
-        {"strategy": BufferedToeplitz(9), "sampler": IndependentPartition(7, 14, capacity=14)},
+        {"noise": BufferedToeplitz(9), "sampler": IndependentPartition(7, 14, capacity=14)},
         1,
         False,
     ),
-    "tree, late": ({"strategy": BinaryTree(7)}, 5, False),
+    "tree, late": ({"noise": BinaryTree(7)}, 5, False),
 }
 
 
@@ -145,8 +146,8 @@ REPLAYS = {
 )
 def test_noise_hides_a_record_at_the_declared_cost(name, x64):
     fields, step, reached = REPLAYS[name]
-    strategy = given(fields["strategy"])
-    solver = _solver(**(fields | {"strategy": strategy}))
+    strategy = given(fields["noise"])
+    solver = _solver(**(fields | {"noise": strategy}))
     data = _data()
     record = next(i for i, steps in enumerate(steps_of(solver, 14)) if step in steps)
 
@@ -158,7 +159,7 @@ def test_noise_hides_a_record_at_the_declared_cost(name, x64):
 
     nobody, worst, negative = put(np.nan), put(1e6), put(-1e6)
     draws = np.random.default_rng(1).normal(size=(solver.sampler.steps, 3))
-    pure = fields["strategy"] == BinaryTree(7, distribution="l2")
+    pure = fields["noise"] == BinaryTree(7, distribution="l2")
     twice = 2 if pure else 4
     for first, second, bound in [
         (nobody, worst, 1),
@@ -180,11 +181,11 @@ RELATIONS = ("add_or_remove_one", "replace_one", "replace_special")
 @pytest.mark.parametrize("strategy", [None, "buffered", "tree", "variance_reduced_tree"])
 def test_budgets_are_spent(strategy, relation):
     budget = dpjax.Budget(1.0, 1e-5, relation)
-    solver = DPFTRL.for_budget(PROBLEM, 3000, budget, strategy=strategy)
+    solver = DPFTRL.for_budget(PROBLEM, 3000, budget, noise=strategy)
     assert solver.relation == (relation or "replace_one")
     added = relation == "add_or_remove_one"
     assert isinstance(solver.sampler, IndependentPartition if added else DisjointPartition)
-    assert solver.sampler.steps == solver.strategy.num_steps == 54  # about the square root
+    assert solver.sampler.steps == solver.noise.num_steps == 54  # about the square root
     assert 0.999 <= solver.guarantee().epsilon(1e-5) <= 1
     assert solver.batch_size == pytest.approx(3000 / 54, abs=1)
     if not added:
@@ -195,9 +196,9 @@ def test_budgets_are_spent(strategy, relation):
 
 def test_the_event_is_of_one_gaussian_however_many_steps():
     for strategy in (BufferedToeplitz(7), BinaryTree(7), BinaryTree(9, 1.0), SplitNoise(7)):
-        guarantee = _solver(strategy=strategy).guarantee()
+        guarantee = _solver(noise=strategy).guarantee()
         assert guarantee.event == dp_accounting.GaussianDpEvent(1.3)
-    pure = _solver(strategy=BinaryTree(7, distribution="l2")).guarantee()
+    pure = _solver(noise=BinaryTree(7, distribution="l2")).guarantee()
     assert pure.epsilon(1e-13) == pytest.approx(2 / 1.3, abs=1e-3)
     sampler = IndependentPartition(7, 14, capacity=5)
     guarantee = _solver(sampler=sampler, relation="add_or_remove_one").guarantee()
@@ -231,8 +232,8 @@ def test_defaults_train():
 @pytest.mark.parametrize(
     ("wrong", "error", "message"),
     [
-        ({"strategy": "tree"}, TypeError, "noise must be a strategy .*got 'tree'"),
-        ({"strategy": BufferedToeplitz(6)}, ValueError, "num_steps must be >= .*= 7, got 6"),
+        ({"noise": "tree"}, TypeError, "noise must be a strategy .*got 'tree'"),
+        ({"noise": BufferedToeplitz(6)}, ValueError, "num_steps must be >= .*= 7, got 6"),
         ({"sampler": FULL}, ValueError, "noise must be SplitNoise with FullBatch"),
         ({"sampler": PoissonSampler(0.1, 7, 14)}, ValueError, "sampler must be .*PoissonSampler"),
         ({"sampler": TaperedPartition(4, 14)}, ValueError, "sampler must be .*TaperedPartition"),
@@ -255,10 +256,10 @@ def test_wrong_fields_are_named(wrong, error, message):
         ({"steps": 51}, ValueError, "steps must be <= num_records = 50, got 51"),
         ({"steps": 2.5}, TypeError, "steps must be an integer, got 2.5"),
         ({"batch_size": 0}, ValueError, "batch_size must be > 0, got 0"),
-        ({"strategy": "white"}, ValueError, "strategy must be .*got 'white'"),
-        ({"strategy": BinaryTree(3), "steps": 4}, ValueError, "num_steps must be >= .*4, got 3"),
+        ({"noise": "white"}, ValueError, "noise must be .*got 'white'"),
+        ({"noise": BinaryTree(3), "steps": 4}, ValueError, "num_steps must be >= .*4, got 3"),
         ({"sampler": PoissonSampler(0.1, 3, 50)}, ValueError, "sampler must be .*PoissonSampler"),
-        ({"rate": 1.0}, TypeError, "unknown field 'rate'; DPFTRL has .*strategy"),
+        ({"rate": 1.0}, TypeError, "unknown field 'rate'; DPFTRL has .*noise"),
     ],
     ids=lambda v: str(v)[:30],
 )
@@ -271,3 +272,31 @@ def test_batch_sizes_give_steps():
     solver = DPFTRL.for_budget(PROBLEM, 100, BUDGET, batch_size=30)
     assert solver.sampler == DisjointPartition(3, 33)
     assert DPFTRL.for_budget(PROBLEM, 1, BUDGET).sampler == DisjointPartition(1, 1)
+
+
+def test_descent_takes_any_noise_and_dp_ftrl_is_that(key):
+    tree = BinaryTree(7)
+    plain, named = _solver(DPSGD, noise=tree), _solver(noise=tree)
+    for a, b in zip(_path(plain, _data(), key), _path(named, _data(), key), strict=True):
+        np.testing.assert_array_equal(a, b)
+    assert plain.guarantee() == named.guarantee()
+    assert plain.redact(plain.init(PROBLEM, key=key)).noise is None
+    assert _solver(DPSGD).redact(_solver(DPSGD).init(PROBLEM, key=key)).noise is not None
+    made = DPSGD.for_budget(PROBLEM, 3000, BUDGET, noise="tree")
+    assert made.guarantee().epsilon(1e-5) <= 1.0
+    same = DPFTRL.for_budget(PROBLEM, 3000, BUDGET, noise="tree")
+    assert made.noise_multiplier == same.noise_multiplier
+
+
+def test_the_old_name_of_the_noise_warns():
+    with pytest.warns(DeprecationWarning, match="strategy is DPFTRL.noise since 0.2"):
+        solver = _solver(strategy=BinaryTree(7))
+    assert solver == _solver(noise=BinaryTree(7))
+    with pytest.warns(DeprecationWarning, match="strategy is DPFTRL.noise"):
+        assert solver.strategy == BinaryTree(7)
+    with pytest.warns(DeprecationWarning, match="strategy is DPFTRL.noise"):
+        other = dataclasses.replace(solver, strategy=BinaryTree(9))
+    assert other.noise == BinaryTree(9)
+    with pytest.warns(DeprecationWarning, match="strategy is DPFTRL.noise"):
+        made = DPFTRL.for_budget(PROBLEM, 3000, BUDGET, strategy="tree")
+    assert made.noise == BinaryTree(54)

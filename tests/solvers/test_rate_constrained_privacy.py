@@ -10,6 +10,7 @@ import pytest
 
 import dpjax
 from dpjax import problems
+from dpjax.papers.rate_constrained import rate_constrained_sgda
 from dpjax.sampling import DisjointPartition, FullBatch, PoissonSampler
 from dpjax.solvers import DPSGD, RateConstrainedSGDA
 from dpjax.testing import count_false_alarm
@@ -257,9 +258,25 @@ def test_sums_of_soft_rates_are_exact_in_any_order():
         assert np.all(short <= there.sum() * 2.0**-14 + 1e-3)
 
 
+def test_the_old_keyword_warns_and_makes_the_same_solver():
+    with pytest.warns(DeprecationWarning, match="rate_constrained_sgda since 0.2"):
+        old = _solver(as_published=True, noise_multiplier=1.0, histogram_noise=2.0)
+    new = rate_constrained_sgda(
+        _problem(),
+        2000,
+        BUDGET,
+        steps=20,
+        batch_size=100,
+        noise_multiplier=1.0,
+        histogram_noise=2.0,
+    )
+    assert jax.tree.structure(old) == jax.tree.structure(new)
+    assert jax.tree.leaves(old) == jax.tree.leaves(new)
+
+
 @pytest.mark.slow
 def test_as_published_still_reports_its_true_epsilon():
-    solver = _solver(as_published=True)
+    solver = rate_constrained_sgda(_problem(), 2000, BUDGET, steps=20, batch_size=100)
     assert (solver.histogram, solver.rates, solver.multiplier_set) == ("laplace", "soft", "orthant")
     assert solver.primal.average == "last"
     spent = solver.guarantee().epsilon(1e-5)

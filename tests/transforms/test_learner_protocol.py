@@ -10,17 +10,16 @@ import pytest
 from learner_games import compiled, game
 
 from dpjax.geometry import L1Ball, Simplex, entropic, product
-from dpjax.transforms import (
+from dpjax.papers.learners import (
     adagrad_norm,
     coin_betting,
     dual_averaging,
-    exponentiated_gradient,
     mirrored,
     optimistic_descent,
     parameter_free,
-    projected,
     strongly_convex_descent,
 )
+from dpjax.transforms import exponentiated_gradient, projected
 
 ball = optax.projections.projection_l2_ball
 # by a scale that may be traced

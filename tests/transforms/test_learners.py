@@ -18,15 +18,14 @@ from learner_games import (
 )
 
 from dpjax.geometry import L1Ball, Simplex, entropic
-from dpjax.transforms import (
+from dpjax.papers.learners import (
     adagrad_norm,
     dual_averaging,
-    exponentiated_gradient,
     mirrored,
     optimistic_descent,
-    projected,
     strongly_convex_descent,
 )
+from dpjax.transforms import exponentiated_gradient, projected
 
 RADIUS = 1.5
 DIAMETER = 2 * RADIUS

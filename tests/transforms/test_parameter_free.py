@@ -6,8 +6,8 @@ import pytest
 from learner_games import NAMES, compiled, game, losses, play, sequences, total
 
 from dpjax.geometry import Simplex
-from dpjax.transforms import coin_betting, parameter_free
-from dpjax.transforms.learners._constraint_reduction import gradient_outside
+from dpjax.papers.learners import coin_betting, parameter_free
+from dpjax.papers.learners._constraint_reduction import gradient_outside
 
 RADIUS, EPSILON = 2.0, 0.1
 

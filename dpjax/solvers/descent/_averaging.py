@@ -1,9 +1,8 @@
 """Averages of the iterates: free post-processing."""
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
+from jax.typing import ArrayLike
 
 from dpjax.core import PyTree
 
@@ -16,7 +15,7 @@ def init_average(kind: str, params: PyTree) -> PyTree:
 
 
 def update_average(
-    kind: str, average: PyTree, params: PyTree, count: jax.Array, decay: Any
+    kind: str, average: PyTree, params: PyTree, count: jax.Array, decay: ArrayLike
 ) -> PyTree:
     """Takes in the iterate after `count` (>= 1) steps."""
     if kind == "last":
@@ -28,7 +27,7 @@ def update_average(
 
 
 def read_average(
-    kind: str, average: PyTree, params: PyTree, count: jax.Array, decay: Any
+    kind: str, average: PyTree, params: PyTree, count: jax.Array, decay: ArrayLike
 ) -> PyTree:
     """The average, with the exponential one corrected for its start at zero."""
     if kind == "last":

@@ -1,13 +1,16 @@
 """Differentially private stochastic gradient descent."""
 
 import dataclasses
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import jax
 import jax.numpy as jnp
 import optax
+from dp_accounting import DpEvent
+from jax.typing import ArrayLike
 
 from dpjax.core import (
     PyTree,
@@ -21,22 +24,29 @@ from dpjax.core import (
     check_nonnegative,
     check_positive,
     check_unstacked,
+    static_field,
 )
-from dpjax.privacy import Budget, Guarantee, calibrate_noise, joint_release
-from dpjax.sampling import PoissonSampler
+from dpjax.privacy import Budget, Guarantee, calibrate_noise, check_budget, joint_release
+from dpjax.sampling import DisjointPartition, IndependentPartition, PoissonSampler
 from dpjax.solvers._check_sampler import check_sampler, sampled_relation
 from dpjax.solvers._summary import register_solver
 from dpjax.solvers._swamped import checked_gradients
 from dpjax.solvers.descent._averaging import AVERAGES, init_average, read_average, update_average
+from dpjax.solvers.online._checks import check_participation
 from dpjax.transforms import (
+    BinaryTree,
+    BufferedToeplitz,
+    NoiseStrategy,
     add_gaussian,
     clip_by_norm,
     clip_scale,
+    correlated_noise,
     microbatched_sum,
 )
 from dpjax.transforms.clipping._weighted_sum import noised_sum
 
 SGD = optax.sgd(1.0)
+_STRATEGIES = ("buffered", "tree", "variance_reduced_tree")
 
 
 class DPSGDState(NamedTuple):
@@ -52,8 +62,8 @@ class DPSGDState(NamedTuple):
     """
 
     params: PyTree
-    opt_state: Any
-    noise: Any
+    opt_state: PyTree
+    noise: PyTree
     average: PyTree
     count: jax.Array  # type: ignore[assignment]
     key: jax.Array
@@ -82,7 +92,9 @@ class DPSGD:
     noise larger by what rounding of the sum may add to it (`rounding_allowance`);
     with `PoissonSampler(rate, steps, ...)` the event is
     `SelfComposed(PoissonSampled(rate, Gaussian(z)), steps)`, plus
-    `(1 + e^epsilon) * sampler.failure_probability()` in delta. The optimizer, the projection and
+    `(1 + e^epsilon) * sampler.failure_probability()` in delta. With `noise`, a strategy that
+    correlates it over the steps, the event of all steps is `noise.event(z)`, for samplers of one
+    pass, with no amplification by sampling. The optimizer, the projection and
     the averaging are post-processing. Works with every problem that has `init`,
     `per_example_gradients(params, batch)` and `project(params)`.
 
@@ -95,34 +107,38 @@ class DPSGD:
     Attributes (data may be swept under `vmap`; static ones shape the program; all *public*):
       sampler: Who takes part in each step (static).
       noise_multiplier: `z >= 0`, noise in units of C (data).
-      clip_norm: `C >= 0`, in units of the gradient of one record (data).
-      learning_rate: eta, multiplies the optimizer's update (data).
+      clip_norm: `C >= 0`, scalar, in units of the gradient of one record (data).
+      learning_rate: eta, scalar, multiplies the optimizer's update (data).
       batch_size: m, the public normaliser; never the realised batch size (data).
-      decay: Decay of the exponential average, in [0, 1) (data).
+      decay: Decay of the exponential average, scalar in [0, 1) (data).
       average: `"ema"`, `"uniform"` or `"last"`: which iterate is returned (static).
       optimizer: Any optax transformation of learning rate 1 (static); keep one object for a sweep.
       microbatch_size: Records whose gradients coexist; None for up to 65,536 (static).
       relation: Neighbouring relation of the guarantee (static).
+      noise: A strategy that correlates noise over the steps, of at least as many (static); None for
+        independent noise.
 
     Raises:
-      ValueError: If a value is outside its bound; the message names both.
-      TypeError: If `sampler` is no `Sampler`, or `microbatch_size` no integer.
+      ValueError: If a value is outside its bound, or sampler and noise do not fit.
+      TypeError: If `sampler` is no `Sampler`, `noise` no `NoiseStrategy`, or `microbatch_size` no
+        integer.
 
     Source: Song, Chaudhuri and Sarwate 2013; Bassily, Smith and Thakurta 2014; Abadi et al. 2016.
     """
 
     sampler: Sampler = dataclasses.field(metadata={"static": True})
     noise_multiplier: Any
-    clip_norm: Any
-    learning_rate: Any
+    clip_norm: ArrayLike
+    learning_rate: ArrayLike
     batch_size: Any
-    decay: Any = 0.99
+    decay: ArrayLike = 0.99
     average: str = dataclasses.field(default="ema", metadata={"static": True})
     optimizer: optax.GradientTransformation = dataclasses.field(
         default=SGD, metadata={"static": True}
     )
     microbatch_size: int | None = dataclasses.field(default=None, metadata={"static": True})
     relation: str = dataclasses.field(default="add_or_remove_one", metadata={"static": True})
+    noise: NoiseStrategy | None = static_field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
         check_sampler(self.sampler, self.relation)
@@ -134,6 +150,8 @@ class DPSGD:
         check_choice("average", self.average, AVERAGES)
         if self.microbatch_size is not None:
             check_int("microbatch_size", self.microbatch_size, minimum=1)
+        if self.noise is not None:
+            check_participation(self.sampler, self.noise)
 
     @classmethod
     def for_budget(
@@ -145,8 +163,9 @@ class DPSGD:
         sampler: Sampler | None = None,
         batch_size: float | None = None,
         steps: int | None = None,
+        noise: NoiseStrategy | str | None = None,
         **overrides: Any,
-    ) -> "DPSGD":
+    ) -> Self:
         """A solver with defaults that train, its noise calibrated to `budget`.
 
         Args:
@@ -154,9 +173,11 @@ class DPSGD:
           num_records: *Public* bound on the number of records; also the nominal size in the
             normaliser.
           budget: epsilon, delta and relation to meet.
-          sampler: Who takes part; default: Poisson at rate `batch_size / num_records`.
+          sampler: Who takes part; default: Poisson at rate `batch_size / num_records`, or with
+            `noise` disjoint batches.
           batch_size: Expected records a batch; default `default_batch_size(num_records)`.
-          steps: Number of steps; default 1000.
+          steps: Number of steps; default 1000, or with `noise` the root of `num_records`.
+          noise: As in the class, or by name: `"buffered"`, `"tree"` or `"variance_reduced_tree"`.
           **overrides: Any other field; `noise_multiplier` at the caller's own risk of the budget.
 
         Returns:
@@ -175,11 +196,15 @@ class DPSGD:
           >>> solver.guarantee().epsilon(1e-5) <= 1.0
           True
         """
-        sampler = sampler or default_sampler(num_records, batch_size, steps)
-        relation = sampled_relation(budget, num_records, sampler)
+        if noise is None:
+            sampler = sampler or default_sampler(num_records, batch_size, steps)
+            relation = sampled_relation(budget, num_records, sampler)
+        else:
+            sampler, relation = single_pass(num_records, budget, sampler, batch_size, steps)
+            noise = overrides["noise"] = named_strategy(noise, sampler.steps)
         if "noise_multiplier" not in overrides:
             overrides["noise_multiplier"] = calibrate_noise(
-                lambda z: sampler.event(joint_release(gaussian=z)),
+                lambda z: _event(sampler, noise, z, relation),
                 budget,
                 relation=relation,
                 failure_probability=sampler.failure_probability(),
@@ -237,8 +262,14 @@ class DPSGD:
 
     def make_noise(self) -> Transform:
         """What is added to the sum of clipped gradients."""
+        if self.noise is not None:
+            return correlated_noise(self.noise, self.noise_multiplier * self.clip_norm)
         clip = clip_by_norm(self.clip_norm)
         return add_gaussian(self.noise_multiplier * clip.sensitivity("add_or_remove_one"))
+
+    def redact(self, state: DPSGDState) -> DPSGDState:
+        """The state without buffers of correlated noise, with which noise could be subtracted."""
+        return state if self.noise is None else state._replace(noise=None)
 
     def finalize(self, problem: Any, state: DPSGDState) -> PyTree:
         """The last or the averaged parameters."""
@@ -253,17 +284,25 @@ class DPSGD:
         return clipping_diagnostics(gradients, mask, self.clip_norm)
 
     def guarantee(self) -> Guarantee:
-        """The guarantee of the whole run (host)."""
+        """The guarantee of the whole run (host); raises ValueError for stacked fields."""
         check_unstacked(self, "noise_multiplier")
         return Guarantee(
-            self.sampler.event(joint_release(gaussian=float(self.noise_multiplier))),
+            _event(self.sampler, self.noise, float(self.noise_multiplier), self.relation),
             self.relation,
             self.sampler.failure_probability(),
         )
 
 
+def _event(
+    sampler: Sampler, noise: NoiseStrategy | None, noise_multiplier: float, relation: str
+) -> DpEvent:
+    if noise is not None:
+        return noise.event(noise_multiplier, relation)
+    return sampler.event(joint_release(gaussian=noise_multiplier))
+
+
 def clipping_diagnostics(
-    gradients: PyTree, mask: jax.Array, clip_norm: Any
+    gradients: PyTree, mask: jax.Array, clip_norm: ArrayLike
 ) -> dict[str, jax.Array]:
     """Realised batch size and share of its records that clipping changed. **Not private**."""
     scale = clip_scale(gradients, mask, clip_norm, "l2")
@@ -289,6 +328,43 @@ def default_sampler(
     if batch_size > num_records:
         raise ValueError(f"batch_size must be <= num_records = {num_records}, got {batch_size}")
     return PoissonSampler(batch_size / num_records, 1000 if steps is None else steps, num_records)
+
+
+def single_pass(
+    num_records: int,
+    budget: Budget,
+    sampler: Sampler | None,
+    batch_size: float | None,
+    steps: int | None,
+) -> tuple[Sampler, str]:
+    """A sampler in which each record has one step, by default, and its relation."""
+    check_int("num_records", num_records, minimum=1)
+    check_positive("batch_size", batch_size)
+    relation = check_budget(budget, num_records).relation_or("replace_one").name.lower()
+    if sampler is None:
+        if steps is None:
+            whole = math.isqrt(num_records) if batch_size is None else num_records // batch_size
+            steps = max(1, int(whole))
+        check_int("steps", steps, minimum=1)
+        if steps > num_records:
+            raise ValueError(f"steps must be <= num_records = {num_records}, got {steps}")
+        if relation == "add_or_remove_one":
+            sampler = IndependentPartition(steps, num_records)
+        else:
+            sampler = DisjointPartition(steps, num_records // steps)
+    check_sampler(sampler, relation)
+    return sampler, relation
+
+
+def named_strategy(noise: NoiseStrategy | str, steps: int) -> NoiseStrategy:
+    """The strategy itself, or that of this name for so many steps."""
+    if isinstance(noise, NoiseStrategy):
+        return noise
+    if noise not in _STRATEGIES:
+        raise ValueError(f"noise must be a strategy or one of {list(_STRATEGIES)}, got {noise!r}")
+    if noise == "buffered":
+        return BufferedToeplitz(steps)
+    return BinaryTree(steps, variance_reduced=noise == "variance_reduced_tree")
 
 
 def with_defaults(

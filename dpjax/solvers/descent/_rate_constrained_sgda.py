@@ -1,12 +1,15 @@
 """Private stochastic gradient descent-ascent under rate constraints."""
 
 import dataclasses
+import importlib
+import warnings
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import dp_accounting
 import jax
 import jax.numpy as jnp
+from jax.typing import ArrayLike
 
 from dpjax.core import (
     PyTree,
@@ -21,10 +24,11 @@ from dpjax.core import (
     derived,
 )
 from dpjax.privacy import Budget, Guarantee, calibrate_noise, joint_release
+from dpjax.problems import RateConstrained
+from dpjax.problems._constraints import RateConstraints
 from dpjax.solvers._check_sampler import sampled_relation
 from dpjax.solvers._summary import register_solver
 from dpjax.solvers._swamped import checked_gradients
-from dpjax.solvers.descent._dp_ftrl import DPFTRL
 from dpjax.solvers.descent._dpsgd import (
     DPSGD,
     DPSGDState,
@@ -123,16 +127,17 @@ class RateConstrainedSGDA:
 
     Attributes (data may be swept under `vmap`; all *public*):
       primal: The descent, with clip norm, noise multiplier, sampler, averaging (data).
-      dual_learning_rate: eta_lambda (data).
+      dual_learning_rate: eta_lambda, scalar (data).
       histogram_noise: standard deviation (Gaussian) or scale (Laplace) on each cell (data).
-      temperature: tau of the soft rates in the gradient (data).
-      multiplier_bound: lambda_max of the box, or radius of the l1 set (data).
-      size_floor: d_min; None for `max(1, 2 std sqrt(K |I_s|))`, std the cells' noise (data).
-      size_decay: decay of the running mean of sizes with `denominator="ema"`; None weights all
-        steps so far equally (data).
+      temperature: tau of the soft rates in the gradient, scalar (data).
+      multiplier_bound: lambda_max of the box, or radius of the l1 set, scalar (data).
+      size_floor: d_min, scalar or `[S]`; None for `max(1, 2 std sqrt(K |I_s|))`, std the cells'
+        noise (data).
+      size_decay: scalar decay of the running mean of sizes with `denominator="ema"`; None weights
+        all steps so far equally (data).
       part_counts: public counts of the parts `[Q]` for `denominator="fixed"`; None to release
         noisy ones (data).
-      count_noise: standard deviation of the noisy part counts (data).
+      count_noise: standard deviation of the noisy part counts, scalar (data).
       histogram: `"gaussian"`, `"laplace"` or `"none"` (only for J = 0) (static).
       rates: `"hard"` counts argmax predictions in the table, `"soft"` the tempered softmax
         (static).
@@ -144,7 +149,7 @@ class RateConstrainedSGDA:
     the records that would enforce it first. If multipliers grow to their bound, raise `clip_norm`.
 
     Raises:
-      TypeError: If `primal` is a `DPFTRL`.
+      TypeError: If `primal` has correlated noise.
       ValueError: If a value is outside its bound; the message names both.
 
     Source: Yaghini, Cebere, Menart, Bellet and Papernot, "Private rate-constrained optimization
@@ -153,24 +158,24 @@ class RateConstrainedSGDA:
     """
 
     primal: DPSGD
-    dual_learning_rate: Any
+    dual_learning_rate: ArrayLike
     histogram_noise: Any
-    temperature: Any = 1.0
-    multiplier_bound: Any = 10.0
-    size_floor: Any = None
-    size_decay: Any = None
-    part_counts: Any = None
-    count_noise: Any = 50.0
+    temperature: ArrayLike = 1.0
+    multiplier_bound: ArrayLike = 10.0
+    size_floor: ArrayLike | None = None
+    size_decay: ArrayLike | None = None
+    part_counts: ArrayLike | None = None
+    count_noise: float | jax.Array = 50.0
     histogram: str = dataclasses.field(default="gaussian", metadata={"static": True})
     rates: str = dataclasses.field(default="hard", metadata={"static": True})
     denominator: str = dataclasses.field(default="batch", metadata={"static": True})
     multiplier_set: str = dataclasses.field(default="box", metadata={"static": True})
 
     def __post_init__(self) -> None:
-        if isinstance(self.primal, DPFTRL):
+        if self.primal.noise is not None:
             raise TypeError(
                 "primal must be a DPSGD with independent noise, which the joint event is made for, "
-                f"got a {type(self.primal).__name__}"
+                f"got a {type(self.primal).__name__} with {self.primal.noise!r}"
             )
         check_nonnegative("dual_learning_rate", self.dual_learning_rate)
         check_nonnegative("histogram_noise", self.histogram_noise)
@@ -188,7 +193,7 @@ class RateConstrainedSGDA:
     @classmethod
     def for_budget(
         cls,
-        problem: Any,
+        problem: RateConstrained,
         num_records: int,
         budget: Budget,
         *,
@@ -209,8 +214,7 @@ class RateConstrainedSGDA:
           batch_size: Expected records a batch; default from `num_records`.
           steps: Number of steps; default 1000.
           histogram_share: Share of the precision that the table takes, in (0, 1).
-          as_published: The printed method: Laplace table, soft rates, sizes from the batch with
-            floor 1, unbounded multipliers, last iterate. Its epsilon is still the true one.
+          as_published: Deprecated: `dpjax.papers.rate_constrained.rate_constrained_sgda`.
           **overrides: Any other field of this class or of `DPSGD`.
 
         Returns:
@@ -229,15 +233,29 @@ class RateConstrainedSGDA:
           >>> solver.guarantee().epsilon(1e-5) <= 1.0
           True
         """
+        if as_published:
+            warnings.warn(
+                "as_published is dpjax.papers.rate_constrained.rate_constrained_sgda since 0.2: "
+                "the keyword goes in 0.3",
+                DeprecationWarning,
+                stacklevel=3,
+            )
+            printed = importlib.import_module("dpjax.papers.rate_constrained")
+            given: dict[str, Any] = {
+                "batch_size": batch_size,
+                "steps": steps,
+                "histogram_share": histogram_share,
+            }
+            return printed.rate_constrained_sgda(
+                problem, num_records, budget, sampler=sampler, **given, **overrides
+            )
         sampler = sampler or default_sampler(num_records, batch_size, steps)
         relation = sampled_relation(budget, num_records, sampler)
         if not 0 < histogram_share < 1:
             raise ValueError(f"histogram_share must lie in (0, 1), got {histogram_share!r}")
-        if as_published:
-            overrides = _PUBLISHED | overrides
         own_names = {f.name for f in dataclasses.fields(cls)} - {"primal"}
         own = {name: overrides.pop(name) for name in own_names & set(overrides)}
-        descent = {f.name for f in dataclasses.fields(DPSGD)} - {"sampler", "relation"}
+        descent = {f.name for f in dataclasses.fields(DPSGD)} - {"sampler", "relation", "noise"}
         check_fields(cls, overrides, own_names | descent)
         if problem.num_constraints == 0:
             own.setdefault("histogram", "none")
@@ -275,7 +293,7 @@ class RateConstrainedSGDA:
         """Who takes part in each step."""
         return self.primal.sampler
 
-    def init(self, problem: Any, *, key: jax.Array) -> SGDAState:
+    def init(self, problem: RateConstrained, *, key: jax.Array) -> SGDAState:
         """The state before the first step; the key (*secret*) is for the noise."""
         if problem.num_constraints and self.histogram == "none":
             raise ValueError(
@@ -292,7 +310,7 @@ class RateConstrainedSGDA:
             dual_key,
         )
 
-    def prologue(self, problem: Any, data: PyTree, state: SGDAState) -> SGDAState:
+    def prologue(self, problem: RateConstrained, data: PyTree, state: SGDAState) -> SGDAState:
         """With `denominator="fixed"`, sets the subset sizes of a batch, once."""
         if self.denominator != "fixed" or problem.num_constraints == 0:
             return state
@@ -310,7 +328,7 @@ class RateConstrainedSGDA:
         return state._replace(sizes=rate * sizes)
 
     def step(
-        self, problem: Any, batch: PyTree, mask: jax.Array, state: SGDAState
+        self, problem: RateConstrained, batch: PyTree, mask: jax.Array, state: SGDAState
     ) -> tuple[SGDAState, SGDAInfo]:
         """One step on the records of `batch` (leaves `[B, ...]`) where `mask [B]` is True."""
         if problem.num_constraints == 0:
@@ -340,12 +358,12 @@ class RateConstrainedSGDA:
         after = SGDAState(primal, multipliers, memory, noise, state.key)
         return after, SGDAInfo(info.gradient_norm, multipliers, values)
 
-    def finalize(self, problem: Any, state: SGDAState) -> PyTree:
+    def finalize(self, problem: RateConstrained, state: SGDAState) -> PyTree:
         """The last or the averaged parameters."""
         return self.primal.finalize(problem, state.primal)
 
     def diagnose(
-        self, problem: Any, batch: PyTree, mask: jax.Array, state: SGDAState
+        self, problem: RateConstrained, batch: PyTree, mask: jax.Array, state: SGDAState
     ) -> dict[str, jax.Array]:
         """Raw values of a step, **not private**: batch size, clipped share, mean loss.
 
@@ -419,7 +437,7 @@ class RateConstrainedSGDA:
         return event
 
     def _table(
-        self, problem: Any, params: PyTree, batch: PyTree, mask: jax.Array
+        self, problem: RateConstrained, params: PyTree, batch: PyTree, mask: jax.Array
     ) -> tuple[jax.Array, jax.Array, jax.Array]:
         """Logits, which records count, and the noiseless table `[Q, K]`."""
         logits = problem.logits(params, batch["x"])
@@ -432,7 +450,12 @@ class RateConstrainedSGDA:
         return logits, valid, constraints.tabulate(rates, constraints.part(batch))
 
     def _cotangent(
-        self, problem: Any, logits: jax.Array, valid: jax.Array, batch: PyTree, weights: jax.Array
+        self,
+        problem: RateConstrained,
+        logits: jax.Array,
+        valid: jax.Array,
+        batch: PyTree,
+        weights: jax.Array,
     ) -> jax.Array:
         """Gradient of each record's Lagrangian in its logits, in units of m, `[B, K]`."""
         weights = self.primal.batch_size * weights
@@ -440,7 +463,7 @@ class RateConstrainedSGDA:
         return jnp.where(valid[:, None], cotangent, 0)
 
     def _sizes(
-        self, constraints: Any, cells: jax.Array, state: SGDAState
+        self, constraints: RateConstraints, cells: jax.Array, state: SGDAState
     ) -> tuple[jax.Array, jax.Array]:
         """What to remember of the sizes, and this step's sizes `[S]`, at their floor or above."""
         memory = state.sizes
@@ -460,13 +483,3 @@ def _summable(rates: jax.Array) -> jax.Array:
     """Rates `[B, K]` cut towards zero so far that their sums over B are exact, in any order."""
     unit = 2.0 ** ((rates.shape[0] - 1).bit_length() - jnp.finfo(rates.dtype).nmant - 1)
     return jnp.floor(rates / unit) * unit
-
-
-_PUBLISHED = {
-    "histogram": "laplace",
-    "rates": "soft",
-    "denominator": "batch",
-    "size_floor": 1.0,
-    "multiplier_set": "orthant",
-    "average": "last",
-}

@@ -1,22 +1,13 @@
 """The online learners that a solver knows by name."""
 
+import importlib
 from collections.abc import Callable
 from typing import Any
 
 import optax
 
 from dpjax.core import Transform, check_choice
-from dpjax.transforms import (
-    adagrad_norm,
-    coin_betting,
-    distance_adaptive,
-    dual_averaging,
-    exponentiated_gradient,
-    optimistic_descent,
-    parameter_free,
-    projected,
-    strongly_convex_descent,
-)
+from dpjax.transforms import exponentiated_gradient, projected
 
 Learner = Callable[[Any, Any], Transform]
 """`learner(solver, problem) -> transformation`, from public constants alone."""
@@ -31,6 +22,11 @@ def _rate(solver: Any) -> Any:
     return solver.learning_rate * solver.sampler.steps / (solver.weights + 1)
 
 
+def _in_papers(name: str, *args: Any, **options: Any) -> Transform:
+    """A learner of `dpjax.papers`, which stands above this and is imported where it is used."""
+    return getattr(importlib.import_module("dpjax.papers.learners"), name)(*args, **options)
+
+
 def _domain(problem: Any) -> Any:
     if len(getattr(problem, "domains", ())) != 1:
         raise ValueError(
@@ -41,21 +37,27 @@ def _domain(problem: Any) -> Any:
 
 
 LEARNERS: dict[str, Learner] = {
-    "optimistic": lambda s, p: dual_averaging(s.learning_rate, p.project, optimistic=True),
-    "dual_averaging": lambda s, p: dual_averaging(s.learning_rate, p.project),
-    "adagrad_norm": lambda s, p: adagrad_norm(s.learning_rate, p.project),
+    "optimistic": lambda s, p: _in_papers(
+        "dual_averaging", s.learning_rate, p.project, optimistic=True
+    ),
+    "dual_averaging": lambda s, p: _in_papers("dual_averaging", s.learning_rate, p.project),
+    "adagrad_norm": lambda s, p: _in_papers("adagrad_norm", s.learning_rate, p.project),
     "gradient_descent": lambda s, p: projected(optax.scale(-_rate(s)), p.project),
-    "optimistic_descent": lambda s, p: optimistic_descent(_rate(s), p.project),
+    "optimistic_descent": lambda s, p: _in_papers("optimistic_descent", _rate(s), p.project),
     "exponentiated": lambda s, p: exponentiated_gradient(_domain(p), s.learning_rate),
     "optimistic_exponentiated": lambda s, p: exponentiated_gradient(
         _domain(p), s.learning_rate, optimistic=True
     ),
-    "strongly_convex": lambda s, p: strongly_convex_descent(1 / s.learning_rate, p.project),
-    "distance_adaptive": lambda s, p: distance_adaptive(s.learning_rate, p.project),
-    "parameter_free": lambda s, p: parameter_free(
-        s.learning_rate, _TYPICAL * s.clip_norm, p.project
+    "strongly_convex": lambda s, p: _in_papers(
+        "strongly_convex_descent", 1 / s.learning_rate, p.project
     ),
-    "coin_betting": lambda s, p: coin_betting(s.learning_rate, _TYPICAL * s.clip_norm, p.project),
+    "distance_adaptive": lambda s, p: _in_papers("distance_adaptive", s.learning_rate, p.project),
+    "parameter_free": lambda s, p: _in_papers(
+        "parameter_free", s.learning_rate, _TYPICAL * s.clip_norm, p.project
+    ),
+    "coin_betting": lambda s, p: _in_papers(
+        "coin_betting", s.learning_rate, _TYPICAL * s.clip_norm, p.project
+    ),
 }
 
 

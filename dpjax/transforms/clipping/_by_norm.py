@@ -9,7 +9,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import optax
-from jax.typing import ArrayLike
+from jax.typing import ArrayLike, DTypeLike
 
 from dpjax.core import (
     Aggregator,
@@ -22,7 +22,7 @@ from dpjax.core import (
     is_traced,
     wide,
 )
-from dpjax.privacy import resolve_relation
+from dpjax.privacy import RelationLike, resolve_relation
 from dpjax.transforms.clipping._outer import is_outer
 from dpjax.transforms.clipping._weighted_sum import (
     clipping_bound,
@@ -99,7 +99,7 @@ def clip_by_norm(max_norm: ArrayLike, norm: str = "l2") -> Aggregator:
         *,
         mask: jax.Array | None = None,
         key: jax.Array | None = None,
-        **extra: Any,
+        **extra: object,
     ) -> tuple[PyTree, optax.EmptyState]:
         del params, key, extra
         _check_rows(per_example)
@@ -117,7 +117,9 @@ def sensitivity_of(bound: ArrayLike, larger: int = 1) -> Callable[..., Any]:
     Its sum has numbers that are up to `larger` times their share of the bound.
     """
 
-    def sensitivity(relation: Any, rows: int | None = None, dtype: Any = jnp.float32) -> Any:
+    def sensitivity(
+        relation: RelationLike, rows: int | None = None, dtype: DTypeLike = jnp.float32
+    ) -> Any:
         factor: float = 2 if resolve_relation(relation).name == "REPLACE_ONE" else 1
         if rows is not None:
             check_int("rows", rows, minimum=0)
@@ -137,7 +139,9 @@ def _check_rows(per_example: PyTree) -> None:
         )
 
 
-def clip_scale(per_example: PyTree, mask: Any, max_norm: ArrayLike, norm: str) -> jax.Array:
+def clip_scale(
+    per_example: PyTree, mask: ArrayLike | None, max_norm: ArrayLike, norm: str
+) -> jax.Array:
     """The factors by which clipping multiplies each example; 0 for those left out.
 
     Args:
@@ -178,7 +182,7 @@ def per_example_norm(per_example: PyTree, norm: str = "l2") -> jax.Array:
     return jnp.sqrt(total) if norm == "l2" else total
 
 
-def _reduce(leaf: Any, norm: str) -> jax.Array:
+def _reduce(leaf: PyTree, norm: str) -> jax.Array:
     """Sum of squares, sum of moduli or largest modulus of each example, `[B]`.
 
     Squares and products below the normal range are lost; what they could add up to is added, or a

@@ -5,7 +5,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import optax
-from jax.typing import ArrayLike
+from jax.typing import ArrayLike, DTypeLike
 
 from dpjax.core import (
     Aggregator,
@@ -104,7 +104,7 @@ def clip_by_range(bound: ArrayLike, domain: Domain) -> Aggregator:
         *,
         mask: jax.Array | None = None,
         key: jax.Array | None = None,
-        **extra: Any,
+        **extra: object,
     ) -> tuple[PyTree, optax.EmptyState]:
         del params, key, extra
         leaves, treedef = jax.tree.flatten(per_example, is_leaf=is_outer)
@@ -119,8 +119,8 @@ def clip_by_range(bound: ArrayLike, domain: Domain) -> Aggregator:
 
 
 def range_sum(
-    leaf: Any,
-    mask: Any,
+    leaf: PyTree,
+    mask: ArrayLike | None,
     bound: ArrayLike,
     domain: Domain,
     *,
@@ -163,7 +163,7 @@ def range_sum(
 
 
 def _scale(
-    spread: jax.Array, reach: jax.Array, mask: Any, bound: ArrayLike, clipped: bool
+    spread: jax.Array, reach: jax.Array, mask: ArrayLike | None, bound: ArrayLike, clipped: bool
 ) -> jax.Array:
     """The factors `[B]` by which clipping multiplies each example; 0 for those left out."""
     mask = check_mask(mask, spread.shape[0])
@@ -176,7 +176,7 @@ def _scale(
 
 
 def _spread_reach_centre(
-    rows: Any, domain: Domain
+    rows: PyTree, domain: Domain
 ) -> tuple[jax.Array, jax.Array, jax.Array | None]:
     """Of each row its range over the vertices, what it must not exceed besides, and its centre.
 
@@ -218,7 +218,7 @@ def _extremes(rows: jax.Array) -> tuple[jax.Array, jax.Array]:
     lowest, highest = (-jnp.inf, jnp.inf) if floating else _limits(rows.dtype)
     start = (jnp.asarray(highest, rows.dtype), jnp.asarray(lowest, rows.dtype))
 
-    def wider(a: Any, b: Any) -> Any:
+    def wider(a: PyTree, b: PyTree) -> Any:
         return jax.lax.min(a[0], b[0]), jax.lax.max(a[1], b[1])
 
     low, high = jax.lax.reduce((rows, rows), start, wider, (1,))
@@ -226,11 +226,11 @@ def _extremes(rows: jax.Array) -> tuple[jax.Array, jax.Array]:
 
 
 @_extremes.defjvp
-def _(primals: Any, tangents: Any) -> Any:
+def _(primals: PyTree, tangents: PyTree) -> PyTree:
     return jax.jvp(lambda rows: (jnp.min(rows, axis=1), jnp.max(rows, axis=1)), primals, tangents)
 
 
-def _limits(dtype: Any) -> tuple[Any, Any]:
+def _limits(dtype: DTypeLike) -> tuple[Any, Any]:
     if dtype == jnp.bool_:
         return False, True
     return jnp.iinfo(dtype).min, jnp.iinfo(dtype).max

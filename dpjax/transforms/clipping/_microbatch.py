@@ -1,7 +1,6 @@
 """Aggregation in microbatches, so that per-example values of a whole batch never coexist."""
 
 from collections.abc import Callable
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -92,7 +91,7 @@ def _add(carry: PyTree, term: PyTree) -> PyTree:
     )
 
 
-def _is_pair(node: Any) -> bool:
+def _is_pair(node: object) -> bool:
     return isinstance(node, Pair)
 
 

@@ -61,7 +61,7 @@ def fold_in_parts(
     shapes = jax.eval_shape(part, jnp.zeros((), jnp.int32))
     zeros = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), shapes)
 
-    def body(carry: Any, number: jax.Array) -> tuple[Any, None]:
+    def body(carry: PyTree, number: jax.Array) -> tuple[Any, None]:
         return add(carry, part(number)), None
 
     return jax.lax.scan(body, start(zeros), jnp.arange(parts, dtype=jnp.int32))[0]

@@ -1,7 +1,6 @@
 """Features of +1 and -1, one bit each, with the products that linear losses need."""
 
 import dataclasses
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -37,7 +36,7 @@ class PackedSigns:
       [-1.0, -3.0, 3.0]
     """
 
-    words: Any
+    words: jax.Array
     dim: int = dataclasses.field(metadata={"static": True})
 
     def __post_init__(self) -> None:

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax.typing import ArrayLike
+from jax.typing import ArrayLike, DTypeLike
 
 from dpjax.core import PyTree, Transform, many_devices, wide
 from dpjax.transforms.clipping._outer import is_outer
@@ -47,7 +47,7 @@ class Pair(NamedTuple):
     low: jax.Array
 
 
-def rounding_allowance(rows: int, dtype: Any) -> float:
+def rounding_allowance(rows: int, dtype: DTypeLike) -> float:
     r"""By what share of itself rounding may raise the sensitivity of a sum of clipped records.
 
     $$ 2^{-12} + 4 \epsilon B $$
@@ -74,7 +74,7 @@ def rounding_allowance(rows: int, dtype: Any) -> float:
 
 
 def noised_sum(
-    noise: Transform, total: PyTree, state: Any, *, rows: int, key: jax.Array
+    noise: Transform, total: PyTree, state: PyTree, *, rows: int, key: jax.Array
 ) -> tuple[PyTree, Any]:
     """A clipped sum of so many rows with noise that is larger by `rounding_allowance`.
 
@@ -94,7 +94,7 @@ def noised_sum(
     return jax.tree.map(lambda leaf: leaf * larger, noisy), state
 
 
-def weighted_sum(leaf: Any, scale: jax.Array, bound: ArrayLike | None = None) -> jax.Array:
+def weighted_sum(leaf: PyTree, scale: jax.Array, bound: ArrayLike | None = None) -> jax.Array:
     """Sum over examples of `scale[b] * leaf[b]`, in at least float32.
 
     A scale of 0 drops even NaN and inf.
@@ -127,7 +127,12 @@ def weighted_sum(leaf: Any, scale: jax.Array, bound: ArrayLike | None = None) ->
 
 
 def bounded_sum(
-    leaf: Any, scale: jax.Array, bound: ArrayLike, centre: Any = None, *, cut: bool = False
+    leaf: PyTree,
+    scale: jax.Array,
+    bound: ArrayLike,
+    centre: jax.Array | None = None,
+    *,
+    cut: bool = False,
 ) -> Pair:
     """Sum over examples of `scale[b] * (leaf[b] - centre)`.
 
@@ -191,7 +196,7 @@ def normal_or_zero(weights: jax.Array) -> jax.Array:
     return jnp.where(jnp.abs(weights) >= jnp.finfo(weights.dtype).tiny, weights, 0)
 
 
-def clipping_bound(bound: Any, dtype: Any) -> jax.Array:
+def clipping_bound(bound: ArrayLike, dtype: DTypeLike) -> jax.Array:
     """A bound on one example, at least 0 and so small that the sum of 2^28 is finite in float32.
 
     Norms may be wider than a leaf that is summed.
@@ -199,7 +204,7 @@ def clipping_bound(bound: Any, dtype: Any) -> jax.Array:
     return jnp.clip(jnp.asarray(bound, dtype), 0, float(jnp.finfo(jnp.float32).max) * 2.0**-28)
 
 
-def _dtype(leaf: Any) -> Any:
+def _dtype(leaf: PyTree) -> Any:
     return jnp.float32 if isinstance(leaf, PackedSigns) else wide(leaf[:0]).dtype
 
 
@@ -221,18 +226,18 @@ def _kept(rows: jax.Array, weights: jax.Array) -> jax.Array:
 class _Rows(NamedTuple):
     """Terms `scale[b] * (rows[b] * factor[b] - centre)`; factor and centre may be missing."""
 
-    rows: Any
+    rows: PyTree
     factor: jax.Array | None
     scale: jax.Array
     centre: jax.Array | None  # [B, 1] or [1, p]
 
 
 def _sum_of_rows(
-    rows: Any,
+    rows: PyTree,
     factor: jax.Array | None,
     scale: jax.Array,
     bound: ArrayLike,
-    centre: Any,
+    centre: jax.Array | None,
     cut: bool,
 ) -> Pair:
     num = scale.shape[0]
@@ -291,7 +296,7 @@ def _most_rows(width: int) -> int:
     return 2 ** int(math.log2(2**27 / math.sqrt(max(width, 1))) / 2)
 
 
-def _grid(bound: ArrayLike, rows: int, dtype: Any) -> jax.Array:
+def _grid(bound: ArrayLike, rows: int, dtype: DTypeLike) -> jax.Array:
     """A power of two, times which `rows` numbers up to `bound` add up to at most 2^30 (or 2^62)."""
     info = jnp.finfo(dtype)
     bits, bias = (30, 127) if info.bits == 32 else (62, 1023)
@@ -347,7 +352,7 @@ def _rests(multiples: jax.Array) -> jax.Array:
 
 
 @_sum_on_grid.defjvp
-def _(cut: bool, primals: Any, tangents: Any) -> tuple[Pair, Pair]:
+def _(cut: bool, primals: PyTree, tangents: PyTree) -> tuple[Pair, Pair]:
     # the slope is that of the sum itself; of its steps it is 0
     _, tangent = jax.jvp(_plain, primals[:1], tangents[:1])
     return _sum_on_grid(cut, *primals), pair_of(tangent)

@@ -1,6 +1,6 @@
 """Gradients at the average of the iterates, of any optimiser."""
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -21,10 +21,12 @@ class AnytimeState(NamedTuple):
 
     iterate: PyTree
     count: jax.Array  # type: ignore[assignment]
-    base: Any
+    base: PyTree
 
 
-def anytime_average(base: Any, mirror_map: MirrorMap | None = None) -> Transform:
+def anytime_average(
+    base: optax.GradientTransformation, mirror_map: MirrorMap | None = None
+) -> Transform:
     r"""Runs an optimiser on gradients taken at the average of its iterates.
 
     $$ x_{t+1} = x_t + \mathrm{base}(\nabla F(w_t)), \qquad
@@ -74,7 +76,7 @@ def anytime_average(base: Any, mirror_map: MirrorMap | None = None) -> Transform
         return AnytimeState(iterate, jnp.zeros((), jnp.int32), stage.init(iterate))
 
     def update(
-        updates: PyTree, state: AnytimeState, params: PyTree = None, **extra: Any
+        updates: PyTree, state: AnytimeState, params: PyTree = None, **extra: object
     ) -> tuple[PyTree, AnytimeState]:
         if params is None:
             raise ValueError("params is required: the average at which the gradient was taken")

@@ -1,7 +1,7 @@
 """Online-to-nonconvex conversion: steps of bounded length, seen at random points on the way."""
 
 from collections.abc import Callable
-from typing import Any, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -93,7 +93,7 @@ def clipped_displacement(
         params: PyTree = None,
         *,
         key: jax.Array | None = None,
-        **extra: Any,
+        **extra: object,
     ) -> tuple[PyTree, ClippedDisplacementState]:
         del params, extra
         key = jax.random.fold_in(check_key("key", key), state.count)

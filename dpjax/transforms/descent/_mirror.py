@@ -73,7 +73,7 @@ def mirror_step(
         return MirrorStepState(jnp.zeros((), jnp.int32))
 
     def update(
-        updates: PyTree, state: MirrorStepState, params: PyTree = None, **extra: Any
+        updates: PyTree, state: MirrorStepState, params: PyTree = None, **extra: object
     ) -> tuple[PyTree, MirrorStepState]:
         del extra
         if params is None:

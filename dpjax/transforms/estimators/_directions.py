@@ -160,7 +160,7 @@ def displaced(params: PyTree, directions: Directions, *lengths: jax.Array) -> Py
     Leaves `[lengths * n, *p]`.
     """
 
-    def move(leaf: Any, rows: jax.Array) -> jax.Array:
+    def move(leaf: PyTree, rows: jax.Array) -> jax.Array:
         at = wide(leaf)[None]
         inverse = jnp.expand_dims(directions.inverse.astype(at.dtype), range(1, at.ndim))
         steps = [length.astype(at.dtype) * inverse for length in lengths]

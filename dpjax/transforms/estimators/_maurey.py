@@ -1,13 +1,13 @@
 """Draws of vertices in the place of a distribution over them."""
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 
 from dpjax.core import PyTree, Transform, check_int
 from dpjax.geometry import sample_vertices
-from dpjax.transforms.noise._draws import map_with_keys
+from dpjax.transforms.noise._independent import map_with_keys
 
 
 class MaureySampleState(NamedTuple):
@@ -71,7 +71,7 @@ def maurey_sample(num_draws: int) -> Transform:
         params: PyTree = None,
         *,
         key: jax.Array | None = None,
-        **extra: Any,
+        **extra: object,
     ) -> tuple[PyTree, MaureySampleState]:
         del params, extra
         indices = map_with_keys(

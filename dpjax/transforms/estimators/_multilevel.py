@@ -42,7 +42,7 @@ class Multilevel(NamedTuple):
         """`init` and `update` as an optax transformation, for `dpjax.chain`."""
         return Transform(self.init, self.update)
 
-    def weights(self, level: ArrayLike) -> jax.Array:
+    def weights(self, level: Any) -> jax.Array:
         """Weights `[P, 2^(M+1)]` that make the points of a level of the pool of draws.
 
         In this order: the mean of the first $2^{N+1}$ draws; of the first $2^N$ (antithetic: of
@@ -69,7 +69,7 @@ class Multilevel(NamedTuple):
         *,
         level: ArrayLike,
         key: jax.Array | None = None,
-        **extra: Any,
+        **extra: object,
     ) -> tuple[PyTree, optax.EmptyState]:
         """The estimate, leaves `[*p]`, of gradients `updates` `[P, *p]` at points of `level`.
 
@@ -79,7 +79,7 @@ class Multilevel(NamedTuple):
         del params, key, extra
         scale = self._constant * self._size(level)
 
-        def combine(leaf: Any) -> jax.Array:
+        def combine(leaf: PyTree) -> jax.Array:
             check_shape("updates", leaf, (self.num_points, *np.shape(leaf)[1:]))
             g = wide(leaf)
             coarse = 0.5 * (g[1] + g[2]) if self.antithetic else g[1]
@@ -114,7 +114,7 @@ class Multilevel(NamedTuple):
     def _constant(self) -> float:
         return 2 - 2.0**-self.max_level
 
-    def _size(self, level: ArrayLike) -> jax.Array:
+    def _size(self, level: Any) -> jax.Array:
         self._check(level)
         return jnp.asarray(np.exp2(np.arange(self.max_level + 1)), float)[level]
 

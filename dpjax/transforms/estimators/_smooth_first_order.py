@@ -134,7 +134,7 @@ def smooth_first_order(
         numbers = jnp.arange(1, num_directions, dtype=jnp.int32)
         total, _ = jax.lax.scan(add, _summands(first, kept), numbers)
 
-        def mean(like: Any, keep: bool, summed: jax.Array) -> Any:
+        def mean(like: PyTree, keep: bool, summed: jax.Array) -> Any:
             value = summed / num_directions
             return OuterProduct(like.left, value) if is_outer(like) and keep else value
 
@@ -143,14 +143,14 @@ def smooth_first_order(
     return oracle
 
 
-def _widened(leaf: Any) -> Any:
+def _widened(leaf: PyTree) -> Any:
     return OuterProduct(leaf.left, wide(leaf.right)) if is_outer(leaf) else wide(leaf)
 
 
 def _summands(values: PyTree, kept: PyTree) -> PyTree:
     """What is added up over directions: arrays, and of a factored leaf the right factor."""
 
-    def summand(leaf: Any, keep: bool) -> jax.Array:
+    def summand(leaf: PyTree, keep: bool) -> jax.Array:
         if is_outer(leaf):
             return wide(leaf.right if keep else leaf.materialize())
         return wide(leaf)

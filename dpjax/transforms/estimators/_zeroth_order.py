@@ -3,10 +3,10 @@
 import dataclasses
 import math
 from collections.abc import Callable
-from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.typing import ArrayLike
 
 from dpjax.core import PyTree, check_choice, check_int, check_key, check_positive, check_shape, wide
 from dpjax.transforms.estimators._directions import (
@@ -33,7 +33,7 @@ class ZerothOrder:
 
     Attributes:
       losses: `losses(params, batch) -> [B]`.
-      radius: r.
+      radius: r, scalar.
       num_directions: m.
       directions: `"shared"` or `"record"`.
       chunk_size: Directions that coexist, at most; None for a default.
@@ -44,7 +44,7 @@ class ZerothOrder:
     """
 
     losses: Callable[[PyTree, PyTree], jax.Array]
-    radius: Any
+    radius: ArrayLike
     num_directions: int
     directions: str = "shared"
     chunk_size: int | None = None

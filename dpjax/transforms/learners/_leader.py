@@ -43,7 +43,7 @@ def leader(
     size: Callable[[PyTree], jax.Array],
     scale: ArrayLike,
     optimistic: bool,
-    hint_scale: Any = "none",
+    hint_scale: ArrayLike | str = "none",
 ) -> Transform:
     """The point that is best against all gradients so far and the hint, at a rate `scale / length`.
 
@@ -77,7 +77,7 @@ def leader(
         params: PyTree = None,
         *,
         hint: PyTree = None,
-        **extra: Any,
+        **extra: object,
     ) -> tuple[PyTree, LeaderState]:
         del extra
         required("params", params, "the point w_t that the learner is to move")
@@ -92,7 +92,7 @@ def leader(
         against = total if ahead is None else plus(total, ahead)
         new = point(state.start, against, ratio(scale, length))
 
-        def towards(a: jax.Array, b: Any) -> jax.Array:  # while nothing came, w_1 stays
+        def towards(a: jax.Array, b: ArrayLike) -> jax.Array:  # while nothing came, w_1 stays
             gap = a - jnp.asarray(b, a.dtype)
             return jnp.where(length == 0, 0, gap).astype(jnp.result_type(b))
 

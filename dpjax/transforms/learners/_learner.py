@@ -33,7 +33,7 @@ def points(params: PyTree) -> PyTree:
 def plus(tree: PyTree, other: PyTree, scale: ArrayLike = 1.0) -> PyTree:
     """`tree + scale * other`, in the dtypes of `tree`."""
 
-    def add(a: jax.Array, b: Any) -> jax.Array:
+    def add(a: jax.Array, b: ArrayLike) -> jax.Array:
         return a + jnp.asarray(scale, a.dtype) * jnp.asarray(b, a.dtype)
 
     return jax.tree.map(add, tree, other)

@@ -8,7 +8,9 @@ from dpjax.core import PyTree, Transform
 from dpjax.transforms.learners._learner import Projection, change, nearest, plus, points
 
 
-def projected(optimizer: Any, project: Projection | None = None) -> Transform:
+def projected(
+    optimizer: optax.GradientTransformation, project: Projection | None = None
+) -> Transform:
     r"""Any optax optimiser, with a projection after every step.
 
     $$ w_{t+1} = \Pi_W(w_t + \mathrm{optimizer}(g_t)) $$
@@ -50,7 +52,7 @@ def projected(optimizer: Any, project: Projection | None = None) -> Transform:
     stage = as_stage("optimizer", optimizer)
 
     def update(
-        updates: PyTree, state: Any, params: PyTree = None, **extra: Any
+        updates: PyTree, state: PyTree, params: PyTree = None, **extra: object
     ) -> tuple[PyTree, Any]:
         at = points(params)
         moves, state = stage.update(updates, state, params, **extra)

@@ -1,11 +1,9 @@
 """Gaussian noise on the integers, discrete or rounded: no floats in what is released."""
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 
-from dpjax.core import Transform, check_positive, check_scalar, is_traced
+from dpjax.core import PyTree, Transform, check_positive, check_scalar, is_traced
 from dpjax.random._integer_tables import IntegerTable, draw_integers, integer_table, shortfall
 from dpjax.transforms.noise._independent import noise_on_leaves
 
@@ -141,7 +139,7 @@ def rounded_gaussian_shortfall(stddev: float) -> float:
 
 
 def _add_integers(table: IntegerTable) -> Transform:
-    def noisy(leaf: Any, key: jax.Array) -> jax.Array:
+    def noisy(leaf: PyTree, key: jax.Array) -> jax.Array:
         leaf = jnp.asarray(leaf)
         if leaf.dtype not in (jnp.int32, jnp.int64, jnp.uint32, jnp.uint64):
             raise TypeError(f"updates must be integers of 32 or 64 bits, got {leaf.dtype}")

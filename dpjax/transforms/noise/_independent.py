@@ -8,10 +8,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 
-from dpjax.core import PyTree, Transform, check_nonnegative, check_scalar
+from dpjax.core import PyTree, Transform, check_key, check_nonnegative, check_scalar
 from dpjax.random._laplace import laplace
 from dpjax.random._normal import normal
-from dpjax.transforms.noise._draws import map_with_keys
 
 _PARTS = 32  # of a power of two up to the scale, which released numbers are rounded to
 
@@ -99,6 +98,16 @@ def _add_noise(scale: ArrayLike, draw: Callable[..., jax.Array]) -> Transform:
     return noise_on_leaves(lambda leaf, key: _noisy(leaf, scale, draw, key))
 
 
+def map_with_keys(
+    draw: Callable[[Any, jax.Array], Any], tree: PyTree, key: jax.Array | None, count: jax.Array
+) -> PyTree:
+    """`draw(leaf, key)` of every leaf; the key is folded with the call's number and the leaf's."""
+    now = jax.random.fold_in(check_key("key", key), count)
+    leaves, treedef = jax.tree.flatten(tree)
+    drawn = [draw(leaf, jax.random.fold_in(now, i)) for i, leaf in enumerate(leaves)]
+    return jax.tree.unflatten(treedef, drawn)
+
+
 def noise_on_leaves(noisy: Callable[[Any, jax.Array], jax.Array]) -> Transform:
     """`noisy(leaf, key)` of every leaf, with a key for each leaf and call."""
 
@@ -112,7 +121,7 @@ def noise_on_leaves(noisy: Callable[[Any, jax.Array], jax.Array]) -> Transform:
         params: PyTree = None,
         *,
         key: jax.Array | None = None,
-        **extra: Any,
+        **extra: object,
     ) -> tuple[PyTree, AddNoiseState]:
         del params, extra
         return map_with_keys(noisy, updates, key, state.count), AddNoiseState(state.count + 1)
@@ -121,7 +130,7 @@ def noise_on_leaves(noisy: Callable[[Any, jax.Array], jax.Array]) -> Transform:
 
 
 def _noisy(
-    leaf: Any, scale: ArrayLike, draw: Callable[..., jax.Array], key: jax.Array
+    leaf: PyTree, scale: ArrayLike, draw: Callable[..., jax.Array], key: jax.Array
 ) -> jax.Array:
     leaf = jnp.asarray(leaf)
     wide = jnp.promote_types(leaf.dtype, jnp.float32)

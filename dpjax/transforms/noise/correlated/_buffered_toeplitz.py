@@ -13,12 +13,13 @@ from jax.typing import ArrayLike
 from dpjax.core import PyTree, check_between, check_nonnegative
 from dpjax.transforms.noise.correlated._buffered_toeplitz_error import column_norms, prefix_stddev
 from dpjax.transforms.noise.correlated._buffered_toeplitz_table import TABLE
-from dpjax.transforms.noise.correlated._computed_once import computed_once
 from dpjax.transforms.noise.correlated._strategy import (
     Draw,
     GaussianStrategy,
     check_steps,
+    computed_once,
     host_scales,
+    times,
     valid_scale,
     wide_zeros,
 )
@@ -127,8 +128,7 @@ class BufferedToeplitz(GaussianStrategy):
             jax.tree.map(lambda m, y, rate=rate: rate * m + y.astype(m.dtype), buffer, y)
             for rate, buffer in zip(self._decay, state.buffers, strict=True)
         )
-        step = jax.tree.map(lambda y: stddev.astype(y.dtype) * y, y)
-        return step, BufferedToeplitzState(state.count + 1, buffers)
+        return times(stddev, y), BufferedToeplitzState(state.count + 1, buffers)
 
     def prefix_stddev(self, scales: ArrayLike | None = None) -> np.ndarray:
         """Deviation of a coordinate of each prefix's noise at noise multiplier 1, `[T]` float64."""

@@ -67,12 +67,12 @@ def correlated_noise(strategy: NoiseStrategy, stddev: ArrayLike = 1.0) -> Transf
 
     def update(
         updates: PyTree,
-        state: Any,
+        state: PyTree,
         params: PyTree = None,
         *,
         key: jax.Array | None = None,
         sensitivity: ArrayLike = 1.0,
-        **extra: Any,
+        **extra: object,
     ) -> tuple[PyTree, Any]:
         del params, extra
         check_scalar("sensitivity", sensitivity)
@@ -100,7 +100,7 @@ def draws_of(
     return draw
 
 
-def _plus(leaf: Any, noise: jax.Array) -> jax.Array:
+def _plus(leaf: PyTree, noise: jax.Array) -> jax.Array:
     leaf = jnp.asarray(leaf)
     check_shapes_agree(leaf, noise)
     return (wide(leaf) + noise).astype(leaf.dtype)

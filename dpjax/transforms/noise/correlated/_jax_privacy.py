@@ -18,6 +18,7 @@ from dpjax.transforms.noise.correlated._strategy import (
     GaussianStrategy,
     NoiseStrategy,
     host_scales,
+    times,
     valid_scale,
     wide_zeros,
 )
@@ -26,7 +27,7 @@ from dpjax.transforms.noise.correlated._strategy import (
 _MAX_DENSE = 4096
 
 
-def from_jax_privacy(matrix: Any, num_steps: int) -> NoiseStrategy:
+def from_jax_privacy(matrix: object, num_steps: int) -> NoiseStrategy:
     r"""A strategy of `jax_privacy.matrix_factorization` as a noise strategy.
 
     $$ \gamma_t - \gamma_{t-1} = \text{scale}_t\, n_t\, (C^{-1} z)_t, \qquad
@@ -124,7 +125,7 @@ class StreamingState(NamedTuple):
     """State of a strategy that streams: number of steps and the stream's own state (*secret*)."""
 
     count: jax.Array  # type: ignore[assignment]
-    stream: Any
+    stream: PyTree
 
 
 @jax.tree_util.register_static
@@ -159,8 +160,7 @@ class StreamingStrategy(GaussianStrategy):
         stddev = scale * jnp.asarray(self.column_norms, dtype)[state.count]
         with _as_they_compute():
             y, stream = self.stream.multiply_next(draw(0), state.stream)
-        step = jax.tree.map(lambda y: stddev.astype(y.dtype) * y, y)
-        return step, StreamingState(state.count + 1, stream)
+        return times(stddev, y), StreamingState(state.count + 1, stream)
 
     def prefix_stddev(self, scales: ArrayLike | None = None) -> np.ndarray:
         """Deviation of a coordinate of each prefix's noise at noise multiplier 1, `[T]` float64."""

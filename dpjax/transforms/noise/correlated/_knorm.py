@@ -1,11 +1,11 @@
 """K-norm noise over a whole tree, and the events of mechanisms of pure privacy."""
 
 import math
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 from dp_accounting import dp_event as dpe
+from jax.typing import DTypeLike
 
 from dpjax.core import PyTree
 from dpjax.privacy import RelationLike, resolve_relation
@@ -36,12 +36,12 @@ def knorm_noise(key: jax.Array, like: PyTree, norm: str) -> PyTree:
     return jax.tree.map(lambda leaf: factor.astype(leaf.dtype) * leaf, shape)
 
 
-def _gamma(key: jax.Array, shape: int, dtype: Any) -> jax.Array:
+def _gamma(key: jax.Array, shape: int, dtype: DTypeLike) -> jax.Array:
     """A sum of so many exponentials, whose tail goes further than that of `jax.random.gamma`."""
     return jnp.sum(jnp.abs(laplace(key, (shape,), dtype)))
 
 
-def _uniform(key: jax.Array, leaf: Any) -> jax.Array:
+def _uniform(key: jax.Array, leaf: PyTree) -> jax.Array:
     return jax.random.uniform(key, jnp.shape(leaf), wide_dtype(leaf), -1.0, 1.0)
 
 

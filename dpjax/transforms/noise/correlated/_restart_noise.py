@@ -1,7 +1,7 @@
 """Noise of a first step apart from that of the steps after it."""
 
 import dataclasses
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -10,12 +10,14 @@ from dp_accounting import dp_event as dpe
 from jax.typing import ArrayLike
 
 from dpjax.core import PyTree
+from dpjax.privacy import RelationLike
 from dpjax.transforms.noise.correlated._strategy import (
     Draw,
     GaussianStrategy,
     NoiseStrategy,
     gaussian_event,
     host_scales,
+    times,
     valid_scale,
 )
 
@@ -29,7 +31,7 @@ class RestartNoiseState(NamedTuple):
     """
 
     count: jax.Array  # type: ignore[assignment]
-    later: Any
+    later: PyTree
 
 
 @jax.tree_util.register_static
@@ -93,12 +95,13 @@ class RestartNoise(GaussianStrategy):
 
         # an inner step is made in the first one too, and thrown away, so that vmap needs no branch
         noise, later = self.later.next(shared, scale, state.later)
-        own = jax.tree.map(lambda z: scale.astype(z.dtype) * z, drawn)
-        noise = jax.tree.map(lambda a, b: jnp.where(first, a, b), own, noise)
+        noise = jax.tree.map(lambda a, b: jnp.where(first, a, b), times(scale, drawn), noise)
         later = jax.tree.map(lambda a, b: jnp.where(first, a, b), state.later, later)
         return noise, RestartNoiseState(state.count + 1, later)
 
-    def event(self, noise_multiplier: float, relation: Any = "add_or_remove_one") -> dpe.DpEvent:
+    def event(
+        self, noise_multiplier: float, relation: RelationLike = "add_or_remove_one"
+    ) -> dpe.DpEvent:
         """The event of a whole run: the larger of two disjoint parts, which are alike."""
         later = self.later.event(noise_multiplier, relation)
         assert isinstance(later, dpe.GaussianDpEvent)

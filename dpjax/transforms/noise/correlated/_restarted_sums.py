@@ -1,6 +1,6 @@
 """Private running sums that start anew after every period."""
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -22,7 +22,7 @@ class RestartedSumsState(NamedTuple):
 
     count: jax.Array  # type: ignore[assignment]
     total: PyTree
-    noise: Any
+    noise: PyTree
 
 
 def restarted_sums(strategy: NoiseStrategy, stddev: ArrayLike = 1.0) -> Transform:
@@ -80,7 +80,7 @@ def restarted_sums(strategy: NoiseStrategy, stddev: ArrayLike = 1.0) -> Transfor
         *,
         key: jax.Array | None = None,
         sensitivity: ArrayLike = 1.0,
-        **extra: Any,
+        **extra: object,
     ) -> tuple[PyTree, RestartedSumsState]:
         del params, extra
         period, position = jnp.divmod(state.count, strategy.num_steps)

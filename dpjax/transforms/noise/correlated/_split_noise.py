@@ -2,7 +2,7 @@
 
 import dataclasses
 import functools
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -14,6 +14,7 @@ from dpjax.transforms.noise.correlated._strategy import (
     Draw,
     GaussianStrategy,
     host_scales,
+    times,
     valid_scale,
 )
 
@@ -95,8 +96,7 @@ class SplitNoise(GaussianStrategy):
         dtype = jnp.result_type(float)
         scale = valid_scale(scale, state.count, self.num_steps, dtype)
         stddev = scale / jnp.asarray(np.sqrt(self.shares), dtype)[state.count]
-        noise = jax.tree.map(lambda z: stddev.astype(z.dtype) * z, draw(0))
-        return noise, SplitNoiseState(state.count + 1)
+        return times(stddev, draw(0)), SplitNoiseState(state.count + 1)
 
     def variance(self, scale: ArrayLike, count: ArrayLike) -> jax.Array:
         """Of a coordinate of the increment after `count` steps, for `scale` `[]`; may be traced."""
@@ -109,7 +109,7 @@ class SplitNoise(GaussianStrategy):
         return np.sqrt(np.cumsum(scales**2 / self.shares))
 
 
-def is_every_step(strategy: Any) -> bool:
+def is_every_step(strategy: object) -> bool:
     """Whether a strategy's guarantee holds for records that take part in every step.
 
     Args:

@@ -7,11 +7,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from dp_accounting import dp_event as dpe
-from jax.typing import ArrayLike
+from jax.typing import ArrayLike, DTypeLike
 
 from dpjax.core import PyTree, check_int, check_nonnegative, check_shape, wide
 from dpjax.privacy import RelationLike
 from dpjax.random._normal import normal
+
+# below, copies and repeated work are no cost beside the step itself
+_LONG = 2**14
 
 Draw: TypeAlias = Callable[[int | jax.Array], PyTree]
 
@@ -33,7 +36,7 @@ class NoiseStrategy(Protocol):
     def init(self, params: PyTree) -> Any:
         """The state before the first step, a NamedTuple with `count`; its buffers are *secret*."""
 
-    def next(self, draw: Draw, scale: jax.Array, state: Any) -> tuple[PyTree, Any]:
+    def next(self, draw: Draw, scale: jax.Array, state: PyTree) -> tuple[PyTree, Any]:
         r"""$\gamma_t - \gamma_{t-1}$ and the state.
 
         `draw(level)` gives iid standard noise of this step, at least float32 and of the shapes of
@@ -64,12 +67,12 @@ def standard_normal(key: jax.Array, like: PyTree) -> PyTree:
     return jax.tree.unflatten(treedef, drawn)
 
 
-def wide_dtype(leaf: Any) -> Any:
+def wide_dtype(leaf: PyTree) -> Any:
     """The leaf's dtype, or float32 if that is narrower."""
     return jnp.promote_types(jnp.result_type(leaf), jnp.float32)
 
 
-def wide_zeros(leaf: Any) -> jax.Array:
+def wide_zeros(leaf: PyTree) -> jax.Array:
     """Zeros like the leaf, in at least float32, where the leaf is."""
     return jnp.zeros_like(wide(leaf))
 
@@ -81,10 +84,15 @@ def check_steps(num_steps: int) -> None:
         raise ValueError(f"num_steps must be <= 2**30, got {num_steps}")
 
 
-def valid_scale(scale: ArrayLike, count: jax.Array, num_steps: int, dtype: Any) -> jax.Array:
+def valid_scale(scale: ArrayLike, count: jax.Array, num_steps: int, dtype: DTypeLike) -> jax.Array:
     """The scale, or NaN where it is none or the steps are used up: never too little noise."""
     scale = jnp.asarray(scale, dtype)
     return jnp.where((scale >= 0) & (count < num_steps), scale, jnp.nan)
+
+
+def times(stddev: jax.Array, noise: PyTree) -> PyTree:
+    """The noise of this deviation, in its own dtypes."""
+    return jax.tree.map(lambda z: stddev.astype(z.dtype) * z, noise)
 
 
 def host_scales(scales: ArrayLike | None, num_steps: int) -> np.ndarray:
@@ -124,3 +132,29 @@ def gaussian_event(noise_multiplier: float) -> dpe.DpEvent:
     """One Gaussian of this noise multiplier."""
     check_nonnegative("noise_multiplier", noise_multiplier)
     return dpe.GaussianDpEvent(float(noise_multiplier))
+
+
+def computed_once(x: jax.Array, live: jax.Array) -> jax.Array:
+    """`x` as an array of its own, before what uses it.
+
+    On CPU XLA computes a cheap vector anew in each of its uses, and so copies the buffers of a loop
+    that it is made of and that are then to be updated. An update in place of one entry, by a
+    condition that XLA does not know, keeps the uses apart: a step of three buffers of $10^6$ takes
+    1.2 times the time of its noise, not 1.9 times.
+
+    Args:
+      x: Any shape, floating.
+      live: `[]` bool, unknown when compiled; where False an entry of the result is NaN.
+
+    Returns:
+      `x`, of the same shape and dtype.
+    """
+    if x.size < _LONG:
+        return x
+    return jax.lax.platform_dependent(x, live, cpu=_update_one_entry, default=lambda x, live: x)
+
+
+def _update_one_entry(x: jax.Array, live: jax.Array) -> jax.Array:
+    entry = jax.lax.slice(x, (0,) * x.ndim, (1,) * x.ndim)
+    entry = jnp.where(live, entry, jnp.nan)
+    return jax.lax.dynamic_update_slice(x, entry, (0,) * x.ndim)

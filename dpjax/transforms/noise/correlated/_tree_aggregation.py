@@ -1,5 +1,6 @@
 """Private prefix sums by tree aggregation."""
 
+import dataclasses
 from typing import Any, NamedTuple
 
 import jax
@@ -7,10 +8,9 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from dpjax.core import PyTree, Transform, check_nonnegative, check_scalar, wide
-from dpjax.transforms.noise.correlated._binary_tree import BinaryTree
-from dpjax.transforms.noise.correlated._correlated import draws_of
-from dpjax.transforms.noise.correlated._strategy import check_shapes_agree, wide_zeros
-from dpjax.transforms.noise.correlated._tree_steps import BinaryTreeState, advance_tree
+from dpjax.transforms.noise.correlated._binary_tree import BinaryTree, BinaryTreeState
+from dpjax.transforms.noise.correlated._correlated import correlated_noise
+from dpjax.transforms.noise.correlated._strategy import wide_zeros
 
 
 class TreeAggregationState(NamedTuple):
@@ -23,6 +23,18 @@ class TreeAggregationState(NamedTuple):
 
     total: PyTree
     noise: BinaryTreeState
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class _TreeOfNodes(BinaryTree):
+    """A tree that is told the deviation of a node at scale 1, in place of that of a release."""
+
+    stddev: ArrayLike = 1.0
+
+    @property
+    def node_factor(self) -> Any:
+        """That deviation."""
+        return self.stddev
 
 
 def tree_aggregation(
@@ -80,10 +92,11 @@ def tree_aggregation(
     """
     check_scalar("stddev", stddev)
     check_nonnegative("stddev", stddev)
-    tree = BinaryTree(num_steps, variance_reduced=variance_reduced)
+    tree = _TreeOfNodes(num_steps, variance_reduced=variance_reduced, stddev=stddev)
+    noise = correlated_noise(tree)
 
     def init(params: PyTree) -> TreeAggregationState:
-        return TreeAggregationState(jax.tree.map(wide_zeros, params), tree.init(params))
+        return TreeAggregationState(jax.tree.map(wide_zeros, params), noise.init(params))
 
     def update(
         updates: PyTree,
@@ -92,28 +105,13 @@ def tree_aggregation(
         *,
         key: jax.Array | None = None,
         sensitivity: ArrayLike = 1.0,
-        **extra: Any,
+        **extra: object,
     ) -> tuple[PyTree, TreeAggregationState]:
         del params, extra
-        check_scalar("sensitivity", sensitivity)
-        check_nonnegative("sensitivity", sensitivity)
-        draw = draws_of(tree, updates, key, state.noise.count)
-        steps, noise = advance_tree(
-            draw,
-            sensitivity,
-            state.noise,
-            factor=stddev,
-            num_steps=num_steps,
-            variance_reduced=variance_reduced,
-        )
-        jax.tree.map(check_shapes_agree, updates, steps)
-        total = jax.tree.map(
-            lambda sum_, u, step: sum_ + (wide(u) + step).astype(sum_.dtype),
-            state.total,
-            updates,
-            steps,
-        )
+        terms = jax.tree.map(lambda u, sum_: wide(u).astype(sum_.dtype), updates, state.total)
+        noisy, after = noise.update(terms, state.noise, key=key, sensitivity=sensitivity)
+        total = jax.tree.map(jnp.add, state.total, noisy)
         out = jax.tree.map(lambda u, sum_: sum_.astype(jnp.result_type(u)), updates, total)
-        return out, TreeAggregationState(total, noise)
+        return out, TreeAggregationState(total, after)
 
     return Transform(init, update)

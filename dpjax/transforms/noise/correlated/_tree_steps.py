@@ -1,14 +1,13 @@
 """One step of binary tree noise."""
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from dpjax.core import PyTree
-from dpjax.transforms.noise.correlated._computed_once import computed_once
-from dpjax.transforms.noise.correlated._strategy import Draw, valid_scale, wide_zeros
+from dpjax.transforms.noise.correlated._strategy import Draw, computed_once, valid_scale, wide_zeros
 from dpjax.transforms.noise.correlated._tree_nodes import own_weights
 
 
@@ -30,7 +29,7 @@ class BinaryTreeState(NamedTuple):
 def init_tree(params: PyTree, levels: int) -> BinaryTreeState:
     """The state before the first step."""
 
-    def level_zeros(leaf: Any) -> jax.Array:
+    def level_zeros(leaf: PyTree) -> jax.Array:
         zero = wide_zeros(leaf)
         return jnp.broadcast_to(zero, (levels, *zero.shape))
 

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from dpjax.core import PyTree, Transform, check_positive, check_scalar
-from dpjax.transforms.learners._constraint_reduction import LOG_LIMIT, constrained
+from dpjax.papers.learners._constraint_reduction import LOG_LIMIT, constrained
 from dpjax.transforms.learners._learner import Projection, inner, scaled
 
 
@@ -48,7 +48,7 @@ def coin_betting(
 
     Example:
       >>> import dpjax, jax.numpy as jnp, optax
-      >>> learner = dpjax.transforms.coin_betting(1.0, gradient_norm=1.0)
+      >>> learner = dpjax.papers.learners.coin_betting(1.0, gradient_norm=1.0)
       >>> w = jnp.array(0.0)
       >>> state = learner.init(w)
       >>> for _ in range(3):

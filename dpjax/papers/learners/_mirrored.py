@@ -50,7 +50,7 @@ def mirrored(optimizer: Any, mirror_map: MirrorMap) -> Transform:
 
     Example:
       >>> import dpjax, jax.numpy as jnp, optax
-      >>> learner = dpjax.transforms.mirrored(optax.sgd(0.5), dpjax.geometry.entropic())
+      >>> learner = dpjax.papers.learners.mirrored(optax.sgd(0.5), dpjax.geometry.entropic())
       >>> w = jnp.array([0.5, 0.5])
       >>> updates, _ = learner.update(jnp.array([2.0, 0.0]), learner.init(w), w)
       >>> [round(float(x), 4) for x in optax.apply_updates(w, updates)]

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from dpjax.core import PyTree, Transform, check_positive, check_scalar
-from dpjax.transforms.learners._dual_averaging import dual_averaging
+from dpjax.papers.learners._dual_averaging import dual_averaging
 from dpjax.transforms.learners._learner import Projection, norm, plus, required, scalar, widened
 
 
@@ -54,7 +54,7 @@ def distance_adaptive(
 
     Example:
       >>> import dpjax, jax.numpy as jnp, optax
-      >>> learner = dpjax.transforms.distance_adaptive(0.1)
+      >>> learner = dpjax.papers.learners.distance_adaptive(0.1)
       >>> w = jnp.array(3.0)
       >>> updates, state = learner.update(jnp.array(5.0), learner.init(w), w, average=w)
       >>> round(float(optax.apply_updates(w, updates)), 4)

@@ -73,7 +73,7 @@ def strongly_convex_descent(
 
     Example:
       >>> import dpjax, jax.numpy as jnp, optax
-      >>> learner = dpjax.transforms.strongly_convex_descent(2.0)
+      >>> learner = dpjax.papers.learners.strongly_convex_descent(2.0)
       >>> w = jnp.array([3.0, 1.0])
       >>> updates, _ = learner.update(
       ...     jnp.array([4.0, 2.0]), learner.init(w), w, weight=1.0, total_weight=1.0, average=w

@@ -50,7 +50,7 @@ def dual_averaging(
 
     Example:
       >>> import dpjax, jax.numpy as jnp, optax
-      >>> learner = dpjax.transforms.dual_averaging(1.0, optimistic=True)
+      >>> learner = dpjax.papers.learners.dual_averaging(1.0, optimistic=True)
       >>> w = jnp.array(3.0)
       >>> updates, state = learner.update(jnp.array(5.0), learner.init(w), w)
       >>> float(optax.apply_updates(w, updates))  # one step for the gradient, one for the hint

@@ -49,7 +49,7 @@ def optimistic_descent(learning_rate: ArrayLike, project: Projection | None = No
 
     Example:
       >>> import dpjax, jax.numpy as jnp, optax
-      >>> learner = dpjax.transforms.optimistic_descent(0.5)
+      >>> learner = dpjax.papers.learners.optimistic_descent(0.5)
       >>> w = jnp.array(0.0)
       >>> state = learner.init(w)
       >>> for g in (1.0, 1.0, -1.0):

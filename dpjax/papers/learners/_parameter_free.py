@@ -5,7 +5,7 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from dpjax.core import PyTree, Transform, check_positive, check_scalar
-from dpjax.transforms.learners._constraint_reduction import LOG_LIMIT, constrained
+from dpjax.papers.learners._constraint_reduction import LOG_LIMIT, constrained
 from dpjax.transforms.learners._learner import Projection, inner, norm, scaled
 
 
@@ -63,7 +63,7 @@ def parameter_free(
 
     Example:
       >>> import dpjax, jax.numpy as jnp, optax
-      >>> learner = dpjax.transforms.parameter_free(0.1, gradient_norm=1.0)
+      >>> learner = dpjax.papers.learners.parameter_free(0.1, gradient_norm=1.0)
       >>> w = jnp.array(0.0)
       >>> state = learner.init(w)
       >>> for _ in range(100):  # the minimum of |w - 5| is 50 times the guess away

@@ -57,7 +57,7 @@ def adagrad_norm(diameter: ArrayLike, project: Projection | None = None) -> Tran
 
     Example:
       >>> import dpjax, jax.numpy as jnp, optax
-      >>> learner = dpjax.transforms.adagrad_norm(2.0, optax.projections.projection_l2_ball)
+      >>> learner = dpjax.papers.learners.adagrad_norm(2.0, optax.projections.projection_l2_ball)
       >>> w = jnp.array([0.0, 0.0])
       >>> updates, _ = learner.update(jnp.array([300.0, -400.0]), learner.init(w), w)
       >>> [round(float(x), 4) for x in optax.apply_updates(w, updates)]
