@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import functools
 import math
+import warnings
 
 import jax
 import jax.numpy as jnp
@@ -13,6 +14,7 @@ from scipy import stats
 
 import dpjax
 import dpjax.testing as dpt
+from dpjax.papers import nonsmooth_nonconvex
 from dpjax.papers.nonsmooth_nonconvex import (
     PublishedOnlineToNonconvex,
     as_published,
@@ -751,17 +753,28 @@ REFUSED = {
 @pytest.mark.parametrize("name", REFUSED)
 def test_what_does_not_fit_is_refused_by_name(name):
     fields, message = REFUSED[name]
-    with _warned(fields), pytest.raises(ValueError, match=message):
+    with _quiet(), pytest.raises(ValueError, match=message):
         OnlineToNonconvex.for_budget(PROBLEM, 100, BUDGET, **fields)
 
 
-def _warned(fields):
-    """Of spellings of 0.1, where they are known."""
-    if fields.get("plan") == "best" or fields == {"as_published": True}:
-        return contextlib.nullcontext()
-    if {"plan", "as_published"} & set(fields):
-        return pytest.warns(DeprecationWarning, match="the old spelling goes in 0.3")
-    return contextlib.nullcontext()
+@contextlib.contextmanager
+def _quiet():
+    """Without the warnings of spellings of 0.1."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        yield
+
+
+@pytest.mark.parametrize(
+    ("fields", "name"), [({"plan": "bound"}, "by_bound"), ({}, "as_published")]
+)
+def test_spellings_of_0_1_warn(fields, name):
+    old = fields or {"as_published": True}
+    with pytest.warns(DeprecationWarning, match=f"nonsmooth_nonconvex.{name} since 0.2") as caught:
+        solver = OnlineToNonconvex.for_budget(PROBLEM, 200, BUDGET, passes="single", **old)
+    assert caught[0].filename == __file__
+    same = {"passes": "single"} if fields else {}
+    assert solver == getattr(nonsmooth_nonconvex, name)(PROBLEM, 200, BUDGET, **same)
 
 
 def test_plans_choose_the_moves_of_a_single_pass():
@@ -783,7 +796,7 @@ def test_fixed_batches_are_for_a_known_number_of_records(fields):
         assert isinstance(solver.sampler, IndependentPartition)
         return
     with (
-        _warned(fields),
+        _quiet(),
         pytest.raises(ValueError, match="relation must be replace_one or replace_special"),
     ):
         OnlineToNonconvex.for_budget(PROBLEM, 100, ADD, passes="single", **fields)
