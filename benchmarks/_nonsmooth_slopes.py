@@ -9,8 +9,8 @@ from dp_accounting import dp_event as dpe
 import dpjax
 from benchmarks import _nonsmooth_instances as instances
 from benchmarks._nonsmooth_runs import DELTA, drawn, emit, score, slope, train
+from dpjax.papers._stationarity_plan import Setting, plan_full_batch, plan_single_pass
 from dpjax.solvers import OnlineToNonconvex
-from dpjax.solvers.nonconvex._bound_plan import Setting, plan_full_batch, plan_single_pass
 
 SIZES = (1_000, 5_000, 20_000, 100_000)
 EPSILONS = (0.3, 1.0, 3.0)

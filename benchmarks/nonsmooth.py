@@ -40,6 +40,7 @@ from benchmarks._nonsmooth_runs import (
     train_rates,
     work,
 )
+from dpjax.papers.nonsmooth_nonconvex import as_published, by_bound
 from dpjax.problems import Risk
 from dpjax.sampling import FullBatch
 from dpjax.solvers import DPSGD, OnlineToNonconvex
@@ -83,16 +84,18 @@ METHODS = {
     "ours, values alone": Method(ADD, _ours(oracle="zeroth")),
     "ours, all data": Method(ADD, _ours(sampler=FullBatch(MOVES))),
     "ours, all data, periods of 8": Method(ADD, _ours(period=8, steps=MOVES)),
-    "ours, by the bound": Method(ADD, _ours(plan="bound")),
+    "ours, by the bound": Method(ADD, functools.partial(by_bound, radius=RADIUS)),
     "DP-SGD, one pass": Method(REPLACE, _dpsgd_one_pass),
     "ours, one pass": Method(REPLACE, _ours(passes="single")),
     "ours, one pass, add-or-remove": Method(ADD, _ours(passes="single")),
     "ours, one pass, values alone": Method(REPLACE, _ours(passes="single", oracle="zeroth")),
     "ours, one pass, periods of 8": Method(REPLACE, _ours(passes="single", period=8)),
-    "ours, one pass, by the bound": Method(REPLACE, _ours(passes="single", plan="bound")),
-    "as published": Method(REPLACE, _ours(passes="single", as_published=True)),
+    "ours, one pass, by the bound": Method(
+        REPLACE, functools.partial(by_bound, radius=RADIUS, passes="single")
+    ),
+    "as published": Method(REPLACE, functools.partial(as_published, radius=RADIUS)),
     "as published, values alone": Method(
-        REPLACE, _ours(passes="single", as_published=True, oracle="zeroth")
+        REPLACE, functools.partial(as_published, radius=RADIUS, oracle="zeroth")
     ),
 }
 TUNED = ("DP-SGD", "ours")

@@ -20,6 +20,7 @@ import optax
 
 import dpjax
 from benchmarks import _convex_instances as instances
+from dpjax.papers.online_to_batch import as_published
 from dpjax.solvers import DPFTRL, DPSGD, OnlineToBatch
 from dpjax.transforms import projected
 
@@ -82,7 +83,7 @@ def methods(problem: Any, n: int, epsilon: float) -> dict[str, Any]:
         "DP-FTRL": DPFTRL.for_budget(problem, num_records=n, budget=budget),
     }
     if n <= 10_000:
-        made["online-to-batch, as published"] = plan(as_published=True, steps=min(n, 4096))
+        made["online-to-batch, as published"] = as_published(problem, n, budget, steps=min(n, 4096))
     return made
 
 

@@ -1,4 +1,7 @@
-"""What papers print, and methods that lose to the defaults: for comparison, with true epsilons."""
+"""Settings as printed, explicit bounds, and variants that lose to the defaults; a module a paper.
+
+Functions return configured solvers with their true epsilon. No default of the library is made here.
+"""
 
 from dpjax.papers import query_release as query_release
 from dpjax.papers._mirror_descent_release import MirrorDescentRelease as MirrorDescentRelease

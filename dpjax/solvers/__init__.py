@@ -15,7 +15,6 @@ from dpjax.solvers.nonconvex._online_to_nonconvex import (
 from dpjax.solvers.nonconvex._online_to_nonconvex import (
     OnlineToNonconvexState as OnlineToNonconvexState,
 )
-from dpjax.solvers.nonconvex._theory import stationarity_plan as stationarity_plan
 from dpjax.solvers.online._online_to_batch import OnlineToBatch as OnlineToBatch
 from dpjax.solvers.online._online_to_batch import OnlineToBatchInfo as OnlineToBatchInfo
 from dpjax.solvers.online._online_to_batch import OnlineToBatchState as OnlineToBatchState
@@ -45,7 +44,11 @@ from dpjax.solvers.vertices._saddle_mirror_descent import SaddleMirrorDescent as
 
 __getattr__ = _moved(
     __name__,
-    {"release": "dpjax", "Release": "dpjax"},
+    {
+        "release": "dpjax",
+        "Release": "dpjax",
+        "stationarity_plan": "dpjax.papers.nonsmooth_nonconvex",
+    },
     kept=(
         "dpjax.papers",
         ("MWEM", "MWEMInfo", "MWEMState", "MirrorDescentRelease", "SaddleRelease"),

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from dpjax.core import PyTree
+from dpjax.papers.nonsmooth_nonconvex import PublishedOnlineToNonconvex
 from dpjax.problems import Risk
 from dpjax.sampling import DisjointPartition, FullBatch, IndependentPartition, PoissonSampler
 from dpjax.solvers import OnlineToNonconvex
@@ -62,12 +63,16 @@ def _first_estimate(solver: OnlineToNonconvex, problem: Any) -> Statistic:
 
 
 def _case(
-    make: Callable[[], Risk], sampler: Any, attack: bool = False, **options: Any
+    make: Callable[[], Risk],
+    sampler: Any,
+    attack: bool = False,
+    kind: type[OnlineToNonconvex] = OnlineToNonconvex,
+    **options: Any,
 ) -> SolverCase:
     problem = make()
 
     def build(value: Any) -> OnlineToNonconvex:
-        return OnlineToNonconvex(sampler, value, _CLIP, 0.5, 0.1, 4.0, 0.05, **options)
+        return kind(sampler, value, _CLIP, 0.5, 0.1, 4.0, 0.05, **options)
 
     attacked = [_first_estimate(build(0.0), problem)] if attack else []
     return SolverCase(build, problem, _data(), statistics=attacked)
@@ -131,7 +136,7 @@ register(
         directions="record",
         common_directions=False,
         schedule="constant",
-        as_published=True,
+        kind=PublishedOnlineToNonconvex,
     ),
 )
 register(

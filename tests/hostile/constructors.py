@@ -20,6 +20,7 @@ from dpjax import sampling as S
 from dpjax import solvers as V
 from dpjax import transforms as T
 from dpjax.papers import learners
+from dpjax.papers.nonsmooth_nonconvex import stationarity_plan
 
 from .arguments import (
     DELTA,
@@ -375,7 +376,7 @@ SOLVERS = {
         multiplier_set=("l1", Choice()),
     ),
     "stationarity_plan": row(
-        V.stationarity_plan,
+        stationarity_plan,
         {"problem": _LINEAR, "budget": _BUDGET, "steps": 4},
         num_records=(999, Count()),
     ),

@@ -29,6 +29,7 @@ from exact import (
 )
 
 import dpjax
+from dpjax.papers.nonsmooth_nonconvex import PublishedOnlineToNonconvex
 from dpjax.problems import Risk, SimplexRisk
 from dpjax.sampling import DisjointPartition, FullBatch, IndependentPartition, PoissonSampler
 from dpjax.solvers import DPFTRL, OnlineToBatch, OnlineToNonconvex
@@ -287,7 +288,7 @@ _solver(
 )
 
 
-def nonconvex(sampler, noise=None, **fields):
+def nonconvex(sampler, noise=None, kind=OnlineToNonconvex, **fields):
     defaults = {
         "noise_multiplier": Z,
         "clip_norm": 0.9,
@@ -299,7 +300,7 @@ def nonconvex(sampler, noise=None, **fields):
         "schedule": "constant",
     }
     noise = SplitNoise(1, 1.0) if noise is None else noise
-    return OnlineToNonconvex(sampler, noise=noise, **(defaults | fields))
+    return kind(sampler, noise=noise, **(defaults | fields))
 
 
 def points(state, info):
@@ -344,7 +345,7 @@ _solver(
         relation=REPLACE,
         directions="record",
         common_directions=False,
-        as_published=True,
+        kind=PublishedOnlineToNonconvex,
     ),
     3,
     (0, 2),

@@ -11,6 +11,7 @@ from dp_accounting import NeighboringRelation
 from dp_accounting import dp_event as dpe
 
 import dpjax
+from dpjax.papers import nonsmooth_nonconvex, online_to_batch
 from dpjax.privacy import (
     BoundedRangeGuarantee,
     Budget,
@@ -284,13 +285,9 @@ def test_gaussian_methods_refuse_a_pure_budget_before_any_data(name, problem, op
 
 
 def test_published_formulas_refuse_a_pure_budget():
-    for kind in (dpjax.solvers.OnlineToBatch, dpjax.solvers.OnlineToNonconvex):
+    for paper in (online_to_batch, nonsmooth_nonconvex):
         with pytest.raises(ValueError, match="delta must be > 0 with as_published"):
-            kind.for_budget(risk(), 200, Budget(1.0, 0.0), as_published=True, **_passes(kind))
-
-
-def _passes(kind):
-    return {"passes": "single"} if kind is dpjax.solvers.OnlineToNonconvex else {}
+            paper.as_published(risk(), 200, Budget(1.0, 0.0))
 
 
 @pytest.mark.parametrize("relation", ["add_or_remove_one", REPLACE])

@@ -14,6 +14,7 @@ from dp_accounting.pld import privacy_loss_distribution as pld
 from scipy import optimize, stats
 
 import dpjax
+from dpjax.papers.online_to_batch import PublishedOnlineToBatch, as_published
 from dpjax.problems import RateConstrained, Risk, SimplexRisk
 from dpjax.sampling import (
     DisjointPartition,
@@ -312,9 +313,7 @@ def test_pure_trees_are_pure(distribution, relation):
 @pytest.mark.parametrize("steps", [8, 13])
 @pytest.mark.parametrize("epsilon", [0.5, 8.0])
 def test_published_noise_reports_its_true_epsilon(steps, epsilon):
-    solver = OnlineToBatch.for_budget(
-        BALL, 60, dpjax.Budget(epsilon, 1e-5), as_published=True, steps=steps
-    )
+    solver = as_published(BALL, 60, dpjax.Budget(epsilon, 1e-5), steps=steps)
     rho = epsilon / (2 * math.sqrt(math.log(1e5)))
     assert solver.noise_multiplier == pytest.approx(2 / rho)  # for a record against none
     assert (solver.weights, solver.clip, solver.relation) == (1.0, "plain", "replace_one")
@@ -329,8 +328,8 @@ def test_published_noise_has_the_published_deviation(x64):
     """(2 (k + 1) / rho) t^(k - 1) (G + H max r) sqrt(log2(2 T)) on every node, as printed."""
     steps, rho = 13, 0.7
     noise = BinaryTree(steps)
-    fields = {"weights": 1.0, "clip": "plain", "relation": "replace_one", "as_published": True}
-    solver = OnlineToBatch(
+    fields = {"weights": 1.0, "clip": "plain", "relation": "replace_one"}
+    solver = PublishedOnlineToBatch(
         DisjointPartition(steps, 1),
         noise,
         2 / rho,
@@ -520,10 +519,10 @@ def _pool():
     return x, y, np.logaddexp(0, -y * (x @ w)).mean()
 
 
-def mean_excess(n, seeds, epsilon=1.0, **options):
+def mean_excess(n, seeds, epsilon=1.0, make=OnlineToBatch.for_budget, **options):
     """Over runs with data and noise of their own."""
     budget = dpjax.Budget(epsilon, 1e-5, "replace_one")
-    solver = OnlineToBatch.for_budget(LOGISTIC, n, budget, **options)
+    solver = make(LOGISTIC, n, budget, **options)
     data = [_logistic_data(n, 100 + seed) for seed in range(seeds)]
     data = jax.tree.map(lambda *a: jnp.stack(a), *data)
 
@@ -541,7 +540,7 @@ def mean_excess(n, seeds, epsilon=1.0, **options):
 @pytest.mark.slow
 def test_it_does_better_than_as_published():
     single = mean_excess(1024, 8, single_pass=True)
-    assert mean_excess(1024, 8, as_published=True) > 3 * single
+    assert mean_excess(1024, 8, make=as_published) > 3 * single
     assert 0 < mean_excess(1024, 8) < single < 0.05
 
 
@@ -549,7 +548,7 @@ def test_it_does_better_than_as_published():
 def test_at_larger_size_too():
     """At the same budget, and one gradient of each record, but for the full batch."""
     single = mean_excess(4096, 16, single_pass=True)
-    assert mean_excess(4096, 16, as_published=True) > 3 * single
+    assert mean_excess(4096, 16, make=as_published) > 3 * single
     assert mean_excess(4096, 16, single_pass=True, noise="tree") > 1.2 * single
     assert mean_excess(4096, 16) < 0.7 * single
     assert single < 0.01
@@ -795,7 +794,12 @@ FULL = {
     "batch_size": 1.0,
 }
 PASS = FULL | {"sampler": DisjointPartition(3, 2), "noise": BufferedToeplitz(3)}
-PUBLISHED = PASS | {"noise": BinaryTree(3), "clip": "plain", "weights": 1.0, "as_published": True}
+PUBLISHED = PASS | {
+    "noise": BinaryTree(3),
+    "clip": "plain",
+    "weights": 1.0,
+    "kind": PublishedOnlineToBatch,
+}
 WRONG = [
     (FULL, {"noise_multiplier": -1.0}, "noise_multiplier must be >= 0, got -1.0"),
     (FULL, {"clip_norm": math.inf}, "clip_norm must be finite, got inf"),
@@ -828,17 +832,25 @@ WRONG = [
         {"noise": BinaryTree(3, distribution="linf")},
         "norm must be 'linf' with BinaryTree.*got 'l2'",
     ),
-    (PASS, {"as_published": True}, "as_published needs noise=BinaryTree and clip='plain'"),
-    (PUBLISHED, {"clip": "whole"}, "as_published needs .*'whole'"),
+    (
+        PASS,
+        {"kind": PublishedOnlineToBatch},
+        "published noise needs noise=BinaryTree and clip='plain'",
+    ),
+    (PUBLISHED, {"clip": "whole"}, "published noise needs .*'whole'"),
     (PUBLISHED, {"estimate_weights": 5.0}, "estimate_weights must be weights = 1.0 .*got 5.0"),
 ]
 
 
 @pytest.mark.parametrize(("fields", "wrong", "message"), WRONG, ids=lambda v: str(v)[:40])
 def test_wrong_fields_are_named(fields, wrong, message):
-    OnlineToBatch(**({"relation": "replace_one"} | fields))
+    _made(**fields)
     with pytest.raises(ValueError, match=message):
-        OnlineToBatch(**({"relation": "replace_one"} | fields | wrong))
+        _made(**(fields | wrong))
+
+
+def _made(kind=OnlineToBatch, **fields):
+    return kind(**({"relation": "replace_one"} | fields))
 
 
 WRONG_PLANS = [
@@ -855,13 +867,20 @@ WRONG_PLANS = [
     ({"noise": "tree"}, ValueError, "noise must be SplitNoise with FullBatch, got 'tree'"),
     ({"noise": "white", "single_pass": True}, ValueError, "noise must be .*'pure_tree'.*'white'"),
     ({"sampler": PoissonSampler(0.1, 3, 50)}, ValueError, "sampler must be .*PoissonSampler"),
-    (
-        {"as_published": True, "budget": dpjax.Budget(40.0, 1e-5)},
-        ValueError,
-        "epsilon must be smaller .*got 40.0 .* a true epsilon of 41.76",
-    ),
-    ({"as_published": True, "clip": "centred"}, ValueError, "as_published needs .*'centred'"),
 ]
+
+
+def test_wrong_published_plans_are_named():
+    with pytest.raises(ValueError, match=r"got 40\.0 .* a true epsilon of 41.76"):
+        as_published(BALL, 50, dpjax.Budget(40.0, 1e-5))
+    with pytest.raises(ValueError, match=r"published noise needs .*'centred'"):
+        as_published(BALL, 50, BUDGET, clip="centred")
+
+
+def test_the_spelling_of_0_1_warns():
+    with pytest.warns(DeprecationWarning, match="dpjax.papers.online_to_batch.as_published"):
+        old = OnlineToBatch.for_budget(BALL, 50, BUDGET, as_published=True)
+    assert old == as_published(BALL, 50, BUDGET)
 
 
 @pytest.mark.parametrize(("wrong", "error", "message"), WRONG_PLANS, ids=lambda v: str(v)[:40])

@@ -11,6 +11,7 @@ import pytest
 from replays import assert_same, given, replay, run, steps_of
 
 from dpjax.core import register_dataclass
+from dpjax.papers.online_to_batch import PublishedOnlineToBatch
 from dpjax.problems import RateConstrained, Risk, SimplexRisk
 from dpjax.sampling import DisjointPartition, FullBatch, IndependentPartition
 from dpjax.solvers import OnlineToBatch
@@ -251,8 +252,8 @@ BUFFERED = BufferedToeplitz(7)
 TREE = BinaryTree(7, exponent=1.0)
 
 
-def _solver(sampler, noise, **fields):
-    return OnlineToBatch(sampler, given(noise), **(DEFAULTS | fields))
+def _solver(sampler, noise, kind=OnlineToBatch, **fields):
+    return kind(sampler, given(noise), **(DEFAULTS | fields))
 
 
 def _worst(solver, problem, data, draws, record):
@@ -301,7 +302,12 @@ def check_replay(solver, step=2, reached=0.0):
 
 
 def _published(steps):
-    return {"noise": BinaryTree(steps), "clip": "plain", "weights": 1.0, "as_published": True}
+    return {
+        "noise": BinaryTree(steps),
+        "clip": "plain",
+        "weights": 1.0,
+        "kind": PublishedOnlineToBatch,
+    }
 
 
 _FLAT = {"weights": 1.0, "smoothness": 1e-6}  # every step has the same sensitivity

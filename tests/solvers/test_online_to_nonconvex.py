@@ -1,8 +1,10 @@
 """OnlineToNonconvex: its runs move by move, against NumPy and against what is proved of them."""
 
+import contextlib
 import dataclasses
 import functools
 import math
+import warnings
 
 import jax
 import jax.numpy as jnp
@@ -12,6 +14,12 @@ from scipy import stats
 
 import dpjax
 import dpjax.testing as dpt
+from dpjax.papers import nonsmooth_nonconvex
+from dpjax.papers.nonsmooth_nonconvex import (
+    PublishedOnlineToNonconvex,
+    as_published,
+    stationarity_plan,
+)
 from dpjax.privacy import Budget
 from dpjax.problems import Risk
 from dpjax.sampling import (
@@ -185,7 +193,8 @@ def by_hand(solver, data, every, shares):
         if p == 0:
             told = sum(clip(tells(z, i), solver.clip_norm) for i in here) / solver.batch_size
         else:
-            far = 2 * solver.max_displacement if solver.as_published else np.linalg.norm(z - last)
+            published = isinstance(solver, PublishedOnlineToNonconvex)
+            far = 2 * solver.max_displacement if published else np.linalg.norm(z - last)
             bound = min(solver.smoothness * far, 2 * solver.clip_norm)
             divisor = solver.increment_records or solver.batch_size
             told = told + sum(clip(tells(z, i) - tells(last, i), bound) for i in here) / divisor
@@ -209,7 +218,7 @@ def solver_radius(data):
     return data.get("radius", np.inf)
 
 
-def _solver(sampler, noise=None, noise_multiplier=0.0, **fields):
+def _solver(sampler, noise=None, noise_multiplier=0.0, kind=OnlineToNonconvex, **fields):
     defaults = {
         "clip_norm": 1.4,
         "learning_rate": 0.5,
@@ -219,9 +228,7 @@ def _solver(sampler, noise=None, noise_multiplier=0.0, **fields):
         "smoothness": 1.1,
     }
     noise = SplitNoise(1, 1.0) if noise is None else noise
-    return OnlineToNonconvex(
-        sampler, noise_multiplier=noise_multiplier, noise=noise, **(defaults | fields)
-    )
+    return kind(sampler, noise_multiplier=noise_multiplier, noise=noise, **(defaults | fields))
 
 
 CHANGES = {"increment_records": 1, "relation": "replace_one"}
@@ -254,7 +261,7 @@ BY_HAND = {
             selection="uniform",
             schedule="constant",
             block_size=2,
-            as_published=True,
+            kind=PublishedOnlineToNonconvex,
             **(CHANGES | APART),
         ),
         None,
@@ -642,14 +649,7 @@ def test_batches_that_may_be_cut_are_paid_for():
 def test_published_fields(oracle):
     """Noise by the printed formula; the true epsilon is told, and is less than half."""
     for records, epsilon in ((500, 0.5), (5000, 1.0)):
-        solver = OnlineToNonconvex.for_budget(
-            PROBLEM,
-            records,
-            Budget(epsilon, 1e-6),
-            passes="single",
-            oracle=oracle,
-            as_published=True,
-        )
+        solver = as_published(PROBLEM, records, Budget(epsilon, 1e-6), oracle=oracle)
         period = solver.noise.num_steps
         first = solver.clip_norm / period
         change = 2 * solver.smoothness * solver.max_displacement
@@ -664,17 +664,15 @@ def test_published_fields(oracle):
         tail = stats.norm.cdf(mu / 2 - true / mu)
         delta = tail - math.exp(true) * stats.norm.cdf(-mu / 2 - true / mu)
         assert delta == pytest.approx(1e-6, rel=2e-2)  # which is four digits of epsilon
-        assert solver.as_published
+        assert isinstance(solver, PublishedOnlineToNonconvex)
         assert (solver.batch_size, solver.increment_records) == (period, 1)
         assert not solver.common_directions
         assert solver.sampler.steps * solver.sampler.batch_size <= records
         assert solver.num_moves == solver.sampler.steps * period
         # half of the radius for the smoothing, and blocks of a fourth of the other
         assert solver.goldstein_radius() <= 0.1
-    with pytest.raises(ValueError, match=r"epsilon must be smaller with as_published, got 200"):
-        OnlineToNonconvex.for_budget(
-            PROBLEM, 1000, Budget(200.0, 9e-4), passes="single", as_published=True
-        )
+    with pytest.raises(ValueError, match=r"epsilon must be smaller as published, got 200"):
+        as_published(PROBLEM, 1000, Budget(200.0, 9e-4))
 
 
 BUDGET = Budget(1.0, 1e-5)
@@ -698,18 +696,17 @@ REFUSED = {
         {"plan": "bound", "passes": "single", "period": 100},
         "period must be smaller for num_records = 100 .* nothing fits period = 100",
     ),
-    "a gap for nothing": ({"initial_gap": 1.0}, r"initial_gap must be left out, got 1\.0"),
     "moves of a bound": (
         {"plan": "bound", "passes": "single", "steps": 20},
-        "steps must be left out, got 20",
+        "steps must be left out with passes='single', got 20",
     ),
     "moves as published": (
         {"as_published": True, "passes": "single", "steps": 20},
-        "steps must be left out, got 20",
+        "steps must be left out with a sampler, got 20",
     ),
     "period as published": (
         {"as_published": True, "passes": "single", "period": 2},
-        "period must be left out, got 2",
+        "period must be left out with a noise, got 2",
     ),
     "plan": ({"plan": "best"}, "plan must be one of .*got 'best'"),
     "passes": ({"passes": "two"}, "passes must be one of .*got 'two'"),
@@ -744,11 +741,11 @@ REFUSED = {
     ),
     "published, other noise": (
         {"as_published": True, "passes": "single", "noise": SplitNoise(4)},
-        r"noise must be BinaryTree\(period\) with as_published",
+        r"noise must be BinaryTree\(period\) as published",
     ),
     "published, grown tree": (
         {"as_published": True, "passes": "single", "noise": BinaryTree(4, 1.0)},
-        r"noise must be BinaryTree\(period\) with as_published",
+        r"noise must be BinaryTree\(period\) as published",
     ),
 }
 
@@ -756,13 +753,33 @@ REFUSED = {
 @pytest.mark.parametrize("name", REFUSED)
 def test_what_does_not_fit_is_refused_by_name(name):
     fields, message = REFUSED[name]
-    with pytest.raises(ValueError, match=message):
+    with _quiet(), pytest.raises(ValueError, match=message):
         OnlineToNonconvex.for_budget(PROBLEM, 100, BUDGET, **fields)
+
+
+@contextlib.contextmanager
+def _quiet():
+    """Without the warnings of spellings of 0.1."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        yield
+
+
+@pytest.mark.parametrize(
+    ("fields", "name"), [({"plan": "bound"}, "by_bound"), ({}, "as_published")]
+)
+def test_spellings_of_0_1_warn(fields, name):
+    old = fields or {"as_published": True}
+    with pytest.warns(DeprecationWarning, match=f"nonsmooth_nonconvex.{name} since 0.2") as caught:
+        solver = OnlineToNonconvex.for_budget(PROBLEM, 200, BUDGET, passes="single", **old)
+    assert caught[0].filename == __file__
+    same = {"passes": "single"} if fields else {}
+    assert solver == getattr(nonsmooth_nonconvex, name)(PROBLEM, 200, BUDGET, **same)
 
 
 def test_plans_choose_the_moves_of_a_single_pass():
     with pytest.raises(ValueError, match="steps must be left out with passes='single', got 20"):
-        dpjax.solvers.stationarity_plan(PROBLEM, 1000, BUDGET, passes="single", steps=20)
+        stationarity_plan(PROBLEM, 1000, BUDGET, passes="single", steps=20)
 
 
 def test_noise_that_is_no_strategy_is_refused():
@@ -778,16 +795,17 @@ def test_fixed_batches_are_for_a_known_number_of_records(fields):
         solver = OnlineToNonconvex.for_budget(PROBLEM, 100, ADD, passes="single", **fields)
         assert isinstance(solver.sampler, IndependentPartition)
         return
-    with pytest.raises(ValueError, match="relation must be replace_one or replace_special"):
+    with (
+        _quiet(),
+        pytest.raises(ValueError, match="relation must be replace_one or replace_special"),
+    ):
         OnlineToNonconvex.for_budget(PROBLEM, 100, ADD, passes="single", **fields)
 
 
 def test_plans_ask_for_no_more_records_than_there_are():
     for records in (1, 2, 3, 4, 5, 9, 20):
         try:
-            solver = OnlineToNonconvex.for_budget(
-                PROBLEM, records, BUDGET, passes="single", as_published=True
-            )
+            solver = as_published(PROBLEM, records, BUDGET)
         except ValueError as error:
             assert "num_records" in str(error)  # noqa: PT017
             continue
@@ -795,7 +813,7 @@ def test_plans_ask_for_no_more_records_than_there_are():
 
 
 def test_unknown_fields_are_named():
-    for field in ("step", "relation", "learner"):
+    for field in ("step", "relation", "learner", "initial_gap"):
         with pytest.raises(TypeError, match=f"unknown field '{field}'"):
             OnlineToNonconvex.for_budget(PROBLEM, 100, BUDGET, **{field: 3})
 
@@ -833,12 +851,17 @@ def test_unknown_fields_are_named():
             {"increment_records": 1, "relation": "replace_one"},
             "noise must be Gaussian",
         ),
-        (FullBatch(3), None, {"as_published": True}, r"noise must be BinaryTree\(period\)"),
+        (
+            FullBatch(3),
+            None,
+            {"kind": PublishedOnlineToNonconvex},
+            r"noise must be BinaryTree\(period\)",
+        ),
         (
             DisjointPartition(3, 4),
             BinaryTree(1),
-            {"as_published": True, "relation": "replace_one"},
-            "increment_records is required with as_published",
+            {"kind": PublishedOnlineToNonconvex, "relation": "replace_one"},
+            "increment_records is required as published",
         ),
         (FullBatch(3), None, {"smoothness": -1.0}, "smoothness must be >= 0, got -1"),
         (FullBatch(3), None, {"clip_norm": np.inf}, "clip_norm must be finite, got inf"),

@@ -22,6 +22,7 @@ from scipy import optimize, stats
 
 import dpjax.testing as dpt
 from dpjax.core import register_dataclass
+from dpjax.papers.nonsmooth_nonconvex import PublishedOnlineToNonconvex
 from dpjax.problems import Risk
 from dpjax.sampling import (
     DisjointPartition,
@@ -314,9 +315,9 @@ POISSON = PoissonSampler(0.4, 3, N, capacity=N)
 EACH = IndependentPartition(3, N, capacity=N)
 
 
-def _solver(sampler, noise=None, **fields):
+def _solver(sampler, noise=None, kind=OnlineToNonconvex, **fields):
     noise = SplitNoise(1, 1.0) if noise is None else noise
-    return OnlineToNonconvex(sampler, noise=noise, **(FIELDS | fields))
+    return kind(sampler, noise=noise, **(FIELDS | fields))
 
 
 def _disjoint(noise, size=1, periods=3, **fields):
@@ -330,7 +331,7 @@ def _disjoint(noise, size=1, periods=3, **fields):
     )
 
 
-PUBLISHED = APART | {"as_published": True, "schedule": "constant"}
+PUBLISHED = APART | {"kind": PublishedOnlineToNonconvex, "schedule": "constant"}
 TOEPLITZ = RestartNoise(BufferedToeplitz(3))
 TREE = RestartNoise(BinaryTree(4))
 

@@ -10,24 +10,20 @@ import pytest
 from dp_accounting import dp_event as dpe
 from scipy import special
 
-from dpjax.privacy import Budget, calibrate_noise
-from dpjax.problems import Risk
-from dpjax.sampling import FullBatch
-from dpjax.solvers import OnlineToNonconvex, stationarity_plan
-from dpjax.solvers.nonconvex._bound_plan import (
+from dpjax.papers._stationarity_bound import Moments, direction_excess, stationarity_bound
+from dpjax.papers._stationarity_plan import (
     Setting,
     change_clip,
     first_clip,
-    first_share,
     plan_full_batch,
     plan_single_pass,
 )
-from dpjax.solvers.nonconvex._stationarity_bound import (
-    Moments,
-    direction_excess,
-    mean_absolute_coordinate,
-    stationarity_bound,
-)
+from dpjax.papers.nonsmooth_nonconvex import by_bound, stationarity_plan
+from dpjax.privacy import Budget, calibrate_noise
+from dpjax.problems import Risk
+from dpjax.sampling import FullBatch
+from dpjax.solvers import OnlineToNonconvex
+from dpjax.solvers.nonconvex._plan import first_share, mean_absolute_coordinate
 from dpjax.testing import count_false_alarm
 from dpjax.testing._trees import QUICK
 from dpjax.transforms import SplitNoise
@@ -288,14 +284,13 @@ BUDGET = Budget(4.0, 1e-5)
 )
 def test_solvers_have_the_sizes_and_the_noise_of_their_plan(oracle, passes, period):
     problem = Risk(lambda w, rec: jnp.abs(w @ rec), jnp.ones(9), lipschitz=2.0)
-    solver = OnlineToNonconvex.for_budget(
+    solver = by_bound(
         problem,
         5000,
         BUDGET,
         radius=0.3,
         oracle=oracle,
         passes=passes,
-        plan="bound",
         period=period,
         initial_gap=3.0,
         **({"steps": 200} if passes == "multi" else {}),

@@ -11,8 +11,8 @@ from noise_maps import noise_map
 from scipy import stats
 
 import dpjax.testing as dpt
+from dpjax.papers.nonsmooth_nonconvex import PublishedOnlineToNonconvex
 from dpjax.sampling import DisjointPartition
-from dpjax.solvers import OnlineToNonconvex
 from dpjax.testing._trees import QUICK
 from dpjax.transforms import (
     BinaryTree,
@@ -201,7 +201,7 @@ def test_one_tree_for_large_and_small_steps_costs_what_is_declared(x64):
         assert touched[0] == pytest.approx(levels)
         assert period == 1 or touched[1:].max() == pytest.approx(levels - 1)
         for clip, batch, size in ((1.0, 9.0, 1), (1.0, 2.0, 4), (0.1, 1.0, 1), (3.0, 30.0, 2)):
-            solver = OnlineToNonconvex(
+            solver = PublishedOnlineToNonconvex(
                 DisjointPartition(1, 3 + (period - 1) * size),
                 1.3,
                 clip,
@@ -213,7 +213,6 @@ def test_one_tree_for_large_and_small_steps_costs_what_is_declared(x64):
                 BinaryTree(period),
                 increment_records=size,
                 relation="replace_one",
-                as_published=True,
             )
             bound = min(0.25 * 2 * 0.3, 2 * clip)
             steps = np.array([clip / batch] + (period - 1) * [bound / size])

@@ -24,10 +24,6 @@ def check_fit(solver: Any) -> None:
     if not solver.common_directions and solver.directions != "record":
         raise ValueError("common_directions=False needs directions='record', got 'shared'")
     _check_participation(solver, noise, sampler)
-    if solver.as_published and not (type(noise) is BinaryTree and plain_tree(noise)):
-        raise ValueError(f"noise must be BinaryTree(period) with as_published, got {noise!r}")
-    if solver.as_published and solver.increment_records is None:
-        raise ValueError("increment_records is required with as_published")
 
 
 def _check_participation(solver: Any, noise: Any, sampler: Any) -> None:

@@ -2,7 +2,7 @@
 
 import dataclasses
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import jax
 import jax.numpy as jnp
@@ -26,6 +26,7 @@ from dpjax.solvers._check_sampler import check_sampler
 from dpjax.solvers._summary import register_solver
 from dpjax.solvers.nonconvex._blocks import SELECTIONS, BlocksState, add_to_block, init_blocks
 from dpjax.solvers.nonconvex._checks import check_fit, gaussian_multiplier
+from dpjax.solvers.nonconvex._paper_settings import paper_settings
 from dpjax.solvers.nonconvex._plan import plan_fields
 from dpjax.solvers.nonconvex._smoothed_oracle import (
     DIRECTIONS,
@@ -150,8 +151,6 @@ class OnlineToNonconvex:
         plateau may well be the first (static).
       microbatch_size: Records whose values coexist; None for up to 65,536 (static).
       relation: Neighbouring relation of the guarantee (static).
-      as_published: Noise of a period as first published: the same on all nodes of one tree
-        (static).
 
     Raises:
       ValueError: If a value is outside its bound, or sampler, noise and directions do not fit.
@@ -181,7 +180,6 @@ class OnlineToNonconvex:
     selection: str = static_field(default="last")
     microbatch_size: int | None = static_field(default=None)
     relation: str = static_field(default="add_or_remove_one")
-    as_published: bool = static_field(default=False)
 
     def __post_init__(self) -> None:
         check_sampler(self.sampler, self.relation)
@@ -214,7 +212,7 @@ class OnlineToNonconvex:
         oracle: str = "first",
         passes: str = "multi",
         **overrides: Any,
-    ) -> "OnlineToNonconvex":
+    ) -> Self:
         """A solver with defaults that train, its noise calibrated to `budget`.
 
         Args:
@@ -231,9 +229,8 @@ class OnlineToNonconvex:
           oracle: `"first"` or `"zeroth"`.
           passes: `"multi"`: Poisson batches; `"single"`: each record takes part once.
           **overrides: `steps` (moves), `period` (moves in a period, 1 unless told otherwise),
-            `plan="bound"` for the sizes that minimise the proved bound (with `initial_gap`, how
-            far the loss may fall, 1 unless told otherwise), or any other field.
-            `as_published=True` sets all as published.
+            or any other field. Sizes as printed, and sizes that minimise a proved bound, are in
+            `dpjax.papers.nonsmooth_nonconvex`.
 
         Returns:
           A solver whose `guarantee().epsilon(budget.delta) <= budget.epsilon`.
@@ -252,6 +249,9 @@ class OnlineToNonconvex:
           >>> solver.guarantee().epsilon(1e-5) <= 1.0
           True
         """
+        if "plan" in overrides or overrides.get("as_published"):
+            return paper_settings(problem, num_records, budget, radius, oracle, passes, **overrides)
+        overrides.pop("as_published", None)
         return cls(
             **plan_fields(cls, problem, num_records, budget, radius, oracle, passes, overrides)
         )
@@ -414,25 +414,11 @@ class OnlineToNonconvex:
     def _change_bound(self, state: OnlineToNonconvexState) -> jax.Array:
         """What a record may add to a change."""
         moved = optax.tree.norm(jax.tree.map(jnp.subtract, state.point, state.previous))
-        bound = 2 * self.max_displacement if self.as_published else moved
-        return jnp.minimum(jnp.asarray(self.smoothness, moved.dtype) * bound, 2 * self.clip_norm)
+        return jnp.minimum(jnp.asarray(self.smoothness, moved.dtype) * moved, 2 * self.clip_norm)
 
     def _sensitivity(self, bound: Any, size: jax.Array) -> jax.Array:
         """Of an estimate, the mean of what records give."""
-        if not self.as_published:
-            return jnp.asarray(bound, size.dtype) / size
-        # the same on all nodes: a record is in all of a tree's levels with the first estimate,
-        # in one less with a change
-        levels = self.noise.levels  # type: ignore[attr-defined]
-        change = jnp.minimum(2 * self.smoothness * self.max_displacement, 2 * self.clip_norm)
-        shares = jnp.stack(
-            [
-                self.clip_norm / jnp.asarray(self.batch_size, size.dtype),
-                change / (self.increment_records or 1) * ((levels - 1) / levels) ** 0.5,
-            ]
-        )
-        # a traced bound may be none
-        return jnp.where(jnp.min(shares) >= 0, jnp.max(shares), jnp.nan)
+        return jnp.asarray(bound, size.dtype) / size
 
 
 def _rounded(part: Part) -> float:

@@ -2,28 +2,21 @@
 
 import dataclasses
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 from dp_accounting import dp_event as dpe
+from scipy import special
 
 from dpjax.core import check_choice, check_fields, check_int, check_positive
-from dpjax.privacy import Budget, calibrate_noise, joint_release
+from dpjax.privacy import Budget, calibrate_noise, check_budget, joint_release
 from dpjax.sampling import DisjointPartition, FullBatch, IndependentPartition
 from dpjax.solvers._check_sampler import check_sampler
 from dpjax.solvers.descent._dpsgd import default_sampler
-from dpjax.solvers.nonconvex._bound_plan import first_share
 from dpjax.solvers.nonconvex._checks import gaussian_multiplier
-from dpjax.solvers.nonconvex._stationarity_bound import mean_absolute_coordinate
-from dpjax.solvers.nonconvex._theory import (
-    Asked,
-    asked_for,
-    bound_fields,
-    published_fields,
-    smoothing_radius,
-)
+from dpjax.solvers.nonconvex._smoothed_oracle import ORACLES
 from dpjax.transforms import BufferedToeplitz, NoiseStrategy, RestartNoise, SplitNoise
 
-PLANS = ("practical", "bound")
+PASSES = ("multi", "single")
 
 # from runs on phase retrieval, capped regression, ReLU networks and ramp losses
 _STEPS = 1000
@@ -35,7 +28,42 @@ _MOST_DIRECTIONS = 32
 
 _COEXISTING = 2**22  # numbers in the values of a microbatch
 _FEWEST = 64
-_OPTIONS = ("steps", "period", "plan", "initial_gap")
+_OPTIONS = ("steps", "period")
+
+
+class Asked(NamedTuple):
+    """What a solver is wanted for, all *public*; `continuous`, that the loss is Lipschitz."""
+
+    num_records: int
+    dim: int
+    lipschitz: Any
+    budget: Budget
+    relation: str
+    radius: float
+    oracle: str
+    continuous: bool
+
+
+def asked_for(
+    problem: Any, num_records: int, budget: Budget, radius: float, oracle: str, passes: str
+) -> Asked:
+    """Validates the request; fills in constants and the default relation."""
+    check_int("num_records", num_records, minimum=1)
+    check_positive("radius", radius)
+    check_choice("oracle", oracle, ORACLES)
+    check_choice("passes", passes, PASSES)
+    natural = "replace_one" if passes == "single" else "add_or_remove_one"
+    lipschitz = getattr(problem, "lipschitz", None)
+    return Asked(
+        num_records,
+        problem.num_params,
+        1.0 if lipschitz is None else lipschitz,
+        budget,
+        check_budget(budget, num_records).relation_or(natural).name.lower(),
+        radius,
+        oracle,
+        lipschitz is not None,
+    )
 
 
 def plan_fields(
@@ -52,13 +80,9 @@ def plan_fields(
     asked = asked_for(problem, num_records, budget, radius, oracle, passes)
     known = {field.name for field in dataclasses.fields(kind)} | set(_OPTIONS)
     check_fields(kind, overrides, known - {"relation", "oracle"})
-    published = overrides.get("as_published", False)
     single, relation = passes == "single", asked.relation
     fields = overrides | {"oracle": oracle}
     options = {name: fields.pop(name, None) for name in _OPTIONS}
-    plan = options["plan"] or "practical"
-    check_choice("plan", plan, PLANS)
-    _check_used(options, "published" if published else plan, single)
     if "sampler" in fields and options["steps"] is not None:
         raise ValueError(f"steps must be left out with a sampler, got {options['steps']!r}")
     if "sampler" in fields:
@@ -68,10 +92,6 @@ def plan_fields(
     noise = fields.get("noise")
     if noise is not None and not isinstance(noise, NoiseStrategy):
         raise TypeError(f"noise must be a NoiseStrategy, got {noise!r}")
-    if published:
-        fields = published_fields(asked, single, options) | fields
-    elif plan == "bound":
-        fields = bound_fields(asked, single, options) | fields
     fields = _sizes(asked, single, options, fields)
     if "noise_multiplier" not in fields:
         fields["noise_multiplier"] = calibrate_noise(
@@ -90,22 +110,6 @@ def plan_fields(
     return fields | {"relation": relation}
 
 
-def _check_used(options: dict[str, Any], plan: str, single: bool) -> None:
-    """Raises where an option would have no effect."""
-    unused = {"practical": ["initial_gap"], "bound": [], "published": ["steps", "period", "plan"]}
-    names = unused[plan] + (["steps"] if plan == "bound" and single else [])
-    for name in names:
-        if options[name] is not None:
-            raise ValueError(
-                f"{name} must be left out, got {options[name]!r}: "
-                + {
-                    "practical": "it is for plan='bound' and as_published=True",
-                    "bound": "plan='bound' chooses it in a single pass",
-                    "published": "as_published=True sets it",
-                }[plan]
-            )
-
-
 def _sizes(
     asked: Asked, single: bool, options: dict[str, Any], fields: dict[str, Any]
 ) -> dict[str, Any]:
@@ -118,6 +122,8 @@ def _sizes(
     period = 1 if options["period"] is None else options["period"]
     check_int("period", period, minimum=1)
     if isinstance(fields.get("noise"), NoiseStrategy):
+        if options["period"] not in (None, fields["noise"].num_steps):
+            raise ValueError(f"period must be left out with a noise, got {period}")
         period = fields["noise"].num_steps
     fields.setdefault("smoothing_radius", smoothing_radius(asked, period))
     if "sampler" not in fields:
@@ -225,3 +231,29 @@ def _microbatch(num_records: int, problem: Any, fields: dict[str, Any]) -> int |
     sampler = fields["sampler"]
     slots = getattr(sampler, "capacity", None) or getattr(sampler, "batch_size", num_records)
     return None if size >= slots else size
+
+
+def smoothing_radius(asked: Asked, period: int) -> float:
+    """Which part of the radius goes to smoothing; the rest is for the block.
+
+    Fresh gradients need it only to be taken where there is one; differences of values must not
+    drown in rounding. Changes of gradients, and values of a loss that may jump, want it large.
+    """
+    if period > 1 or (asked.oracle == "zeroth" and not asked.continuous):
+        return asked.radius / 2
+    return (0.01 if asked.oracle == "first" else 0.1) * asked.radius
+
+
+def first_share(period: int, first: float, change: float) -> float:
+    """Share of the first estimate of a period in the budget that minimises the mean variance."""
+    return 1.0 if period == 1 else first / (first + (period - 1) * change / math.sqrt(2))
+
+
+def mean_absolute_coordinate(dim: int) -> float:
+    r"""$\kappa_d = 2\Gamma(d/2 + 1) / (\sqrt\pi\,\Gamma((d + 1) / 2))$, at most $\sqrt d$.
+
+    An L-Lipschitz function smoothed over a ball of radius r has gradients that are $\kappa_d L / r$
+    Lipschitz, and no better.
+    """
+    log = special.gammaln(dim / 2 + 1) - special.gammaln((dim + 1) / 2)
+    return 2 * math.exp(log) / math.sqrt(math.pi)

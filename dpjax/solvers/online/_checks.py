@@ -5,7 +5,7 @@ from typing import Any
 
 from dpjax.sampling import DisjointPartition, FullBatch, IndependentPartition
 from dpjax.solvers.online._weights import estimate_degree
-from dpjax.transforms import BinaryTree, NoiseStrategy, is_every_step
+from dpjax.transforms import NoiseStrategy, is_every_step
 
 
 def check_fit(solver: Any) -> None:
@@ -23,16 +23,6 @@ def check_fit(solver: Any) -> None:
     distribution = getattr(noise, "distribution", "gaussian")
     if distribution not in ("gaussian", "l2", solver.norm):
         raise ValueError(f"norm must be {distribution!r} with {noise!r}, got {solver.norm!r}")
-    if solver.as_published and not (isinstance(noise, BinaryTree) and solver.clip == "plain"):
-        raise ValueError(
-            "as_published needs noise=BinaryTree and clip='plain', "
-            f"got {noise!r} and {solver.clip!r}"
-        )
-    if solver.as_published and estimate_degree(solver) != solver.weights:
-        raise ValueError(
-            f"estimate_weights must be weights = {solver.weights!r} with as_published, whose noise "
-            f"is made for these, got {solver.estimate_weights!r}"
-        )
 
 
 def check_participation(sampler: Any, noise: Any) -> None:

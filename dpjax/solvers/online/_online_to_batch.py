@@ -3,7 +3,7 @@
 import dataclasses
 import math
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import jax
 import jax.numpy as jnp
@@ -29,6 +29,7 @@ from dpjax.solvers._increment import (
     clipped_increments,
     clipped_share,
 )
+from dpjax.solvers._published import moved_setting
 from dpjax.solvers._summary import register_solver
 from dpjax.solvers._swamped import checked_gradients
 from dpjax.solvers.online._checks import check_fit
@@ -151,8 +152,6 @@ class OnlineToBatch:
         is noise, $(1 - (d - 2) v_t / \|\hat g_t\|^2)_+$ with $v_t$ the variance of its noise in a
         coordinate, so that it does not follow noise, and stays where it is if all is noise; with
         `SplitNoise` alone (static).
-      as_published: The noise as first published, from the triangle inequality and the largest
-        distance so far: more than the guarantee needs (static).
 
     Raises:
       ValueError: If a value is outside its bound, or sampler, noise and norm do not fit.
@@ -176,7 +175,6 @@ class OnlineToBatch:
     norm: str = static_field(default="l2")
     microbatch_size: int | None = static_field(default=None)
     relation: str = static_field(default="replace_one")
-    as_published: bool = static_field(default=False)
     shrinkage: bool = static_field(default=True)
 
     def __post_init__(self) -> None:
@@ -203,7 +201,7 @@ class OnlineToBatch:
         learner: str | Learner = "auto",
         single_pass: bool = False,
         **overrides: Any,
-    ) -> "OnlineToBatch":
+    ) -> Self:
         """A solver with defaults that train, its noise calibrated to `budget`.
 
         Args:
@@ -223,8 +221,7 @@ class OnlineToBatch:
           **overrides: `steps` (default 32 to 128, the more the less noise there is; 256 for
             learners that start slowly), `noise` (a strategy, or `"buffered"`, `"tree"`,
             `"variance_reduced_tree"` or, for pure privacy, `"pure_tree"` in a single pass), or any
-            other field. `as_published=True` sets noise, clip, weights, learner and as many steps as
-            records as published, with the published conversion to epsilon.
+            other field. All as printed is `dpjax.papers.online_to_batch.as_published`.
 
         Returns:
           A solver whose `guarantee().epsilon(budget.delta) <= budget.epsilon`.
@@ -243,6 +240,9 @@ class OnlineToBatch:
           >>> solver.guarantee().epsilon(1e-5) <= 1.0
           True
         """
+        if overrides.pop("as_published", False):
+            make = moved_setting("online_to_batch", "as_published", "as_published=True")
+            return make(problem, num_records, budget, learner=learner, **overrides)
         fields = plan_fields(cls, problem, num_records, budget, learner, single_pass, overrides)
         return checked_gradients(cls(**fields), problem, num_records)
 
@@ -292,7 +292,9 @@ class OnlineToBatch:
         rounding = max(
             2 * rounding_allowance(mask.shape[0], leaf.dtype) for leaf in jax.tree.leaves(total)
         )
-        exact = self._sensitivity(bound, weights, reach, state)
+        exact = self._record_bound(bound, weights, reach, state.count)
+        if self.norm == "linf" and getattr(self.noise, "distribution", "") != "linf":
+            exact = exact * math.sqrt(sum(leaf.size for leaf in jax.tree.leaves(state.point)))
         sensitivity = (1 + rounding) * exact / self.batch_size
         noisy, noise = correlated_noise(self.noise, self.noise_multiplier).update(
             increment, state.noise, key=state.key, sensitivity=sensitivity
@@ -352,17 +354,10 @@ class OnlineToBatch:
         """The guarantee of the whole run (host)."""
         check_unstacked(self, "noise_multiplier")
         return Guarantee(
-            self.noise.event(float(self.noise_multiplier) * self._excess, self.relation),
+            self.noise.event(float(self.noise_multiplier), self.relation),
             self.relation,
             self.sampler.failure_probability(),
         )
-
-    @property
-    def _excess(self) -> float:
-        """How much more noise a published tree has on its nodes than its height asks for."""
-        if not self.as_published:
-            return 1.0
-        return math.sqrt(math.log2(2 * self.sampler.steps) / self.sampler.steps.bit_length())
 
     def _bound(
         self, state: OnlineToBatchState, weights: Weights
@@ -396,18 +391,12 @@ class OnlineToBatch:
         # NaN, where the noise is used up, must stay
         return variance, jnp.where(excess > 1, 0, 1 - excess)
 
-    def _sensitivity(
-        self, bound: IncrementBound, weights: Weights, reach: jax.Array, state: OnlineToBatchState
+    def _record_bound(
+        self, bound: IncrementBound, weights: Weights, reach: jax.Array, count: jax.Array
     ) -> jax.Array:
-        """Of the sum over a batch in l2, or in linf where the noise is made for that."""
-        own = bound.sensitivity(self.clip)
-        if self.as_published:
-            slope = (self.weights + 1) * weights.estimate / (state.count + 1)
-            largest = jnp.maximum(self.clip_norm, 0) + jnp.maximum(self.smoothness, 0) * reach
-            own = self._excess * slope * largest
-        if self.norm == "linf" and getattr(self.noise, "distribution", "") != "linf":
-            own = own * math.sqrt(sum(leaf.size for leaf in jax.tree.leaves(state.point)))
-        return own
+        """The most that one record adds to the sum over a batch, in `norm`."""
+        del weights, reach, count
+        return bound.sensitivity(self.clip)
 
 
 def _gradients(problem: Any, state: OnlineToBatchState, batch: PyTree) -> Gradients:

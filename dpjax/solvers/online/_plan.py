@@ -9,10 +9,9 @@ from dp_accounting import dp_event as dpe
 
 from dpjax.core import check_fields, check_int, check_positive, is_traced
 from dpjax.geometry import L1Ball, Simplex
-from dpjax.privacy import Budget, Guarantee, calibrate_noise, check_budget
+from dpjax.privacy import Budget, calibrate_noise, check_budget
 from dpjax.sampling import DisjointPartition, FullBatch, IndependentPartition
 from dpjax.solvers._check_sampler import check_sampler
-from dpjax.solvers._published import log_inverse_delta
 from dpjax.transforms import BinaryTree, BufferedToeplitz, NoiseStrategy, SplitNoise
 
 _FEWEST_STEPS, _MOST_STEPS = 32, 128
@@ -41,75 +40,46 @@ def plan_fields(
     check_int("num_records", num_records, minimum=1)
     known = {field.name for field in dataclasses.fields(kind)} | {"steps"}
     check_fields(kind, overrides, known - {"relation", "learner"})
-    published = overrides.get("as_published", False)
-    fields = _constants(problem, published) | overrides
-    fields["learner"] = _default_learner(problem, published) if learner == "auto" else learner
+    fields = _constants(problem) | overrides
+    fields["learner"] = _default_learner(problem) if learner == "auto" else learner
     steps = fields.pop("steps", None)
 
-    natural = "replace_one" if single_pass or published else "add_or_remove_one"
+    natural = "replace_one" if single_pass else "add_or_remove_one"
     relation = check_budget(budget, num_records).relation_or(natural).name.lower()
     if "sampler" not in fields:
         if steps is None:
-            several = not (single_pass or published)
-            steps = (
-                num_records
-                if published
-                else _default_steps(problem, num_records, budget, relation, fields, several)
-            )
-        single = single_pass or published
-        fields["sampler"] = _sampler(num_records, steps, single, relation, budget.delta == 0)
+            several = not single_pass
+            steps = _default_steps(problem, num_records, budget, relation, fields, several)
+        fields["sampler"] = _sampler(num_records, steps, single_pass, relation, budget.delta == 0)
     sampler = fields["sampler"]
     check_sampler(sampler, relation)
     full = isinstance(sampler, FullBatch)
     batch = num_records if full else _batch_size(sampler, num_records)
     fields.setdefault("batch_size", float(batch))
-    fields.setdefault("weights", 1.0 if published else 2.0)
-    fields["noise"] = _noise(problem, full, published, fields)
+    fields.setdefault("weights", 2.0)
+    fields["noise"] = _noise(problem, full, fields)
     fields.setdefault("microbatch_size", _microbatch(batch, problem))
     if "noise_multiplier" not in fields:
-        fields["noise_multiplier"] = (
-            published_multiplier(budget, fields["noise"], relation, sampler.failure_probability())
-            if published
-            else calibrate_noise(
-                lambda z: fields["noise"].event(z, relation),
-                budget,
-                relation=relation,
-                failure_probability=sampler.failure_probability(),
-            )
+        fields["noise_multiplier"] = calibrate_noise(
+            lambda z: fields["noise"].event(z, relation),
+            budget,
+            relation=relation,
+            failure_probability=sampler.failure_probability(),
         )
-    share = 0.0 if full or published else _noise_share(problem, num_records, fields)
-    if single_pass and not published and "clip" not in overrides:
+    share = 0.0 if full else _noise_share(problem, num_records, fields)
+    if single_pass and "clip" not in overrides:
         fields["clip"] = _single_pass_clip(problem, fields, share)
     if "learning_rate" not in fields:
         stride = _LONGEST
         if not full and fields["clip"] != "whole":
-            stride = 1.0 if published else _stride(problem, fields, share)
+            stride = _stride(problem, fields, share)
         fields["learning_rate"] = _default_scale(
             fields["learner"], problem, fields["smoothness"], stride
         )
     return fields | {"relation": relation}
 
 
-def published_multiplier(
-    budget: Budget, noise: NoiseStrategy, relation: str, failure_probability: float
-) -> float:
-    """Noise over sensitivity as published, where epsilon = 2 rho sqrt(log(1 / delta)).
-
-    In units of the sensitivity under add-or-remove-one, half of that under replace-one. The
-    conversion holds for small rho alone, so it is checked.
-    """
-    rho = budget.epsilon / (2 * math.sqrt(log_inverse_delta(budget)))
-    guarantee = Guarantee(noise.event(2 / rho, relation), relation, failure_probability)
-    true = guarantee.epsilon(budget.delta)
-    if true > budget.epsilon:
-        raise ValueError(
-            f"epsilon must be smaller with as_published, got {budget.epsilon!r} at delta = "
-            f"{budget.delta!r}: the published noise has a true epsilon of {true:.4g}"
-        )
-    return 2 / rho
-
-
-def _constants(problem: Any, published: bool) -> dict[str, Any]:
+def _constants(problem: Any) -> dict[str, Any]:
     """Clipping bounds, in the norm that suits the problem."""
     if hasattr(problem, "domains"):
         (domain,), (spread,) = problem.domains, problem.ranges
@@ -134,7 +104,7 @@ def _constants(problem: Any, published: bool) -> dict[str, Any]:
     if smoothness is None:
         smoothness = clip_norm / _radius(problem)
     return {
-        "clip": "plain" if published else "centred",
+        "clip": "centred",
         "clip_norm": clip_norm,
         "smoothness": smoothness,
     }
@@ -147,10 +117,10 @@ def _radius(problem: Any) -> Any:
     return 1.0 if radius is None else radius
 
 
-def _default_learner(problem: Any, published: bool) -> str:
+def _default_learner(problem: Any) -> str:
     if hasattr(problem, "domains"):
         return "optimistic_exponentiated"
-    return "adagrad_norm" if published else "gradient_descent"
+    return "gradient_descent"
 
 
 def _default_steps(
@@ -245,7 +215,7 @@ def _batch_size(sampler: Any, num_records: int) -> int:
     return max(1, num_records // sampler.steps)
 
 
-def _noise(problem: Any, full: bool, published: bool, fields: dict[str, Any]) -> NoiseStrategy:
+def _noise(problem: Any, full: bool, fields: dict[str, Any]) -> NoiseStrategy:
     noise, steps = fields.get("noise"), fields["sampler"].steps
     if isinstance(noise, NoiseStrategy):
         return noise
@@ -262,8 +232,6 @@ def _noise(problem: Any, full: bool, published: bool, fields: dict[str, Any]) ->
         "variance_reduced_tree": BinaryTree(steps, exponent=growth, variance_reduced=True),
         "pure_tree": BinaryTree(steps, exponent=growth, distribution=norm),
     }
-    if published:
-        return BinaryTree(steps)
     return BufferedToeplitz(steps) if noise in (None, "buffered") else trees[noise]
 
 

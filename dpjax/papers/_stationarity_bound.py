@@ -3,8 +3,6 @@
 import math
 from typing import NamedTuple
 
-from scipy import special
-
 
 class Moments(NamedTuple):
     """Mean squares of a private gradient estimate: of its error, and of its own length.
@@ -23,16 +21,6 @@ class Moments(NamedTuple):
     def length(self) -> float:
         """$G_1$, root of a bound on the mean square of an estimate."""
         return math.sqrt(self.lipschitz**2 + self.error)
-
-
-def mean_absolute_coordinate(dim: int) -> float:
-    r"""$\kappa_d = 2\Gamma(d/2 + 1) / (\sqrt\pi\,\Gamma((d + 1) / 2))$, at most $\sqrt d$.
-
-    An L-Lipschitz function smoothed over a ball of radius r has gradients that are $\kappa_d L / r$
-    Lipschitz, and no better.
-    """
-    log = special.gammaln(dim / 2 + 1) - special.gammaln((dim + 1) / 2)
-    return 2 * math.exp(log) / math.sqrt(math.pi)
 
 
 def direction_excess(dim: int) -> float:

@@ -6,12 +6,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dpjax.solvers.nonconvex._stationarity_bound import (
-    Moments,
-    direction_excess,
-    mean_absolute_coordinate,
-    stationarity_bound,
-)
+from dpjax.papers._stationarity_bound import Moments, direction_excess, stationarity_bound
+from dpjax.solvers.nonconvex._plan import first_share, mean_absolute_coordinate
 from dpjax.transforms import BufferedToeplitz, SplitNoise
 
 _MOST_MOVES = 10**8
@@ -139,11 +135,6 @@ def _full_batch(setting: Setting, periods: tuple[int, ...], most_moves: int) -> 
                 unit = float(np.mean(noise.prefix_stddev(scales) ** 2))
                 variance = (z / n) ** 2 * (moves // period) * unit
                 yield _plan(setting, variance, period, moves, block, n, n if period > 1 else 0)
-
-
-def first_share(period: int, first: float, change: float) -> float:
-    """Share of the first estimate of a period in the budget that minimises the mean variance."""
-    return 1.0 if period == 1 else first / (first + (period - 1) * change / math.sqrt(2))
 
 
 def _plan(
