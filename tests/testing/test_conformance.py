@@ -14,10 +14,10 @@ from scipy import stats
 import dpjax
 import dpjax.testing as dpt
 from dpjax.core import Aggregator, register_dataclass
-from dpjax.testing import _solver_entries as ours
 from dpjax.testing._conformance_solvers import _check_structure
 from dpjax.testing._noise_law import check_noise
 from dpjax.transforms import add_gaussian, add_laplace, clip_by_norm
+from tests.entries import solvers as ours
 
 UPDATES = {"a": jnp.ones(4), "b": jnp.ones((4, 2))}
 

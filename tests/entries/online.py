@@ -1,4 +1,4 @@
-"""Solvers whose noise is correlated over the steps, as registry entries."""
+"""Solvers whose noise is correlated over the steps."""
 
 from collections.abc import Callable
 from typing import Any
@@ -12,8 +12,7 @@ from dpjax.core import PyTree
 from dpjax.problems import Risk, SimplexRisk
 from dpjax.sampling import DisjointPartition, FullBatch, IndependentPartition
 from dpjax.solvers import DPFTRL, OnlineToBatch
-from dpjax.testing._cases import SolverCase, Statistic
-from dpjax.testing._registry import register
+from dpjax.testing import SolverCase, Statistic, register
 from dpjax.transforms import BinaryTree, BufferedToeplitz, SplitNoise
 
 _N, _P = 24, 3

@@ -1,4 +1,4 @@
-"""The online learners of dpjax, as registry entries."""
+"""The online learners of dpjax."""
 
 import functools
 from collections.abc import Callable
@@ -11,8 +11,7 @@ import optax
 
 from dpjax.core import PyTree
 from dpjax.geometry import L1Ball, Simplex, entropic, euclidean_ball, product
-from dpjax.testing._cases import TransformCase
-from dpjax.testing._registry import register
+from dpjax.testing import TransformCase, register
 from dpjax.transforms import (
     adagrad_norm,
     coin_betting,

@@ -1,4 +1,4 @@
-"""Query release, as registry entries."""
+"""Query release."""
 
 import functools
 from collections.abc import Callable
@@ -19,8 +19,7 @@ from dpjax.solvers import (
     MirrorDescentRelease,
     SaddleRelease,
 )
-from dpjax.testing._cases import SolverCase
-from dpjax.testing._registry import register
+from dpjax.testing import SolverCase, register
 
 _N, _STEPS = 36, 4
 _DOMAIN = Domain({"a": 2, "b": 3, "c": 2})

@@ -1,4 +1,4 @@
-"""Nonsmooth nonconvex optimisation, as registry entries."""
+"""Nonsmooth nonconvex optimisation."""
 
 from collections.abc import Callable
 from typing import Any
@@ -11,8 +11,7 @@ from dpjax.core import PyTree
 from dpjax.problems import Risk
 from dpjax.sampling import DisjointPartition, FullBatch, IndependentPartition, PoissonSampler
 from dpjax.solvers import OnlineToNonconvex
-from dpjax.testing._cases import SolverCase, Statistic, TransformCase
-from dpjax.testing._registry import register
+from dpjax.testing import SolverCase, Statistic, TransformCase, register
 from dpjax.transforms import (
     BinaryTree,
     BufferedToeplitz,

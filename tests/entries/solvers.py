@@ -1,4 +1,4 @@
-"""The public solvers of dpjax, as registry entries."""
+"""The public solvers of dpjax."""
 
 import dataclasses
 from collections.abc import Callable
@@ -35,8 +35,7 @@ from dpjax.solvers import (
     SaddleMirrorDescent,
 )
 from dpjax.solvers.vertices._steps import coordinates
-from dpjax.testing._cases import SolverCase, Statistic
-from dpjax.testing._registry import register
+from dpjax.testing import SolverCase, Statistic, register
 from dpjax.transforms import multilevel
 
 _N, _P, _K = 24, 3, 2
