@@ -3,12 +3,11 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
+from typing import Any
 
 from dpjax.core import check_choice
-from dpjax.testing._cases import AggregatorCase, SamplerCase, SolverCase, TransformCase
 
 KINDS = ("transform", "aggregator", "sampler", "solver")
-Case = TransformCase | AggregatorCase | SamplerCase | SolverCase
 
 
 @dataclass(frozen=True)
@@ -28,7 +27,7 @@ class Entry:
 
     name: str
     kind: str
-    make: Callable[[], Case]
+    make: Callable[[], Any]
     slow: bool = False
     relative_of: str | None = None
     facts: Mapping[str, object] = field(default_factory=lambda: MappingProxyType({}))
@@ -40,7 +39,7 @@ _ENTRIES: dict[str, Entry] = {}
 def register(
     name: str,
     kind: str,
-    make: Callable[[], Case],
+    make: Callable[[], Any],
     *,
     slow: bool = False,
     relative_of: str | None = None,

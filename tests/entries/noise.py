@@ -92,6 +92,7 @@ for _name, (_build, _strategy) in _CASES.items():
             functools.partial(_law, _strategy),
             _strategy.event,
         ),
+        slow=_build is restarted_sums or _law is _knorm,
     )
 
 

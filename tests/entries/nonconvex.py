@@ -89,6 +89,7 @@ register(
         selection="uniform",
         microbatch_size=5,
     ),
+    slow=True,
 )
 register(
     "OnlineToNonconvex(first, periods)",
@@ -103,6 +104,7 @@ register(
         directions="record",
         microbatch_size=3,
     ),
+    slow=True,
 )
 register(
     "OnlineToNonconvex(zeroth, periods)",
@@ -116,6 +118,8 @@ register(
         smoothness=3.0,
         selection="min_norm",
     ),
+    slow=True,
+    relative_of="OnlineToNonconvex(zeroth)",
 )
 register(
     "OnlineToNonconvex(as published)",
@@ -132,11 +136,14 @@ register(
         schedule="constant",
         as_published=True,
     ),
+    slow=True,
 )
 register(
     "OnlineToNonconvex(add or remove)",
     "solver",
     lambda: _case(_general, IndependentPartition(4, _N)),
+    slow=True,
+    relative_of="OnlineToNonconvex(first)",
 )
 
 

@@ -96,6 +96,8 @@ register(
     "OnlineToBatch(buffered)",
     "solver",
     lambda: _online(_ball, _PASS, BufferedToeplitz(5), attack=True, learner="optimistic"),
+    slow=True,
+    relative_of="OnlineToBatch(full batch)",
 )
 register(
     "OnlineToBatch(tree, whole, microbatches)",
@@ -109,6 +111,7 @@ register(
         learner="parameter_free",
         microbatch_size=3,
     ),
+    slow=True,
 )
 register(
     "OnlineToBatch(SimplexRisk, exponentiated)",
@@ -122,6 +125,7 @@ register(
         clip="plain",
         learner="exponentiated",
     ),
+    slow=True,
 )
 register(
     "OnlineToBatch(add or remove)",
@@ -133,10 +137,13 @@ register(
         learner="adagrad_norm",
         relation="add_or_remove_one",
     ),
+    slow=True,
+    relative_of="OnlineToBatch(full batch)",
 )
 register("DPFTRL(tree)", "solver", lambda: _ftrl(BinaryTree(5)))
 register(
     "DPFTRL(buffered, adam)",
     "solver",
     lambda: _ftrl(BufferedToeplitz(5), optimizer=_ADAM, average="last"),
+    slow=True,
 )

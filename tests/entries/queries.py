@@ -104,7 +104,7 @@ def _mwem() -> SolverCase:
     return _case(build, values=(0.3, 0.6))
 
 
-register("FrankWolfeRelease(queries)", "solver", _FRANK_WOLFE)
+register("FrankWolfeRelease(queries)", "solver", _FRANK_WOLFE, slow=True)
 register(
     "FrankWolfeRelease(marginals)",
     "solver",
@@ -114,22 +114,29 @@ register(
     "FrankWolfeRelease(as published)",
     "solver",
     lambda: _FRANK_WOLFE(alpha=0.3, noise="laplace", output="uniform"),
+    relative_of="FrankWolfeRelease(queries)",
 )
 register(
     "FrankWolfeRelease(alpha, last)",
     "solver",
     lambda: _FRANK_WOLFE(_dense(), alpha=0.3, output="last", **_ADD),
+    slow=True,
+    relative_of="FrankWolfeRelease(queries)",
 )
 register(
     "FrankWolfeRelease(marginals, average, add or remove)",
     "solver",
     lambda: _FRANK_WOLFE(vertices="marginals", output="average", **_ADD),
+    slow=True,
+    relative_of="FrankWolfeRelease(marginals)",
 )
-register("MirrorDescentRelease(gumbel)", "solver", _MIRROR)
+register("MirrorDescentRelease(gumbel)", "solver", _MIRROR, slow=True)
 register(
     "MirrorDescentRelease(histogram-once)",
     "solver",
     lambda: _MIRROR(noise="histogram-once", smoothing=0.1),
+    slow=True,
+    relative_of="MirrorDescentRelease(gumbel)",
 )
 register(
     "MirrorDescentRelease(per-step)",
@@ -143,11 +150,14 @@ register(
     "HistogramRelease(add or remove, no projection)",
     "solver",
     lambda: _histogram(projection="none", **_ADD),
+    slow=True,
+    relative_of="HistogramRelease",
 )
-register("GaussianFit(one noise)", "solver", _fit)
+register("GaussianFit(one noise)", "solver", _fit, slow=True)
 register(
     "GaussianFit(a noise for each marginal, add or remove)",
     "solver",
     lambda: _fit(spread=jnp.asarray([1.0, 1.5]), **_ADD),
+    relative_of="GaussianFit(one noise)",
 )
-register("GaussianFit(dense)", "solver", lambda: _fit(_dense()))
+register("GaussianFit(dense)", "solver", lambda: _fit(_dense()), slow=True)

@@ -151,6 +151,8 @@ register(
     "DPSGD(Risk, full batch, uniform average)",
     "solver",
     lambda: _dpsgd(_risk, attack=True, sampler=FullBatch(3), average="uniform", microbatch_size=3),
+    slow=True,
+    relative_of="DPSGD(linear)",
 )
 register(
     "DPSGD(partition, adam, last iterate)",
@@ -171,25 +173,41 @@ register(
         sampler=PoissonSampler(0.3, 4, _N, 10, method="host", overflow="truncate"),
         relation="replace_one",
     ),
+    slow=True,
 )
 register(
     "DPSGD(shards)",
     "solver",
     lambda: _dpsgd(_linear, attack=True, sampler=PoissonSampler(0.3, 4, _N, shards=4)),
+    slow=True,
 )
 register("RateConstrainedSGDA(gaussian, hard, batch)", "solver", lambda: _sgda(attack=True))
 register(
     "RateConstrainedSGDA(laplace, soft, l1)",
     "solver",
     lambda: _sgda(attack=True, histogram="laplace", rates="soft", multiplier_set="l1"),
+    slow=True,
 )
 register(
     "RateConstrainedSGDA(fixed, orthant)",
     "solver",
     lambda: _sgda(denominator="fixed", multiplier_set="orthant"),
+    slow=True,
 )
-register("RateConstrainedSGDA(ema)", "solver", lambda: _sgda(denominator="ema"))
-register("RateConstrainedSGDA(J = 0)", "solver", lambda: _sgda(constrained=False, histogram="none"))
+register(
+    "RateConstrainedSGDA(ema)",
+    "solver",
+    lambda: _sgda(denominator="ema"),
+    slow=True,
+    relative_of="RateConstrainedSGDA(gaussian, hard, batch)",
+)
+register(
+    "RateConstrainedSGDA(J = 0)",
+    "solver",
+    lambda: _sgda(constrained=False, histogram="none"),
+    slow=True,
+    relative_of="RateConstrainedSGDA(gaussian, hard, batch)",
+)
 
 
 def score_change(solver: Any, problem: Any) -> Statistic:
@@ -272,16 +290,14 @@ register(
     lambda: _vertices(
         SaddleMirrorDescent, _SIMPLEX, DisjointPartition(4, 6), 2, "fresh", attack=True
     ),
+    slow=True,
 )
 register(
     "SaddleMirrorDescent(add or remove)",
     "solver",
     lambda: _vertices(SaddleMirrorDescent, _SADDLE, _INDEPENDENT, 2, **_ADD),
-)
-register(
-    "AnytimeMirrorDescent(q = 1)",
-    "solver",
-    lambda: _vertices(AnytimeMirrorDescent, _SIMPLEX, _INDEPENDENT, 2, **_ADD),
+    slow=True,
+    relative_of="SaddleMirrorDescent(matrix game, played)",
 )
 register(
     "AnytimeMirrorDescent(q = 3)",
@@ -289,6 +305,13 @@ register(
     lambda: _vertices(
         AnytimeMirrorDescent, _BALL, TaperedPartition(7, 20, tail=3), 2, 3, 5, attack=True
     ),
+)
+register(
+    "AnytimeMirrorDescent(q = 1)",
+    "solver",
+    lambda: _vertices(AnytimeMirrorDescent, _SIMPLEX, _INDEPENDENT, 2, **_ADD),
+    slow=True,
+    relative_of="AnytimeMirrorDescent(q = 3)",
 )
 register(
     "MultilevelSaddle",
@@ -321,4 +344,5 @@ register(
     "FrankWolfe(autodiff, microbatches)",
     "solver",
     lambda: _frank_wolfe(_SIMPLEX, attack=True, microbatch_size=3, relation="replace_one"),
+    slow=True,
 )

@@ -126,6 +126,7 @@ register(
         law=_both_noises,
         event=dpe.GaussianDpEvent,  # Laplace noise after it is post-processing
     ),
+    slow=True,
 )
 register(
     "seeded(add_gaussian)",
@@ -137,6 +138,7 @@ register(
         law=_LAWS[add_gaussian][0],
         event=dpe.GaussianDpEvent,
     ),
+    slow=True,
 )
 register("maurey_sample", "transform", _sample_case)
 for antithetic in (False, True):
@@ -145,23 +147,23 @@ for antithetic in (False, True):
         "transform",
         functools.partial(_multilevel_case, antithetic),
     )
-    logits = jnp.arange(4.0)
-    two = (log_normalize(logits), jnp.full(3, 0.1))
-    maps = product(entropic(), euclidean_ball(1.0))
-    cases: dict[str, tuple[Callable[..., Any], PyTree, bool]] = {
-        "mirror_step(entropic)": (lambda v: mirror_step(entropic(), v), two[0], False),
-        "mirror_step(product)": (lambda v: mirror_step(maps, v), two, False),
-        "anytime_average(sgd)": (lambda v: anytime_average(optax.sgd(v)), {"w": logits}, False),
-        "anytime_average(mirror_step)": (
-            lambda v: anytime_average(mirror_step(entropic(), v), entropic()),
-            jax.nn.softmax(logits),
-            False,
-        ),
-        "anytime_average(chain(add_gaussian, sgd))": (
-            lambda v: anytime_average(chain(add_gaussian(v), optax.sgd(1.0))),
-            {"w": logits, "b": logits},
-            True,
-        ),
-    }
-    for name, case in cases.items():
-        register(name, "transform", functools.partial(_descent_case, *case))
+logits = jnp.arange(4.0)
+two = (log_normalize(logits), jnp.full(3, 0.1))
+maps = product(entropic(), euclidean_ball(1.0))
+cases: dict[str, tuple[Callable[..., Any], PyTree, bool]] = {
+    "mirror_step(entropic)": (lambda v: mirror_step(entropic(), v), two[0], False),
+    "mirror_step(product)": (lambda v: mirror_step(maps, v), two, False),
+    "anytime_average(sgd)": (lambda v: anytime_average(optax.sgd(v)), {"w": logits}, False),
+    "anytime_average(mirror_step)": (
+        lambda v: anytime_average(mirror_step(entropic(), v), entropic()),
+        jax.nn.softmax(logits),
+        False,
+    ),
+    "anytime_average(chain(add_gaussian, sgd))": (
+        lambda v: anytime_average(chain(add_gaussian(v), optax.sgd(1.0))),
+        {"w": logits, "b": logits},
+        True,
+    ),
+}
+for name, case in cases.items():
+    register(name, "transform", functools.partial(_descent_case, *case))

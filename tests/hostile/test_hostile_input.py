@@ -8,7 +8,7 @@ import pytest
 import dpjax
 import dpjax.testing as dpt
 from dpjax.testing import _trees as trees
-from tests.relatives import PROGRAMS
+from tests.entries import PROGRAMS
 
 from .records import EXTREME, absent, spoiled, without
 
