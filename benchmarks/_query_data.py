@@ -35,9 +35,9 @@ def credit_reduced(data_folder: Path | str | None) -> tuple[np.ndarray, dict[str
     """Default of credit card clients in eight attributes: codes `[30000, 8]` int32, and sizes.
 
     Credit limit and age in the bins of `benchmarks.datasets.credit_default`, sex, education and
-    marriage as documented, months of delay of the last two payments (-2, -1, 0, 1, 2, 3, 4 and more), and
-    default. The universe has 169,344 cells. It reads `credit_default.csv.gz` in the folder, or
-    downloads the data where there is no folder.
+    marriage as documented, months of delay of the last two payments (-2, -1, 0, 1, 2, 3, 4 and
+    more), and default. The universe has 169,344 cells. It reads `credit_default.csv.gz` in the
+    folder, or downloads the data where there is no folder.
     """
     path = None if data_folder is None else Path(data_folder) / "credit_default.csv.gz"
     table = credit_default(path)

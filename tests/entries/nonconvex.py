@@ -19,6 +19,8 @@ from dpjax.transforms import (
     SplitNoise,
     clipped_displacement,
 )
+from tests.entries.planned import RISK
+from tests.entries.rows import DESCENT, SWEPT, SWEPT_POSITIVE, Count, row
 
 _N, _P = 24, 3
 _CLIP = 0.7
@@ -76,6 +78,17 @@ register(
     "OnlineToNonconvex(first)",
     "solver",
     lambda: _case(_linear, PoissonSampler(0.3, 4, _N), attack=True, block_size=2),
+    arguments=row(
+        OnlineToNonconvex,
+        {"sampler": PoissonSampler(0.3, 4, _N)},
+        max_displacement=SWEPT,
+        smoothing_radius=SWEPT,
+        smoothness=SWEPT,
+        num_directions=(2, Count()),
+        **{name: DESCENT[name] for name in ("noise_multiplier", "clip_norm", "learning_rate")},
+        batch_size=SWEPT_POSITIVE,
+    ),
+    planned=RISK,
 )
 register(
     "OnlineToNonconvex(zeroth)",

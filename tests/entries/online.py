@@ -14,6 +14,8 @@ from dpjax.sampling import DisjointPartition, FullBatch, IndependentPartition
 from dpjax.solvers import DPFTRL, OnlineToBatch
 from dpjax.testing import SolverCase, Statistic, register
 from dpjax.transforms import BinaryTree, BufferedToeplitz, SplitNoise
+from tests.entries.planned import RISK
+from tests.entries.rows import DESCENT, SWEPT, SWEPT_POSITIVE, Choice, row
 
 _N, _P = 24, 3
 _ADAM = optax.adam(0.1)
@@ -91,6 +93,15 @@ register(
     "OnlineToBatch(full batch)",
     "solver",
     lambda: _online(_ball, FullBatch(4), SplitNoise(4), relation="add_or_remove_one"),
+    arguments=row(
+        OnlineToBatch,
+        {"sampler": FullBatch(4), "noise": SplitNoise(4)},
+        smoothness=SWEPT,
+        learning_rate=SWEPT_POSITIVE,
+        relation=("add_or_remove_one", Choice()),
+        **{name: DESCENT[name] for name in ("noise_multiplier", "clip_norm", "batch_size")},
+    ),
+    planned=RISK,
 )
 register(
     "OnlineToBatch(buffered)",
@@ -140,7 +151,18 @@ register(
     slow=True,
     relative_of="OnlineToBatch(full batch)",
 )
-register("DPFTRL(tree)", "solver", lambda: _ftrl(BinaryTree(5)))
+register(
+    "DPFTRL(tree)",
+    "solver",
+    lambda: _ftrl(BinaryTree(5)),
+    arguments=row(
+        DPFTRL,
+        {"sampler": DisjointPartition(5, 4)},
+        relation=("replace_one", Choice()),
+        **DESCENT,
+    ),
+    planned=RISK,
+)
 register(
     "DPFTRL(buffered, adam)",
     "solver",

@@ -20,6 +20,17 @@ from dpjax.solvers import (
     SaddleRelease,
 )
 from dpjax.testing import SolverCase, register
+from tests.entries.planned import TABLES
+from tests.entries.rows import (
+    MEASUREMENT,
+    SELECTION,
+    SWEPT,
+    SWEPT_POSITIVE,
+    Choice,
+    Count,
+    positive,
+    row,
+)
 
 _N, _STEPS = 36, 4
 _DOMAIN = Domain({"a": 2, "b": 3, "c": 2})
@@ -104,7 +115,25 @@ def _mwem() -> SolverCase:
     return _case(build, values=(0.3, 0.6))
 
 
-register("FrankWolfeRelease(queries)", "solver", _FRANK_WOLFE, slow=True)
+register(
+    "FrankWolfeRelease(queries)",
+    "solver",
+    _FRANK_WOLFE,
+    slow=True,
+    arguments=row(
+        FrankWolfeRelease,
+        {"sampler": FullBatch(4)},
+        noise_scale=SWEPT,
+        step_size=SWEPT_POSITIVE,
+        alpha=SWEPT,
+        vertices=("queries", Choice()),
+        schedule=("sqrt", Choice()),
+        output=("last", Choice()),
+        noise=("laplace", Choice()),
+        **SELECTION,
+    ),
+    planned=TABLES,
+)
 register(
     "FrankWolfeRelease(marginals)",
     "solver",
@@ -130,7 +159,23 @@ register(
     slow=True,
     relative_of="FrankWolfeRelease(marginals)",
 )
-register("MirrorDescentRelease(gumbel)", "solver", _MIRROR, slow=True)
+register(
+    "MirrorDescentRelease(gumbel)",
+    "solver",
+    _MIRROR,
+    slow=True,
+    arguments=row(
+        MirrorDescentRelease,
+        {"sampler": FullBatch(4)},
+        noise_scale=SWEPT,
+        alpha=SWEPT_POSITIVE,
+        offset=SWEPT,
+        smoothing=SWEPT,
+        noise=("per-step", Choice()),
+        **SELECTION,
+    ),
+    planned=TABLES,
+)
 register(
     "MirrorDescentRelease(histogram-once)",
     "solver",
@@ -143,9 +188,47 @@ register(
     "solver",
     lambda: _MIRROR(_dense(), noise="per-step", **_ADD),
 )
-register("SaddleRelease", "solver", _saddle)
-register("MWEM", "solver", _mwem)
-register("HistogramRelease", "solver", _histogram)
+register(
+    "SaddleRelease",
+    "solver",
+    _saddle,
+    arguments=row(
+        SaddleRelease,
+        {"sampler": FullBatch(4)},
+        dual_step_size=SWEPT,
+        step_size=SWEPT_POSITIVE,
+        **SELECTION,
+    ),
+    planned=TABLES,
+)
+register(
+    "MWEM",
+    "solver",
+    _mwem,
+    arguments=row(
+        MWEM,
+        {"sampler": FullBatch(4)},
+        noise_scale=SWEPT,
+        stddev=SWEPT,
+        answer_range=(1.0, positive()),
+        step_size=SWEPT_POSITIVE,
+        replays=(2, Count()),
+        **SELECTION,
+    ),
+    planned=TABLES,
+)
+register(
+    "HistogramRelease",
+    "solver",
+    _histogram,
+    arguments=row(
+        HistogramRelease,
+        {"sampler": FullBatch(1)},
+        projection=("none", Choice()),
+        **MEASUREMENT,
+    ),
+    planned=TABLES,
+)
 register(
     "HistogramRelease(add or remove, no projection)",
     "solver",
@@ -153,7 +236,20 @@ register(
     slow=True,
     relative_of="HistogramRelease",
 )
-register("GaussianFit(one noise)", "solver", _fit, slow=True)
+register(
+    "GaussianFit(one noise)",
+    "solver",
+    _fit,
+    slow=True,
+    arguments=row(
+        GaussianFit,
+        {"sampler": FullBatch(1), "measured": TABLES.workload},
+        prior=((2.0, 0.7, 0.3), positive(leaf=True)),
+        fit_steps=(5, Count()),
+        **MEASUREMENT,
+    ),
+    planned=TABLES,
+)
 register(
     "GaussianFit(a noise for each marginal, add or remove)",
     "solver",

@@ -37,6 +37,19 @@ from dpjax.solvers import (
 from dpjax.solvers.vertices._steps import coordinates
 from dpjax.testing import SolverCase, Statistic, register
 from dpjax.transforms import multilevel
+from tests.entries.planned import GAME, ON_SIMPLEX, RATES, RISK
+from tests.entries.rows import (
+    DESCENT,
+    PAIR,
+    SWEPT,
+    SWEPT_POSITIVE,
+    Choice,
+    Count,
+    nonnegative,
+    positive,
+    row,
+    share,
+)
 
 _N, _P, _K = 24, 3, 2
 _ADAM = optax.adam(0.1)
@@ -146,7 +159,18 @@ def _sgda(attack: bool = False, constrained: bool = True, **options: Any) -> Sol
     return SolverCase(build, problem, _data(), statistics=attacked, choices=_CHOICES)
 
 
-register("DPSGD(linear)", "solver", lambda: _dpsgd(_linear, attack=True))
+register(
+    "DPSGD(linear)",
+    "solver",
+    lambda: _dpsgd(_linear, attack=True),
+    arguments=row(
+        DPSGD,
+        {"sampler": PoissonSampler(0.3, 4, _N)},
+        relation=("replace_one", Choice()),
+        **DESCENT,
+    ),
+    planned=RISK,
+)
 register(
     "DPSGD(Risk, full batch, uniform average)",
     "solver",
@@ -181,7 +205,28 @@ register(
     lambda: _dpsgd(_linear, attack=True, sampler=PoissonSampler(0.3, 4, _N, shards=4)),
     slow=True,
 )
-register("RateConstrainedSGDA(gaussian, hard, batch)", "solver", lambda: _sgda(attack=True))
+register(
+    "RateConstrainedSGDA(gaussian, hard, batch)",
+    "solver",
+    lambda: _sgda(attack=True),
+    arguments=row(
+        RateConstrainedSGDA,
+        {"primal": DPSGD(PoissonSampler(0.3, 4, _N), 1.0, 1.0, 0.1, 4.0)},
+        dual_learning_rate=SWEPT,
+        histogram_noise=SWEPT,
+        temperature=SWEPT_POSITIVE,
+        multiplier_bound=SWEPT_POSITIVE,
+        size_floor=SWEPT_POSITIVE,
+        size_decay=(0.9, share(leaf=True)),
+        part_counts=([1.0, 2.0], nonnegative(leaf=True)),
+        count_noise=SWEPT,
+        histogram=("none", Choice()),
+        rates=("soft", Choice()),
+        denominator=("ema", Choice()),
+        multiplier_set=("l1", Choice()),
+    ),
+    planned=RATES,
+)
 register(
     "RateConstrainedSGDA(laplace, soft, l1)",
     "solver",
@@ -283,6 +328,16 @@ register(
     "solver",
     # so many draws that a NaN anywhere in a record is met
     lambda: _vertices(SaddleMirrorDescent, _GAME, TaperedPartition(5, 20), 16, attack=True),
+    arguments=row(
+        SaddleMirrorDescent,
+        {"sampler": TaperedPartition(5, 20)},
+        step_size=PAIR,
+        grad_range=PAIR,
+        num_draws=(2, Count()),
+        output=("fresh", Choice()),
+        relation=("replace_one", Choice()),
+    ),
+    planned=GAME,
 )
 register(
     "SaddleMirrorDescent(SimplexRisk, fresh)",
@@ -305,6 +360,16 @@ register(
     lambda: _vertices(
         AnytimeMirrorDescent, _BALL, TaperedPartition(7, 20, tail=3), 2, 3, 5, attack=True
     ),
+    arguments=row(
+        AnytimeMirrorDescent,
+        {"sampler": TaperedPartition(4, 20)},
+        step_size=((0.1,), positive(leaf=True)),
+        grad_range=((0.1,), positive(leaf=True)),
+        num_draws=(2, Count()),
+        refresh=(1, Count()),
+        output_draws=(2, Count(optional=True)),
+    ),
+    planned=ON_SIMPLEX,
 )
 register(
     "AnytimeMirrorDescent(q = 1)",
@@ -319,6 +384,14 @@ register(
     lambda: _vertices(
         MultilevelSaddle, _SADDLE, TaperedPartition(18, 24), (0, 1, 0, 0), 1, attack=True
     ),
+    arguments=row(
+        MultilevelSaddle,
+        {"sampler": TaperedPartition(18, _N), "levels": (0, 1, 0, 0)},
+        step_size=PAIR,
+        grad_range=PAIR,
+        max_level=(1, Count(0)),
+    ),
+    planned=GAME,
 )
 
 
@@ -339,7 +412,21 @@ def _frank_wolfe(problem: SimplexRisk, attack: bool = False, **options: Any) -> 
     return dataclasses.replace(case, build=build, values=(5.0, 50.0), statistics=attacked)
 
 
-register("FrankWolfe(linear)", "solver", lambda: _frank_wolfe(_BALL))
+register(
+    "FrankWolfe(linear)",
+    "solver",
+    lambda: _frank_wolfe(_BALL),
+    arguments=row(
+        FrankWolfe,
+        {"sampler": FullBatch(4)},
+        sharpness=SWEPT_POSITIVE,
+        grad_range=SWEPT_POSITIVE,
+        num_records=SWEPT_POSITIVE,
+        microbatch_size=(2, Count(optional=True)),
+        relation=("replace_one", Choice()),
+    ),
+    planned=ON_SIMPLEX,
+)
 register(
     "FrankWolfe(autodiff, microbatches)",
     "solver",
