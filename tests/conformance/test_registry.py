@@ -47,6 +47,9 @@ def test_everything_public_is_registered():
         assert public
         for name in public:
             assert name in names, f"{name} has no entry in the registry"
+    told = {entry.facts["arguments"].make for entry in dpt.entries("solver") if entry.facts}
+    made = {v for v in vars(dpjax.solvers).values() if hasattr(v, "for_budget")}
+    assert told == made, "the first entry of each solver has arguments= and planned="
     for name in dir(dpjax.transforms):
         value = getattr(dpjax.transforms, name)
         if isinstance(value, types.FunctionType) and name not in HELPERS:

@@ -255,7 +255,10 @@ def understated(max_norm):
         (poisoned_by_nan, "masked records that hold nan|example that holds nan"),
         (padding_leaks, "halves|masked"),
         (low_precision, "sum has dtype bfloat16, want float32"),
-        (understated, r"sensitivity\('replace_one'\) is 0.5 in l2, but to replace record"),
+        (
+            understated,
+            "under replace_one the sum must change by at most 0.5 in l2, but to replace record",
+        ),
     ],
 )
 def test_bad_aggregators_fail(rng, build, message):
