@@ -70,8 +70,8 @@ def check_transform(entry: Entry) -> None:
 
     saved = trees.save_and_load(state)
     for i in range(2):
-        on, state = step(value, case.updates, state, jax.random.key(10 + i))
-        back, saved = step(value, case.updates, saved, jax.random.key(10 + i))
+        on, state = step(value, case.updates, trees.fresh(state), jax.random.key(10 + i))
+        back, saved = step(value, case.updates, trees.fresh(saved), jax.random.key(10 + i))
         trees.assert_identical(back, on, f"{name}: updates after save and load")
         trees.assert_identical(saved, state, f"{name}: state after save and load")
 
@@ -82,7 +82,7 @@ def check_transform(entry: Entry) -> None:
         runs.append((value, case.updates, trees.fresh(start), jax.random.key(seed)))
     looped = [step(*trees.fresh(each)) for each in runs]
     step.assert_one_trace(name)
-    assert_vmap_equals_loop(update, runs, looped, name)
+    assert_vmap_equals_loop(update, trees.fresh(runs), looped, name)
     if not case.random:
         return
     _check_draws(case, name)
