@@ -46,7 +46,8 @@ def assert_vmap_equals_loop(
     tolerance: float = 1e-5,
 ) -> None:
     """Raises unless `run` under vmap gives what it gave for each of the arguments."""
-    every = jax.jit(jax.vmap(run), compiler_options=trees.QUICK)(*trees.stack(*arguments))
+    stacked = trees.fresh(trees.stack(*arguments))
+    every = jax.jit(jax.vmap(run), compiler_options=trees.QUICK)(*stacked)
     got, want = (trees.cast(tree, jnp.float32) for tree in (every, trees.stack(*looped)))
     trees.assert_close(got, want, f"{name}: vmap", tolerance)
 
