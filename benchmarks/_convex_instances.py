@@ -10,6 +10,7 @@ import numpy as np
 from scipy import optimize
 
 import dpjax
+from benchmarks.datasets import credit_default
 from dpjax.problems import Risk
 
 _PLANE = 200_000  # draws for the population risk of the logistic problem
@@ -126,7 +127,7 @@ def real(name: str, folder: Path | None, radius: float = 20.0, seed: int = 0) ->
 
 def _credit(folder: Path | None) -> Any:
     path = None if folder is None else folder / "credit_default.csv.gz"
-    return dpjax.datasets.credit_default(path)
+    return credit_default(path)
 
 
 def minimiser(problem: Risk, data: dict[str, Any]) -> np.ndarray:

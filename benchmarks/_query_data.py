@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from dpjax.datasets import credit_default
+from benchmarks.datasets import credit_default
 
 # Codes as the data set documents them; what it does not document counts as "others".
 _EDUCATION = {1: 0, 2: 1, 3: 2}  # graduate school, university, high school; 3 are the others
@@ -34,10 +34,10 @@ def adult_reduced(data_folder: Path | str) -> tuple[np.ndarray, dict[str, int]]:
 def credit_reduced(data_folder: Path | str | None) -> tuple[np.ndarray, dict[str, int]]:
     """Default of credit card clients in eight attributes: codes `[30000, 8]` int32, and sizes.
 
-    Credit limit and age in the bins of `dpjax.datasets.credit_default`, sex, education and marriage
-    as documented, months of delay of the last two payments (-2, -1, 0, 1, 2, 3, 4 and more), and
-    default. The universe has 169,344 cells. It reads `credit_default.csv.gz` in the folder, or
-    downloads the data where there is no folder.
+    Credit limit and age in the bins of `benchmarks.datasets.credit_default`, sex, education and
+    marriage as documented, months of delay of the last two payments (-2, -1, 0, 1, 2, 3, 4 and
+    more), and default. The universe has 169,344 cells. It reads `credit_default.csv.gz` in the
+    folder, or downloads the data where there is no folder.
     """
     path = None if data_folder is None else Path(data_folder) / "credit_default.csv.gz"
     table = credit_default(path)

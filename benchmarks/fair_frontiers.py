@@ -17,6 +17,7 @@ import numpy as np
 
 import dpjax
 from benchmarks import _runner
+from benchmarks.datasets import credit_default, parkinsons
 from dpjax.papers.rate_constrained import rate_constrained_sgda
 
 DELTA = 1e-5
@@ -39,11 +40,11 @@ def run(*, fast: bool, data: Path | None) -> dict[str, Any]:
         "adult_parity": (adult, parity, PARITY_SLACKS, {})
     }
     if not fast:
-        credit = dpjax.datasets.credit_default(path=data and data / "credit_default.csv.gz")
-        parkinsons = dpjax.datasets.parkinsons(path=data and data / "parkinsons_updrs.csv.gz")
+        credit = credit_default(path=data and data / "credit_default.csv.gz")
+        voices = parkinsons(path=data and data / "parkinsons_updrs.csv.gz")
         cases["adult_parity_as_published"] = (adult, parity, PARITY_SLACKS, {"as_published": True})
         cases["credit_parity"] = (credit, parity, PARITY_SLACKS, {})
-        cases["parkinsons_parity"] = (parkinsons, parity, PARITY_SLACKS, {})
+        cases["parkinsons_parity"] = (voices, parity, PARITY_SLACKS, {})
         cases["adult_false_negatives"] = (adult, false_negatives, FNR_SLACKS, {})
         cases["adult_false_negatives_clip_8"] = (
             adult,

@@ -315,6 +315,6 @@ folder.cleanup()
 # ## Where next
 #
 # The documentation's page on accounting has what a ledger does not cover, and that on pitfalls what
-# else makes an epsilon wrong. `python -m dpjax.audit --all` audits every solver. The page on
-# numerics says where floating point departs from theory. The fair training notebook uses the joint
-# accounting of section 2.
+# else makes an epsilon wrong. In a checkout, `python -m dpjax.audit --entries tests.entries` audits
+# every solver. The page on numerics says where floating point departs from theory. The fair
+# training notebook uses the joint accounting of section 2.

@@ -34,6 +34,8 @@ jax.config.update("jax_numpy_rank_promotion", "raise")
 jax.config.update("jax_debug_key_reuse", not X64)
 jax.config.update("jax_enable_x64", X64)
 
+import tests.entries  # noqa: E402, F401  (fills `dpjax.testing.registry`)
+
 # The probability that any statistical check of a session fails though all is right.
 FALSE_ALARMS_ALLOWED = 1e-4
 _of_workers = pytest.StashKey[list[tuple[int, float]]]()

@@ -1,6 +1,7 @@
 """Diagnostics that read the data raw, of no privacy at all: audits, and how stationary a point is.
 
-`python -m dpjax.audit --all` compares every solver's claim with what runs of it show.
+`python -m dpjax.audit --entries MODULE` compares the claim of every solver that the module
+registers with what runs of it show.
 """
 
 from dpjax.audit._events import lower_bound_of_scores as lower_bound_of_scores

@@ -1,6 +1,7 @@
-"""`python -m dpjax.audit --all`: what every solver claims against what its runs show."""
+"""`python -m dpjax.audit --entries MODULE`: what its solvers claim against what runs show."""
 
 import argparse
+import importlib
 import sys
 
 import jax
@@ -12,9 +13,15 @@ from dpjax.testing import entries
 def main(argv: list[str] | None = None) -> int:
     """Runs the audits; returns 1 if a bound is above a claim, else 0."""
     args = _parse(argv)
+    if args.entries:
+        importlib.import_module(args.entries)
     chosen = [e for e in entries("solver") if args.all or any(n in e.name for n in args.names)]
     if not chosen:
-        print(f"no solver's name holds any of {args.names}; see --list", file=sys.stderr)
+        print(
+            f"no registered solver's name holds any of {args.names}; --entries MODULE imports a "
+            "module that calls dpjax.testing.register, --list prints what it registers",
+            file=sys.stderr,
+        )
         return 2
     if args.list:
         print("\n".join(entry.name for entry in chosen))
@@ -55,6 +62,7 @@ def _table(rows: list[Audited]) -> str:
 def _parse(argv: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m dpjax.audit", description=__doc__)
     parser.add_argument("names", nargs="*", help="parts of solvers' names")
+    parser.add_argument("--entries", metavar="MODULE", help="a module that registers solvers")
     parser.add_argument("--all", action="store_true", help="every registered solver")
     parser.add_argument("--list", action="store_true", help="print the names and stop")
     parser.add_argument("--runs", type=int, default=4000, help="runs on each of two neighbours")

@@ -14,7 +14,7 @@ from dpjax.audit._lower_bound import bound_from, collect, watch
 from dpjax.audit._scores import learn_score
 from dpjax.core import PyTree, check_int, check_key, check_positive, check_probability
 from dpjax.testing import Entry, SolverCase
-from dpjax.testing._trees import QUICK
+from dpjax.testing._trees import QUICK, field_names
 
 _ROUND = 1000
 _SCALES = (1.0, 3.0, 1000.0)
@@ -181,7 +181,7 @@ def _with_first(case: SolverCase, scale: float, end: int) -> PyTree:
     """
     leaves, treedef = jax.tree.flatten(case.data)
     made = []
-    for name, leaf in zip(_names(case.data), leaves, strict=True):
+    for name, leaf in zip(field_names(case.data), leaves, strict=True):
         shape = leaf.shape[1:]
         value: Any = scale * (-1.0) ** np.arange(np.prod(shape)).reshape(shape)
         if not jnp.issubdtype(leaf.dtype, jnp.floating):
@@ -191,8 +191,3 @@ def _with_first(case: SolverCase, scale: float, end: int) -> PyTree:
         absent = jnp.nan if jnp.issubdtype(leaf.dtype, jnp.floating) else 0
         made.append(jnp.full_like(leaf, absent).at[0].set(jnp.asarray(value, leaf.dtype)))
     return jax.tree.unflatten(treedef, made)
-
-
-def _names(data: PyTree) -> list[str]:
-    paths = [path for path, _ in jax.tree.leaves_with_path(data)]
-    return [str(getattr(path[-1], "key", "")) if path else "" for path in paths]

@@ -133,12 +133,3 @@ class Dataset:
             )
         order = np.random.default_rng(seed).permutation(n)
         return self.select(order[size:]), self.select(order[:size])
-
-
-def check_codes(name: str, column: np.ndarray, allowed: tuple[int, ...]) -> None:
-    """Raises ValueError, naming the number of others, unless every code is a documented one."""
-    bad = ~np.isin(column, allowed)
-    if np.any(bad):
-        raise ValueError(
-            f"{name} must be one of {list(allowed)}: {bad.sum()} of {bad.size} records are none"
-        )

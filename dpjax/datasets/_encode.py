@@ -6,7 +6,7 @@ the whole encoder is a public constant, and `norm_bound` is a true bound for any
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -65,72 +65,28 @@ class OneHot:
 class Bins:
     """Indicators of public bins `[e_0, e_1), [e_1, e_2), ..., [e_last, inf)` of a number.
 
-    What lies below the first edge, and NaN, gives an all-zero block. With `cumulative=True` the
-    features are thresholds `1{v >= e_i}` instead ("thermometer"), of norm up to `sqrt(len(edges))`.
+    What lies below the first edge, and NaN, gives an all-zero block.
 
     Args:
         column: the column to read.
         edges: public, strictly increasing lower edges.
-        cumulative: thresholds instead of one indicator a bin.
     """
 
     column: str
     edges: tuple[float, ...]
-    cumulative: bool = False
 
     def names(self) -> tuple[str, ...]:
         low = [f"{edge:g}" for edge in self.edges]
-        if self.cumulative:
-            return tuple(f"{self.column}>={edge}" for edge in low)
         high = [*low[1:], "inf"]
         return tuple(f"{self.column}:[{a},{b})" for a, b in zip(low, high, strict=True))
-
-    def norm_bound(self) -> float:
-        return math.sqrt(len(self.edges)) if self.cumulative else 1.0
-
-    def encode(self, column: np.ndarray) -> np.ndarray:
-        value = np.nan_to_num(np.asarray(column, np.float64), nan=-np.inf, posinf=np.inf)
-        edges = np.asarray(self.edges, np.float64)
-        if self.cumulative:
-            return (value[:, None] >= edges).astype(np.float32)
-        return _indicator(np.searchsorted(edges, value, side="right") - 1, len(edges))
-
-
-@dataclass(frozen=True)
-class Scaled:
-    """A number clipped to public bounds and mapped to `[-1, 1]`; NaN gives 0, the middle.
-
-    Args:
-        column: the column to read.
-        low: public lower bound, mapped to -1.
-        high: public upper bound, mapped to 1.
-        transform: public monotone map applied to value and bounds before scaling, e.g. `np.log`.
-    """
-
-    column: str
-    low: float
-    high: float
-    transform: Callable[[np.ndarray], np.ndarray] | None = None
-
-    def names(self) -> tuple[str, ...]:
-        return (self.column,)
 
     def norm_bound(self) -> float:
         return 1.0
 
     def encode(self, column: np.ndarray) -> np.ndarray:
-        value = np.clip(np.asarray(column, np.float64), self.low, self.high)
-        bounds = np.array([self.low, self.high], np.float64)
-        if self.transform is not None:
-            value, bounds = self.transform(value), self.transform(bounds)
-        low, high = bounds
-        scaled = np.clip(2.0 * (value - low) / (high - low) - 1.0, -1.0, 1.0)
-        return np.nan_to_num(scaled, nan=0.0).astype(np.float32)[:, None]
-
-
-def signed_log(value: np.ndarray) -> np.ndarray:
-    """`sign(v) log(1 + |v|)`, elementwise: tames amounts of money of either sign."""
-    return np.sign(value) * np.log1p(np.abs(value))
+        value = np.nan_to_num(np.asarray(column, np.float64), nan=-np.inf, posinf=np.inf)
+        edges = np.asarray(self.edges, np.float64)
+        return _indicator(np.searchsorted(edges, value, side="right") - 1, len(edges))
 
 
 def encode(table: Table, blocks: Sequence[Block]) -> np.ndarray:

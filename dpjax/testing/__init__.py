@@ -4,7 +4,6 @@ Not imported by `import dpjax`: `import dpjax.testing as dpt`. A package that ma
 transformations registers them (`dpt.register`) and runs `dpt.check_entry` over `dpt.registry()`.
 """
 
-from dpjax.testing import _entries as _entries
 from dpjax.testing._cases import AggregatorCase as AggregatorCase
 from dpjax.testing._cases import SamplerCase as SamplerCase
 from dpjax.testing._cases import SolverCase as SolverCase

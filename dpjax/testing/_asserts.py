@@ -1,31 +1,88 @@
-"""Checks that transformations and aggregators share."""
+"""Checks that transformations, aggregators, samplers and solvers share."""
 
-from typing import Any
+from collections.abc import Callable, Sequence
 
 import jax
+import jax.numpy as jnp
 
+from dpjax.core import PyTree
 from dpjax.testing import _trees as trees
+from dpjax.testing._draws import check_draws_differ, keys_drawn_by_runs
+from dpjax.testing._neighbours import largest_change
 
 
-def assert_one_trace(traces: list[None], name: str) -> None:
-    """Raises unless a function was traced once."""
-    if len(traces) != 1:
-        raise AssertionError(f"{name}: traced {len(traces)} times for data of one shape, want 1")
+class Program:
+    """A jitted function that counts how often it is traced."""
+
+    def __init__(self, function: Callable[..., PyTree]) -> None:
+        self.traces = 0
+
+        def counted(*args: PyTree) -> PyTree:
+            self.traces += 1
+            return function(*args)
+
+        self._call = jax.jit(counted, compiler_options=trees.QUICK)
+
+    def __call__(self, *args: PyTree) -> PyTree:
+        """What the function gives."""
+        return self._call(*args)
+
+    def assert_one_trace(self, name: str) -> None:
+        """Raises unless the function was traced once."""
+        if self.traces != 1:
+            raise AssertionError(f"{name}: traced {self.traces} times for one shape, want 1")
 
 
-def assert_vmap_equals_loop(run: Any, name: str) -> None:
-    """Raises unless `run` of the data of a key gives under vmap what a loop gives."""
-    data = jax.random.key_data(jax.random.split(jax.random.key(7), 3))
-    one = jax.jit(run, compiler_options=trees.QUICK)
-    every = jax.jit(jax.vmap(run), compiler_options=trees.QUICK)
-    looped = trees.stack(*[one(d) for d in data])
-    trees.assert_close(every(data), looped, f"{name}: vmap over keys", 1e-5)
+def key_data(*seeds: int) -> list[jax.Array]:
+    """The words of a key for each seed: a loop or a vmap over them makes its own keys."""
+    return [jax.random.key_data(jax.random.key(seed)) for seed in seeds]
 
 
-def assert_needs_key(call: Any, name: str) -> None:
+def assert_vmap_equals_loop(
+    run: Callable[..., PyTree],
+    arguments: Sequence[tuple[PyTree, ...]],
+    looped: Sequence[PyTree],
+    name: str,
+    tolerance: float = 1e-5,
+) -> None:
+    """Raises unless `run` under vmap gives what it gave for each of the arguments."""
+    stacked = trees.fresh(trees.stack(*arguments))
+    every = jax.jit(jax.vmap(run), compiler_options=trees.QUICK)(*stacked)
+    got, want = (trees.cast(tree, jnp.float32) for tree in (every, trees.stack(*looped)))
+    trees.assert_close(got, want, f"{name}: vmap", tolerance)
+
+
+def assert_draws_differ(run: Callable[[jax.Array], PyTree], name: str) -> None:
+    """Raises unless runs of two keys draw, each with keys of its own; `run` takes a key's data."""
+    keys = keys_drawn_by_runs(run, key_data(4, 5))
+    if not len(keys[0]):
+        raise AssertionError(f"{name}: no random draw was seen in a run")
+    check_draws_differ(keys, name)
+
+
+def assert_needs_key(call: Callable[[], PyTree], what: str) -> None:
     """Raises unless a call without a key is a TypeError."""
     try:
         call()
     except TypeError:
         return
-    raise AssertionError(f"{name}: update without key= must raise TypeError, and did not")
+    raise AssertionError(f"{what} without key= must raise TypeError, and did not")
+
+
+def assert_bounded(
+    statistic: Callable[[PyTree, jax.Array], PyTree],
+    batch: PyTree,
+    bound: float,
+    what: str,
+    *,
+    norm: str,
+    tolerance: float = 1e-4,
+    **search: PyTree,
+) -> None:
+    """Raises if a neighbour is found that moves the statistic further than the bound."""
+    worst = largest_change(statistic, batch, norm=norm, **search)
+    if not worst.change <= bound * (1 + tolerance):
+        raise AssertionError(
+            f"{what} must change by at most {bound:.6g} in {norm}, but to {worst.kind} record "
+            f"{worst.removed} changes it by {worst.change:.6g}: {worst.record}"
+        )

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from dpjax.core import PyTree
+from dpjax.core import Aggregator, PyTree, Sampler, Solver
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class AggregatorCase:
       shape: Shape of the sum where it is one leaf, other than that of an example.
     """
 
-    build: Callable[..., Any]
+    build: Callable[..., Aggregator]
     per_example: PyTree
     values: tuple[Any, Any] = (0.5, 2.0)
     norm: str | None = "l2"
@@ -75,7 +75,7 @@ class SamplerCase:
       concrete_key: Whether `plan` cannot be traced.
     """
 
-    sampler: Any
+    sampler: Sampler
     num_records: int
     random: bool = True
     concrete_key: bool = False
@@ -112,10 +112,10 @@ class SolverCase:
       concrete_key: Whether `solve` needs a concrete key.
     """
 
-    build: Callable[[Any], Any]
-    problem: Any
+    build: Callable[..., Solver]
+    problem: PyTree
     data: PyTree
     values: tuple[Any, Any] = (1.0, 2.0)
     statistics: Sequence[Statistic] = ()
-    choices: Any = None
+    choices: Mapping[str, Sequence[int]] | None = None
     concrete_key: bool = False

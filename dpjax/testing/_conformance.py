@@ -24,7 +24,9 @@ def check_entry(entry: Entry) -> None:
       AssertionError: Naming the entry and what it does not hold to.
 
     Example:
-      >>> import dpjax.testing as dpt
-      >>> dpt.check_entry(dpt.registry()["add_gaussian"])
+      >>> import dpjax, dpjax.testing as dpt, jax.numpy as jnp
+      >>> def make():
+      ...     return dpt.AggregatorCase(dpjax.transforms.clip_by_norm, jnp.ones((3, 2)))
+      >>> dpt.check_entry(dpt.Entry("clip", "aggregator", make))
     """
     _CHECKS[entry.kind](entry)

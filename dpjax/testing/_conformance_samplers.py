@@ -1,7 +1,5 @@
 """The conformance suite for samplers."""
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -9,12 +7,18 @@ from dp_accounting import NeighboringRelation
 from dp_accounting import dp_event as dpe
 from scipy import special
 
-from dpjax.core import Sampler
+from dpjax.core import PyTree, Sampler
 from dpjax.core import check_sampler as check_is_sampler
 from dpjax.privacy import Guarantee, resolve_relation
 from dpjax.testing import _trees as trees
+from dpjax.testing._asserts import (
+    Program,
+    assert_draws_differ,
+    assert_needs_key,
+    assert_vmap_equals_loop,
+    key_data,
+)
 from dpjax.testing._cases import SamplerCase
-from dpjax.testing._draws import check_draws_differ, keys_drawn_by_runs
 from dpjax.testing._registry import Entry
 
 _RUNS = 64  # from which participation is counted
@@ -48,27 +52,20 @@ def check_sampler(entry: Entry) -> None:
     if not 0 <= failure <= 1:
         raise AssertionError(f"{name}: failure_probability must lie in [0, 1], got {failure}")
 
-    traces: list[None] = []
-
-    def batches(xs: Any) -> Any:
-        def body(carry: None, x: Any) -> Any:
+    def batches(xs: PyTree) -> PyTree:
+        def body(carry: None, x: PyTree) -> PyTree:
             indices, mask = sampler.batch(x, n)
             return carry, (jnp.arange(n) if indices is None else indices, mask)
 
         return jax.lax.scan(body, None, xs)[1]
 
-    @jax.jit
-    def run(xs: Any) -> Any:
-        traces.append(None)
-        return batches(xs)
-
+    run = Program(batches)
     plans = [sampler.plan(jax.random.key(seed), n) for seed in (0, 0, 1)]
     for leaf in jax.tree.leaves(plans[0]):
         if leaf.shape[0] != sampler.steps:
             raise AssertionError(f"{name}: plan has leading axis {leaf.shape[0]}, want the steps")
     results = [run(plan) for plan in plans]
-    if len(traces) != 1:
-        raise AssertionError(f"{name}: traced {len(traces)} times for three keys, want 1")
+    run.assert_one_trace(name)
     trees.assert_identical(results[1], results[0], f"{name}: batches of the same key")
     other = any(map(_differ, jax.tree.leaves(results[0]), jax.tree.leaves(results[2])))
     if other != case.random:
@@ -83,25 +80,21 @@ def check_sampler(entry: Entry) -> None:
     taken = [_participations(run(sampler.plan(jax.random.key(s), n)), n) for s in range(_RUNS)]
     _check_event(sampler, np.stack(taken), n, case.random, name)
 
-    def whole(data: jax.Array) -> Any:
+    def whole(data: jax.Array) -> PyTree:
         return batches(sampler.plan(jax.random.wrap_key_data(data), n))
 
     if not case.concrete_key:
-        data = jax.random.key_data(jax.random.split(jax.random.key(2), 3))
-        looped = trees.stack(*[run(sampler.plan(jax.random.wrap_key_data(d), n)) for d in data])
-        every = jax.jit(jax.vmap(whole), compiler_options=trees.QUICK)
-        trees.assert_identical(every(data), looped, f"{name}: vmap over keys")
+        several = [(data,) for data in key_data(2, 3, 4)]
+        looped = [run(sampler.plan(jax.random.wrap_key_data(data), n)) for (data,) in several]
+        assert_vmap_equals_loop(whole, several, looped, name)
         if case.random:
-            check_draws_differ(keys_drawn_by_runs(whole, data), name)
+            assert_draws_differ(whole, name)
     if case.random:
-        try:
-            sampler.plan(None, n)
-        except TypeError:
-            return
-        raise AssertionError(f"{name}: plan without a key must raise TypeError, and did not")
+        no_key: PyTree = None
+        assert_needs_key(lambda: sampler.plan(no_key, n), f"{name}: plan")
 
 
-def _participations(result: tuple[Any, Any], num_records: int) -> np.ndarray:
+def _participations(result: tuple[jax.Array, jax.Array], num_records: int) -> np.ndarray:
     """Which records are in which step's batch, `[num_records, steps]`."""
     indices, mask = map(np.asarray, result)
     taken = np.zeros((num_records, mask.shape[0]))
@@ -146,7 +139,7 @@ def _hockey_stick(shift: np.ndarray | float, replaced: bool, epsilon: float) -> 
     return float(np.maximum(here - np.exp(epsilon) * there, 0).sum())
 
 
-def _differ(a: Any, b: Any) -> bool:
+def _differ(a: jax.Array, b: jax.Array) -> bool:
     return not np.array_equal(trees.to_numpy(a), trees.to_numpy(b))
 
 

@@ -3,18 +3,23 @@
 import copy
 import dataclasses
 import math
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from dpjax.core import PyTree
+from dpjax.core import PyTree, Solution, Solver
 from dpjax.runtime import solve
 from dpjax.testing import _trees as trees
+from dpjax.testing._asserts import (
+    Program,
+    assert_bounded,
+    assert_draws_differ,
+    assert_needs_key,
+    assert_vmap_equals_loop,
+    key_data,
+)
 from dpjax.testing._cases import SolverCase
-from dpjax.testing._draws import check_draws_differ, keys_drawn_by_runs
-from dpjax.testing._neighbours import largest_change
 from dpjax.testing._registry import Entry
 
 _SIZE = 8
@@ -41,37 +46,36 @@ def check_solver(entry: Entry) -> None:
     name = entry.name
     first, second = (case.build(value) for value in case.values)
     _check_guarantee(first, name)
-    layouts: list[Any] = [jax.tree.structure(solver) for solver in (first, second)]
-    if layouts[0] != layouts[1]:
+    layout: object = jax.tree.structure(first)
+    if layout != jax.tree.structure(second):
         raise AssertionError(f"{name}: the swept value must be a data field of the pytree")
     _check_structure(first, name)
     _check_types(case, first, name)
     _check_solve(case, first, second, name)
     _check_steps(case, first, name)
     _check_draws(case, first, name)
-    _check_keys_required(case, first, name)
+    no_key: PyTree = None
+    assert_needs_key(lambda: first.init(case.problem, key=no_key), f"{name}: init")
+    assert_needs_key(lambda: solve(first, case.problem, case.data, key=no_key), f"{name}: solve")
     for statistic in case.statistics:
-        worst = largest_change(
+        assert_bounded(
             statistic.of,
             trees.take(case.data, slice(0, 4)),
+            statistic.bound,
+            f"{name}: {statistic.name}",
             norm=statistic.norm,
+            tolerance=1e-3,
             choices=case.choices,
             key=jax.random.key(8),
         )
-        if not worst.change <= statistic.bound * (1 + 1e-3):
-            raise AssertionError(
-                f"{name}: {statistic.name} must change by at most {statistic.bound:.6g} in "
-                f"{statistic.norm}, but to {worst.kind} record {worst.removed} changes it by "
-                f"{worst.change:.6g}: {worst.record}"
-            )
 
 
-def _check_guarantee(solver: Any, name: str) -> None:
+def _check_guarantee(solver: Solver, name: str) -> None:
     guarantee = solver.guarantee()
     epsilon = guarantee.epsilon(1e-5)
     if not (math.isfinite(epsilon) and epsilon >= 0):
         raise AssertionError(f"{name}: guarantee().epsilon(1e-5) must be finite, got {epsilon}")
-    failing = copy.deepcopy(solver)
+    failing: PyTree = copy.deepcopy(solver)
     probability = 1e-7 + solver.sampler.failure_probability()
     # of the instance, so that a sampler that never fails is seen to be asked too
     object.__setattr__(failing.sampler, "failure_probability", lambda: probability)
@@ -83,23 +87,23 @@ def _check_guarantee(solver: Any, name: str) -> None:
         )
 
 
-def _check_structure(solver: Any, name: str) -> None:
+def _check_structure(solver: PyTree, name: str) -> None:
     """A class of the same fields, registered by JAX alone, must not be taken for the solver's."""
     fields = [(f.name, f.type, f) for f in dataclasses.fields(solver) if f.init]
     bare = [(n, t, dataclasses.field(metadata=f.metadata)) for n, t, f in fields]
-    other: Any = jax.tree_util.register_dataclass(dataclasses.make_dataclass("Other", bare))
+    other = jax.tree_util.register_dataclass(dataclasses.make_dataclass("Other", bare))
     same = other(**{n: getattr(solver, n) for n, _, _ in fields})
-    structures: list[Any] = [jax.tree.structure(one) for one in (solver, same)]
-    if structures[0] == structures[1]:
+    structure: object = jax.tree.structure(solver)
+    if structure == jax.tree.structure(same):
         raise AssertionError(
             f"{name}: the pytree's structure must name its class, or compiled programs of another "
             "class may run: register it with dpjax.core.register_dataclass"
         )
 
 
-def _check_types(case: SolverCase, solver: Any, name: str) -> None:
+def _check_types(case: SolverCase, solver: Solver, name: str) -> None:
     """Shapes only; also with parameters of every float type where the problem holds `init`."""
-    problem: Any = case.problem
+    problem = case.problem
     variants = [problem]
     fields = dataclasses.fields(problem) if dataclasses.is_dataclass(problem) else ()
     if any(field.name == "init" for field in fields):
@@ -120,43 +124,29 @@ def _check_types(case: SolverCase, solver: Any, name: str) -> None:
             trees.assert_types(params, problem.init, f"{name}: parameters")
 
 
-def _check_solve(case: SolverCase, first: Any, second: Any, name: str) -> None:
-    keys = list(jax.random.split(jax.random.key(1), 2))
-    runs = [(first, keys[0]), (first, keys[1]), (second, keys[0])]
+def _check_solve(case: SolverCase, first: Solver, second: Solver, name: str) -> None:
+    def run(solver: Solver, data: jax.Array) -> Solution:
+        key = jax.random.wrap_key_data(data)
+        solution = solve(solver, case.problem, case.data, key=key)
+        return solution._replace(guarantee=None, state=None)
+
+    one, other = key_data(1, 2)
+    runs = [(first, one), (first, other), (second, one)]
     if case.concrete_key:
-        solutions = [solve(s, case.problem, case.data, key=trees.fresh(k)) for s, k in runs]
+        solutions = [run(*each) for each in runs]
     else:
-        traces: list[None] = []
-
-        def run(solver: Any, data: jax.Array) -> Any:
-            traces.append(None)
-            key = jax.random.wrap_key_data(data)
-            solution = solve(solver, case.problem, case.data, key=key)
-            return solution._replace(guarantee=None, state=None)
-
-        jitted = jax.jit(run, compiler_options=trees.QUICK)
-        args = [(solver, jax.random.key_data(key)) for solver, key in runs]
-        solutions = [jitted(*each) for each in args]
-        if len(traces) != 1:
-            raise AssertionError(
-                f"{name}: solve traced {len(traces)} times for three runs of one shape, want 1"
-            )
-        every = jax.jit(jax.vmap(run), compiler_options=trees.QUICK)
-        vmapped = every(*trees.stack(*args))
-        trees.assert_close(
-            trees.cast(vmapped, jnp.float32),
-            trees.cast(trees.stack(*solutions), jnp.float32),
-            f"{name}: vmap over solvers and keys",
-            _TOLERANCE,
-        )
+        program = Program(run)
+        solutions = [program(*each) for each in runs]
+        program.assert_one_trace(f"{name}: solve")
+        assert_vmap_equals_loop(run, runs, solutions, name, _TOLERANCE)
     for solution in solutions:
         trees.assert_finite((solution.params, solution.info), f"{name}: solution")
         if solution.sensitive is not None:
             raise AssertionError(f"{name}: sensitive must be None unless asked for")
 
 
-def _check_steps(case: SolverCase, solver: Any, name: str) -> None:
-    step = jax.jit(lambda batch, mask, state: solver.step(case.problem, batch, mask, state))
+def _check_steps(case: SolverCase, solver: Solver, name: str) -> None:
+    step = Program(lambda batch, mask, state: solver.step(case.problem, batch, mask, state))
     batch, mask = _batch(case)
     start = _begin(case, solver, jax.random.key(3))
     begun, _ = step(batch, mask, trees.fresh(start))
@@ -178,51 +168,33 @@ def _check_steps(case: SolverCase, solver: Any, name: str) -> None:
         )
         got = step(garbage, nobody, trees.fresh(begun))
         trees.assert_identical(got, empty, f"{name}: step on masked records that hold {bad}")
-        for spoiled in _with_bad_record(batch, bad):
+        for spoiled in trees.with_bad_entry(batch, bad):
             got = step(spoiled, mask, trees.fresh(begun))
             what = f"{name}: step with a record that holds {bad}, against one without it,"
             trees.assert_close(got, without, what, 1e-5)
 
 
-def _check_draws(case: SolverCase, solver: Any, name: str) -> None:
+def _check_draws(case: SolverCase, solver: Solver, name: str) -> None:
     batch, mask = _batch(case)
 
-    def whole(data: jax.Array) -> Any:
+    def whole(data: jax.Array) -> PyTree:
         key = jax.random.wrap_key_data(data)
         return solve(solver, case.problem, case.data, key=key).state
 
-    def steps(data: jax.Array) -> Any:
+    def steps(data: jax.Array) -> PyTree:
         state = solver.init(case.problem, key=jax.random.wrap_key_data(data))
         for _ in range(3):
             state, _ = solver.step(case.problem, batch, mask, state)
         return state
 
-    run = steps if case.concrete_key else whole
-    seeds = [jax.random.key_data(jax.random.key(seed)) for seed in (4, 5)]
-    keys = keys_drawn_by_runs(run, seeds)
-    if not len(keys[0]):
-        raise AssertionError(f"{name}: no random draw was seen in a run")
-    check_draws_differ(keys, name)
+    assert_draws_differ(steps if case.concrete_key else whole, name)
 
 
-def _check_keys_required(case: SolverCase, solver: Any, name: str) -> None:
-    calls = {
-        "init": lambda: solver.init(case.problem, key=None),
-        "solve": lambda: solve(solver, case.problem, case.data, key=None),  # type: ignore[arg-type]
-    }
-    for what, call in calls.items():
-        try:
-            call()
-        except TypeError:
-            continue
-        raise AssertionError(f"{name}: {what} without a key must raise TypeError, and did not")
-
-
-def _begin(case: SolverCase, solver: Any, key: jax.Array) -> Any:
+def _begin(case: SolverCase, solver: Solver, key: jax.Array) -> PyTree:
     """The state before the first step, with what the solver computes from all records."""
 
     @jax.jit
-    def begin(key: jax.Array) -> Any:
+    def begin(key: jax.Array) -> PyTree:
         state = solver.init(case.problem, key=key)
         if hasattr(solver, "prologue"):
             state = solver.prologue(case.problem, case.data, state)
@@ -234,14 +206,3 @@ def _begin(case: SolverCase, solver: Any, key: jax.Array) -> Any:
 def _batch(case: SolverCase) -> tuple[PyTree, jax.Array]:
     batch = trees.take(jax.tree.map(jnp.asarray, case.data), slice(0, _SIZE))
     return batch, jnp.asarray(np.arange(_SIZE) < _SIZE - 1)
-
-
-def _with_bad_record(batch: PyTree, bad: float) -> list[PyTree]:
-    """For each float leaf, the batch with one entry of it bad in record 0."""
-    leaves, treedef = jax.tree.flatten(batch)
-    made = []
-    for i, leaf in enumerate(leaves):
-        if trees.is_float(leaf):
-            spoiled = leaf.at[(0,) * leaf.ndim].set(bad)
-            made.append(jax.tree.unflatten(treedef, [*leaves[:i], spoiled, *leaves[i + 1 :]]))
-    return made

@@ -1,17 +1,23 @@
 """The conformance suite for transformations."""
 
+import dataclasses
 import functools
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.typing import ArrayLike
 
-from dpjax.core import PyTree
+from dpjax.core import PyTree, Transform
 from dpjax.testing import _trees as trees
-from dpjax.testing._asserts import assert_needs_key, assert_one_trace, assert_vmap_equals_loop
+from dpjax.testing._asserts import (
+    Program,
+    assert_draws_differ,
+    assert_needs_key,
+    assert_vmap_equals_loop,
+    key_data,
+)
 from dpjax.testing._cases import TransformCase
-from dpjax.testing._draws import check_draws_differ, keys_drawn_by_runs
 from dpjax.testing._noise_law import check_noise
 from dpjax.testing._registry import Entry
 
@@ -43,89 +49,85 @@ def check_transform(entry: Entry) -> None:
             "sensitivity 1) in its TransformCase; adds_noise=False if it adds none"
         )
 
-    def build(value: Any, key: jax.Array) -> Any:
-        return case.build(value, key) if case.key_in_state else case.build(value)
-
-    def update(transform: Any, updates: PyTree, state: Any, key: jax.Array) -> Any:
-        params = _like(case.params, updates)
-        if case.random and not case.key_in_state:
-            return transform.update(updates, state, params, key=key, **case.extra)
-        return transform.update(updates, state, params, **case.extra)
-
-    def start_of(transform: Any, updates: PyTree) -> Any:
-        return transform.init(updates if case.params is None else _like(case.params, updates))
-
     for dtype in trees.float_types():
         updates = trees.cast(case.updates, dtype)
 
-        def both(key: jax.Array, updates: PyTree = updates) -> Any:
-            transform = build(case.values[0], key)
-            state = start_of(transform, updates)
-            return state, update(transform, updates, trees.fresh(state), key)
+        def both(key: jax.Array, updates: PyTree = updates) -> PyTree:
+            state = _start(case, case.values[0], updates, key)
+            return state, _update(case, case.values[0], updates, trees.fresh(state), key)
 
         state, (out, after) = jax.eval_shape(both, jax.random.key(0))
         want = updates if case.output is None else case.output(updates)
         trees.assert_types(out, want, f"{name}: updates")
         trees.assert_types(after, state, f"{name}: state")
 
-    traces: list[None] = []
-
-    @jax.jit
-    def step(value: Any, updates: PyTree, state: Any, key: jax.Array) -> Any:
-        traces.append(None)
-        return update(build(value, jax.random.key(2)), updates, state, key)
-
-    state = start_of(build(case.values[0], jax.random.key(2)), case.updates)
-    start = trees.fresh(state)
-    for i, value in enumerate(case.values):
-        out, state = step(value, case.updates, state, jax.random.key(i))
+    update = functools.partial(_update, case)
+    step, value = Program(update), case.values[0]
+    start = state = _start(case, value, case.updates, jax.random.key(2))
+    for i, each in enumerate(case.values):
+        out, state = step(each, case.updates, trees.fresh(state), jax.random.key(i))
         trees.assert_finite(out, f"{name}: updates")
-    assert_one_trace(traces, name)
 
     saved = trees.save_and_load(state)
     for i in range(2):
-        on, state = step(case.values[0], case.updates, state, jax.random.key(10 + i))
-        back, saved = step(case.values[0], case.updates, saved, jax.random.key(10 + i))
+        on, state = step(value, case.updates, trees.fresh(state), jax.random.key(10 + i))
+        back, saved = step(value, case.updates, trees.fresh(saved), jax.random.key(10 + i))
         trees.assert_identical(back, on, f"{name}: updates after save and load")
         trees.assert_identical(saved, state, f"{name}: state after save and load")
 
-    def keyed(data: jax.Array) -> Any:
-        key = jax.random.wrap_key_data(data)
+    runs = []
+    for seed in (7, 8, 9):
         if case.key_in_state:
-            transform = build(case.values[0], key)
-            return update(transform, case.updates, start_of(transform, case.updates), key)[0]
-        return update(build(case.values[0], key), case.updates, trees.fresh(start), key)[0]
-
-    assert_vmap_equals_loop(keyed, name)
-    if case.random:
-        _check_draws(case, build, update, start_of, name)
-        if not case.key_in_state:
-            transform = build(case.values[0], jax.random.key(0))
-            assert_needs_key(
-                lambda: transform.update(
-                    case.updates, start_of(transform, case.updates), case.params, **case.extra
-                ),
-                name,
-            )
-        if case.law is not None:
-            _check_noise(case, build, update, start_of, name)
+            start = _start(case, value, case.updates, jax.random.key(seed))
+        runs.append((value, case.updates, trees.fresh(start), jax.random.key(seed)))
+    looped = [step(*trees.fresh(each)) for each in runs]
+    step.assert_one_trace(name)
+    assert_vmap_equals_loop(update, trees.fresh(runs), looped, name)
+    if not case.random:
+        return
+    _check_draws(case, name)
+    if not case.key_in_state:
+        transform = case.build(value)
+        given = case.updates, transform.init(_params(case, case.updates)), case.params
+        assert_needs_key(lambda: transform.update(*given, **case.extra), f"{name}: update")
+    if case.law is not None:
+        _check_noise(case, name)
 
 
-def _like(params: PyTree, updates: PyTree) -> PyTree:
-    """The parameters in the float type of the updates."""
-    return trees.cast(params, jnp.result_type(*jax.tree.leaves(updates)))
+def _built(case: TransformCase, value: ArrayLike, key: jax.Array) -> Transform:
+    made: Transform = case.build(value, key) if case.key_in_state else case.build(value)
+    return made
 
 
-def _check_noise(case: TransformCase, build: Any, update: Any, start_of: Any, name: str) -> None:
+def _params(case: TransformCase, updates: PyTree) -> PyTree:
+    """The parameters in the float type of the updates, or the updates themselves."""
+    like = jnp.result_type(*jax.tree.leaves(updates))
+    return updates if case.params is None else trees.cast(case.params, like)
+
+
+def _start(case: TransformCase, value: ArrayLike, updates: PyTree, key: jax.Array) -> PyTree:
+    return _built(case, value, key).init(_params(case, updates))
+
+
+def _update(
+    case: TransformCase, value: ArrayLike, updates: PyTree, state: PyTree, key: jax.Array
+) -> PyTree:
+    """One update; of a transformation with a key in its state, the state's key is used."""
+    params = None if case.params is None else _params(case, updates)
+    given = {"key": key} if case.random and not case.key_in_state else {}
+    transform = _built(case, value, trees.fresh(key))
+    return transform.update(updates, state, params, **given, **case.extra)
+
+
+def _check_noise(case: TransformCase, name: str) -> None:
     assert case.law is not None
     assert case.event is not None
     zeros = jax.tree.map(jnp.zeros_like, case.updates)
 
     @functools.partial(jax.jit, compiler_options=trees.QUICK)
     @functools.partial(jax.vmap, in_axes=(None, 0))
-    def first(value: Any, key: jax.Array) -> PyTree:
-        transform = build(value, key)
-        return update(transform, zeros, start_of(transform, zeros), key)[0]
+    def first(value: ArrayLike, key: jax.Array) -> PyTree:
+        return _update(case, value, zeros, _start(case, value, zeros, key), key)[0]
 
     keys = jax.random.split(jax.random.key(6), _DRAWS)
     for value in case.values:
@@ -139,23 +141,24 @@ def _check_noise(case: TransformCase, build: Any, update: Any, start_of: Any, na
         check_noise(draws, case.law(value), case.event(value), change, f"{name} at {value}")
 
 
-def _check_draws(case: TransformCase, build: Any, update: Any, start_of: Any, name: str) -> None:
-    zeros = jax.tree.map(jnp.zeros_like, case.updates)
-    shared = build(case.values[1], jax.random.key(3))  # one object, initialised for each run
+def _check_draws(case: TransformCase, name: str) -> None:
+    zeros, value = jax.tree.map(jnp.zeros_like, case.updates), case.values[1]
+    # one object, initialised for each run
+    shared = None if case.key_in_state else _built(case, value, jax.random.key(3))
 
     def run(data: jax.Array) -> list[PyTree]:
         key = jax.random.wrap_key_data(data)
-        transform = build(case.values[1], key) if case.key_in_state else shared
-        state, outs = start_of(transform, zeros), []
+        one = dataclasses.replace(case, build=lambda value: shared) if shared else case
+        state, outs = _start(one, value, zeros, key), []
         for _ in range(_STEPS):
-            out, state = update(transform, zeros, state, key)
+            out, state = _update(one, value, zeros, state, key)
             outs.append(out)
         return outs
 
-    runs = [jax.random.key_data(jax.random.key(seed)) for seed in (4, 5)]
     drawn = []
-    for number, data in enumerate(runs if case.adds_noise else []):
-        for t, out in enumerate(jax.jit(run, compiler_options=trees.QUICK)(data)):
+    runs = key_data(4, 5) if case.adds_noise else []
+    for number, made in enumerate(map(jax.jit(run, compiler_options=trees.QUICK), runs)):
+        for t, out in enumerate(made):
             for path, leaf in jax.tree_util.tree_leaves_with_path(out):
                 where = f"leaf {jax.tree_util.keystr(path)} of step {t} of run {number}"
                 drawn.append((where, trees.to_numpy(leaf).ravel()))
@@ -164,4 +167,4 @@ def _check_draws(case: TransformCase, build: Any, update: Any, start_of: Any, na
             common = min(noise.size, noise_there.size)
             if common > 1 and np.array_equal(noise[:common], noise_there[:common]):
                 raise AssertionError(f"{name}: {where} gets the same noise as {other}")
-    check_draws_differ(keys_drawn_by_runs(run, runs), name)
+    assert_draws_differ(run, name)

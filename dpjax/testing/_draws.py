@@ -1,23 +1,24 @@
 """Which keys a program draws with: no two draws of a private run may share one."""
 
 import functools
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.extend import core
 
+from dpjax.core import PyTree
 from dpjax.testing._trees import QUICK, fresh
 
 _INLINE = ("jit", "pjit", "closed_call", "core_call", "remat2", "checkpoint", "custom_jvp_call")
 _PUBLIC = "public_words"  # what is no noise may be drawn again, as directions are at two points
 _WORDS = "written_out_words"  # bits of a key that JAX's own generator does not make
 _JAXPR_NAMES = ("jaxpr", "call_jaxpr", "fun_jaxpr")
+_Found = list[tuple[jax.Array, jax.Array]]  # data of keys, and whether each is drawn with
 
 
-def keys_drawn(fn: Callable[..., Any], *args: Any) -> np.ndarray:
+def keys_drawn(fn: Callable[..., PyTree], *args: PyTree) -> np.ndarray:
     """The data of every key that `fn(*args)` turns into random bits.
 
     The program is traced, and rewritten so that it also returns the keys it consumes: inside jit,
@@ -40,23 +41,23 @@ def keys_drawn(fn: Callable[..., Any], *args: Any) -> np.ndarray:
     return _drawer(fn, *args)(*args)
 
 
-def keys_drawn_by_runs(fn: Callable[..., Any], runs: Iterable[Any]) -> list[np.ndarray]:
+def keys_drawn_by_runs(fn: Callable[..., PyTree], runs: Iterable[PyTree]) -> list[np.ndarray]:
     """`keys_drawn(fn, argument)` for several arguments of one shape, compiled once."""
     runs = list(runs)
     drawer = _drawer(fn, runs[0])
     return [drawer(argument) for argument in runs]
 
 
-def _drawer(fn: Callable[..., Any], *args: Any) -> Callable[..., np.ndarray]:
+def _drawer(fn: Callable[..., PyTree], *args: PyTree) -> Callable[..., np.ndarray]:
     closed = jax.make_jaxpr(fn)(*args)
 
     @functools.partial(jax.jit, compiler_options=QUICK)
-    def run(leaves: list[Any]) -> list[tuple[jax.Array, jax.Array]]:
-        found: list[tuple[jax.Array, jax.Array]] = []
+    def run(leaves: list[jax.Array]) -> _Found:
+        found: _Found = []
         _evaluate(closed.jaxpr, closed.consts, leaves, found)
         return found
 
-    def draw(*args: Any) -> np.ndarray:
+    def draw(*args: PyTree) -> np.ndarray:
         found = run(jax.tree.leaves(args))
         words = max((data.shape[-1] for data, _ in found), default=2)
         rows = [np.zeros((0, words), np.uint32)]
@@ -89,12 +90,14 @@ def check_draws_differ(runs: Sequence[np.ndarray], what: str) -> None:
                 )
 
 
-def _evaluate(jaxpr: Any, consts: Any, args: Any, found: list[Any]) -> list[Any]:
+def _evaluate(
+    jaxpr: core.Jaxpr, consts: Sequence[jax.Array], args: Sequence[jax.Array], found: _Found
+) -> list[jax.Array]:
     """Evaluates a jaxpr and appends `(key data, taken)` of every draw to `found`."""
-    values: dict[Any, Any] = dict(zip(jaxpr.constvars, consts, strict=True))
+    values: dict[core.Var, jax.Array] = dict(zip(jaxpr.constvars, consts, strict=True))
     values.update(zip(jaxpr.invars, args, strict=True))
 
-    def read(atom: Any) -> Any:
+    def read(atom: core.Var | core.Literal) -> jax.Array:
         # a clone, as this program and all branches of a cond look at a key besides its user
         return atom.val if isinstance(atom, core.Literal) else fresh(values[atom])
 
@@ -105,7 +108,7 @@ def _evaluate(jaxpr: Any, consts: Any, args: Any, found: list[Any]) -> list[Any]
     return [read(atom) for atom in jaxpr.outvars]
 
 
-def _apply(equation: Any, inputs: list[Any], found: list[Any]) -> list[Any]:
+def _apply(equation: core.JaxprEqn, inputs: list[jax.Array], found: _Found) -> list[jax.Array]:
     name, params = equation.primitive.name, equation.params
     if name == "random_bits":
         data = jax.random.key_data(inputs[0])
@@ -128,7 +131,9 @@ def _apply(equation: Any, inputs: list[Any], found: list[Any]) -> list[Any]:
     return list(outputs) if equation.primitive.multiple_results else [outputs]
 
 
-def _apply_scan(params: Any, inputs: list[Any], found: list[Any]) -> list[Any]:
+def _apply_scan(
+    params: Mapping[str, PyTree], inputs: list[jax.Array], found: _Found
+) -> list[jax.Array]:
     closed = params["jaxpr"]
     if "ft_in" in params:  # jax 0.12 and later
         num_consts, num_carry, _ = map(len, params["ft_in"].unpack())
@@ -136,8 +141,8 @@ def _apply_scan(params: Any, inputs: list[Any], found: list[Any]) -> list[Any]:
         num_consts, num_carry = params["num_consts"], params["num_carry"]
     consts, carry = inputs[:num_consts], inputs[num_consts : num_consts + num_carry]
 
-    def body(carry: Any, xs: Any) -> Any:
-        inner: list[Any] = []
+    def body(carry: list[jax.Array], xs: list[jax.Array]) -> PyTree:
+        inner: _Found = []
         out = _evaluate(closed.jaxpr, closed.consts, [*consts, *carry, *xs], inner)
         return out[:num_carry], (out[num_carry:], inner)
 
@@ -152,11 +157,13 @@ def _apply_scan(params: Any, inputs: list[Any], found: list[Any]) -> list[Any]:
     return [*carry, *ys]
 
 
-def _apply_cond(params: Any, inputs: list[Any], found: list[Any]) -> list[Any]:
+def _apply_cond(
+    params: Mapping[str, PyTree], inputs: list[jax.Array], found: _Found
+) -> list[jax.Array]:
     which, operands = inputs[0], inputs[1:]
     results = []
     for number, branch in enumerate(params["branches"]):
-        inner: list[Any] = []
+        inner: _Found = []
         results.append(_evaluate(branch.jaxpr, branch.consts, operands, inner))
         found.extend((data, taken & (which == number)) for data, taken in inner)
     return [jax.lax.select_n(which, *outs) for outs in zip(*results, strict=True)]

@@ -8,9 +8,10 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.typing import ArrayLike
 
 from dpjax.core import PyTree, check_choice, check_int
-from dpjax.testing._trees import QUICK, is_float
+from dpjax.testing._trees import QUICK, field_names, is_float
 
 _NORMS = ("l1", "l2", "linf")
 _KINDS = {
@@ -40,7 +41,7 @@ class Neighbour(NamedTuple):
 def largest_change(
     statistic: Callable[[PyTree, jax.Array], PyTree],
     batch: PyTree,
-    mask: Any = None,
+    mask: ArrayLike | None = None,
     *,
     norm: str = "l2",
     relation: str = "add_or_remove_one",
@@ -166,7 +167,7 @@ def _climb(
         unit = jnp.sqrt(sum(jnp.sum(a * a) for a in start)) if start else jnp.zeros(())
         unit = jnp.where(jnp.isfinite(unit) & (unit > 0), unit, 1.0)
 
-        def body(carry: Any, step: jax.Array) -> tuple[Any, None]:
+        def body(carry: PyTree, step: jax.Array) -> tuple[PyTree, None]:
             moving, best, argbest = carry
             size = change(_join(moving, fixed), index, True)
             better = size > best
@@ -214,7 +215,6 @@ def _starting_points(
 ) -> PyTree:
     """Records `[starts, ...]`: every combination of integers with every start of the floats."""
     leaves, treedef = jax.tree.flatten(batch)
-    names = _names(batch)
     size = leaves[0].shape[0]
     scales = 10.0 ** np.linspace(-2, 3, restarts)
     floats: list[list[Any]] = []
@@ -228,7 +228,7 @@ def _starting_points(
             floats.append(list(np.concatenate(starts)))
     integers = [
         sorted(choices.get(name, np.unique(np.asarray(leaf)).tolist()))
-        for name, leaf in zip(names, leaves, strict=True)
+        for name, leaf in zip(field_names(batch), leaves, strict=True)
         if not is_float(leaf)
     ]
     rows = [
@@ -246,9 +246,3 @@ def _starting_points(
             at_integer += 1
         columns.append(jnp.asarray(np.stack(column), leaf.dtype))
     return jax.tree.unflatten(treedef, columns)
-
-
-def _names(batch: PyTree) -> list[str]:
-    """The name of each leaf: its key where `batch` is a dict."""
-    paths = [path for path, _ in jax.tree_util.tree_leaves_with_path(batch)]
-    return [str(getattr(path[0], "key", "")) if path else "" for path in paths]

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+from dp_accounting.dp_event import DpEvent
 
 from dpjax.privacy import Guarantee
 from dpjax.testing._statistics import check_scale
@@ -13,7 +14,7 @@ _EPSILONS = (0.1, 1.0)
 _RELATIVE, _ABSOLUTE = 1e-3, 1e-5  # a law may be a quadrature
 
 
-def check_noise(draws: np.ndarray, law: Any, event: Any, change: float, name: str) -> None:
+def check_noise(draws: np.ndarray, law: Any, event: DpEvent, change: float, name: str) -> None:
     """Raises AssertionError unless draws follow a law whose scale is that of the event.
 
     Kolmogorov-Smirnov, with the power half of `check_scale`. Then the law and the law shifted by

@@ -1,17 +1,18 @@
 """Comparing, casting and saving trees that may hold typed PRNG keys."""
 
 import io
-from typing import Any
+from collections.abc import Iterator
 
 import jax
 import jax.numpy as jnp
 import jaxlib
 import numpy as np
+from jax.typing import DTypeLike
 
 from dpjax.core import PyTree
 
 # for programs that run once on tiny arrays, where compiling is all the cost
-QUICK: dict[str, Any] = {
+QUICK: dict[str, bool | int] = {
     "xla_backend_optimization_level": 0,
     "xla_llvm_disable_expensive_passes": True,
 }
@@ -19,24 +20,24 @@ if tuple(map(int, jaxlib.__version__.split(".")[:3])) < (0, 11, 1):  # later XLA
     QUICK["xla_cpu_use_fusion_emitters"] = False
 
 
-def is_key(leaf: Any) -> bool:
+def is_key(leaf: PyTree) -> bool:
     """Whether a leaf is an array of typed PRNG keys."""
     return isinstance(leaf, jax.Array) and jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key)
 
 
-def is_float(leaf: Any) -> bool:
+def is_float(leaf: PyTree) -> bool:
     """Whether a leaf holds real numbers."""
     return not is_key(leaf) and jnp.issubdtype(jnp.result_type(leaf), jnp.floating)
 
 
-def float_types() -> list[Any]:
+def float_types() -> list[DTypeLike]:
     """The float types to run in: bfloat16, float32 and, where it is enabled, float64."""
     return [jnp.bfloat16, jnp.float32] + (
         [jnp.float64] if jnp.zeros(0, float).dtype == jnp.float64 else []
     )
 
 
-def cast(tree: PyTree, dtype: Any) -> PyTree:
+def cast(tree: PyTree, dtype: DTypeLike) -> PyTree:
     """The tree with its float leaves in another type."""
     return jax.tree.map(lambda a: jnp.asarray(a, dtype) if is_float(a) else a, tree)
 
@@ -46,7 +47,7 @@ def fresh(tree: PyTree) -> PyTree:
     return jax.tree.map(lambda a: jax.random.clone(a) if is_key(a) else a, tree)
 
 
-def take(tree: PyTree, index: Any) -> PyTree:
+def take(tree: PyTree, index: slice | int | jax.Array) -> PyTree:
     """Entry `index` of the leading axis of every leaf."""
     return jax.tree.map(lambda a: a[index], tree)
 
@@ -56,7 +57,7 @@ def stack(*trees: PyTree) -> PyTree:
     return jax.tree.map(lambda *leaves: jnp.stack(leaves), *trees)
 
 
-def to_numpy(leaf: Any) -> np.ndarray:
+def to_numpy(leaf: PyTree) -> np.ndarray:
     """The numbers of a leaf; the data of a key."""
     return np.asarray(jax.random.key_data(leaf) if is_key(leaf) else leaf)
 
@@ -78,15 +79,38 @@ def save_and_load(tree: PyTree) -> PyTree:
     return jax.tree.unflatten(treedef, restored)
 
 
+def with_bad_entry(tree: PyTree, bad: float) -> list[PyTree]:
+    """For each float leaf `[n, ...]`, the tree with one entry of it bad in record 0."""
+    leaves, treedef = jax.tree.flatten(tree)
+    return [
+        jax.tree.unflatten(
+            treedef, [*leaves[:i], leaf.at[(0,) * leaf.ndim].set(bad), *leaves[i + 1 :]]
+        )
+        for i, leaf in enumerate(leaves)
+        if is_float(leaf)
+    ]
+
+
+def field_names(tree: PyTree) -> list[str]:
+    """The name of each leaf: its key where the tree is a dict."""
+    paths = [path for path, _ in jax.tree_util.tree_leaves_with_path(tree)]
+    return [str(getattr(path[0], "key", "")) if path else "" for path in paths]
+
+
 def assert_types(got: PyTree, want: PyTree, what: str) -> None:
     """Raises unless two trees agree in structure, and their leaves in shape and dtype."""
-    have: Any = jax.tree.structure(got)
-    wish: Any = jax.tree.structure(want)
+    for _ in _pairs(got, want, what):
+        pass
+
+
+def _pairs(got: PyTree, want: PyTree, what: str) -> Iterator[tuple[str, PyTree, PyTree]]:
+    """Where a leaf is, the leaf and the one wanted, of one structure, shape and dtype."""
+    have: object = jax.tree.structure(got)
+    wish: object = jax.tree.structure(want)
     if have != wish:
         raise AssertionError(f"{what} changed structure: {have}, want {wish}")
-    for (path, a), b in zip(
-        jax.tree_util.tree_leaves_with_path(got), jax.tree.leaves(want), strict=True
-    ):
+    leaves = zip(jax.tree_util.tree_leaves_with_path(got), jax.tree.leaves(want), strict=True)
+    for (path, a), b in leaves:
         where = what + jax.tree_util.keystr(path)
         if np.shape(a) != np.shape(b):
             raise AssertionError(f"{where} has shape {np.shape(a)}, want {np.shape(b)}")
@@ -94,25 +118,20 @@ def assert_types(got: PyTree, want: PyTree, what: str) -> None:
             raise AssertionError(
                 f"{where} has dtype {jnp.result_type(a)}, want {jnp.result_type(b)}"
             )
+        yield where, a, b
 
 
 def assert_identical(got: PyTree, want: PyTree, what: str) -> None:
     """Raises unless two trees are the same bit by bit (NaN equals NaN)."""
-    assert_types(got, want, what)
-    for (path, a), b in zip(
-        jax.tree_util.tree_leaves_with_path(got), jax.tree.leaves(want), strict=True
-    ):
+    for where, a, b in _pairs(got, want, what):
         x, y = to_numpy(a), to_numpy(b)
         if x.tobytes() != y.tobytes():
-            raise AssertionError(f"{what}{jax.tree_util.keystr(path)} differs: {x}, want {y}")
+            raise AssertionError(f"{where} differs: {x}, want {y}")
 
 
 def assert_close(got: PyTree, want: PyTree, what: str, tolerance: float) -> None:
     """Raises unless leaves agree to `tolerance`, relative to the largest modulus of the leaf."""
-    assert_types(got, want, what)
-    for (path, a), b in zip(
-        jax.tree_util.tree_leaves_with_path(got), jax.tree.leaves(want), strict=True
-    ):
+    for where, a, b in _pairs(got, want, what):
         x, y = to_numpy(a), to_numpy(b)
         if not is_float(b):
             same = np.array_equal(x, y)
@@ -121,7 +140,7 @@ def assert_close(got: PyTree, want: PyTree, what: str, tolerance: float) -> None
             scale = tolerance * max(1.0, np.max(np.abs(y), initial=0.0, where=np.isfinite(y)))
             same = np.allclose(x, y, rtol=0, atol=scale, equal_nan=True)
         if not same:
-            raise AssertionError(f"{what}{jax.tree_util.keystr(path)} differs: {x}, want {y}")
+            raise AssertionError(f"{where} differs: {x}, want {y}")
 
 
 def assert_finite(tree: PyTree, what: str) -> None:

@@ -173,7 +173,7 @@ def test_bad_arguments(options, error, words):
 @pytest.mark.slow
 def test_the_command_prints_a_table_and_fails_on_a_broken_claim(monkeypatch, capsys):
     name = "DPSGD(Risk, full batch, uniform average)"
-    arguments = [name, "--runs", "2000", "--delta", "0.01"]
+    arguments = [name, "--entries", "tests.entries", "--runs", "2000", "--delta", "0.01"]
     assert command.main(arguments) == 0
     assert "all 1 stay below their claims" in capsys.readouterr().out
     # a third of the noise that is claimed

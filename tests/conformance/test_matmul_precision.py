@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import pytest
 
 import dpjax.testing as dpt
-from dpjax.testing._entries import __file__ as _ENTRIES
+from tests.entries import __file__ as _ENTRIES
 
 ENTRIES = {entry.name: entry for entry in dpt.entries("solver")}
 EXACT = (jax.lax.Precision.HIGHEST,) * 2

@@ -8,50 +8,6 @@ import dpjax.testing as dpt
 ENTRIES = dpt.registry()
 
 
-# near relatives of entries that always run, or long to compile
-SLOW = {
-    "DPSGD(shards)",
-    "FrankWolfe(autodiff, microbatches)",
-    "OnlineToNonconvex(zeroth)",
-    "RateConstrainedSGDA(fixed, orthant)",
-    "RateConstrainedSGDA(J = 0)",
-    "DPSGD(Risk, full batch, uniform average)",
-    "SaddleMirrorDescent(add or remove)",
-    "OnlineToNonconvex(first, periods)",
-    "chain(add_gaussian, add_laplace)",
-    "restarted_sums(RestartNoise)",
-    "clip_by_norm(l1, OuterProduct)",
-    "RateConstrainedSGDA(laplace, soft, l1)",
-    "RateConstrainedSGDA(ema)",
-    "DPSGD(host, truncate)",
-    "seeded(add_gaussian)",
-    "clip_by_norm(l1)",
-    "clip_by_norm(linf)",
-    "clip_by_norm(linf, OuterProduct)",
-    "SaddleMirrorDescent(SimplexRisk, fresh)",
-    "AnytimeMirrorDescent(q = 1)",
-    "correlated_noise(BinaryTree, l2)",
-    "correlated_noise(BinaryTree, linf)",
-    "OnlineToBatch(buffered)",
-    "OnlineToBatch(tree, whole, microbatches)",
-    "OnlineToBatch(SimplexRisk, exponentiated)",
-    "OnlineToBatch(add or remove)",
-    "DPFTRL(buffered, adam)",
-    "OnlineToNonconvex(zeroth, periods)",
-    "OnlineToNonconvex(as published)",
-    "OnlineToNonconvex(add or remove)",
-    "restarted_sums(SplitNoise)",
-    "FrankWolfeRelease(queries)",
-    "FrankWolfeRelease(alpha, last)",
-    "FrankWolfeRelease(marginals, average, add or remove)",
-    "MirrorDescentRelease(gumbel)",
-    "MirrorDescentRelease(histogram-once)",
-    "HistogramRelease(add or remove, no projection)",
-    "GaussianFit(one noise)",
-    "GaussianFit(dense)",
-}
-
-
 # what solvers give back, rather than solvers
 _RECORDS = ("Info", "State", "Replay", "ReleasedDistribution")
 
@@ -76,7 +32,7 @@ HELPERS = {
 
 @pytest.mark.parametrize(
     "name",
-    [pytest.param(name, marks=[pytest.mark.slow] if name in SLOW else []) for name in ENTRIES],
+    [pytest.param(e.name, marks=[pytest.mark.slow] if e.slow else []) for e in ENTRIES.values()],
 )
 def test_conforms(name):
     dpt.check_entry(ENTRIES[name])
@@ -91,6 +47,9 @@ def test_everything_public_is_registered():
         assert public
         for name in public:
             assert name in names, f"{name} has no entry in the registry"
+    told = {entry.facts["arguments"].make for entry in dpt.entries("solver") if entry.facts}
+    made = {v for v in vars(dpjax.solvers).values() if hasattr(v, "for_budget")}
+    assert told == made, "the first entry of each solver has arguments= and planned="
     for name in dir(dpjax.transforms):
         value = getattr(dpjax.transforms, name)
         if isinstance(value, types.FunctionType) and name not in HELPERS:
@@ -104,10 +63,11 @@ def test_register_refuses_what_is_taken_or_unknown():
         dpt.register("add_gaussian", "transform", lambda: None)
     with pytest.raises(ValueError, match="gadget"):
         dpt.register("new", "gadget", lambda: None)
+    with pytest.raises(ValueError, match="relative_of must be registered, got 'nobody'"):
+        dpt.register("new", "transform", lambda: None, relative_of="nobody")
     with pytest.raises(ValueError, match="gadget"):
         dpt.entries("gadget")
     assert {entry.kind for entry in dpt.entries("solver")} == {"solver"}
-    assert set(ENTRIES) >= SLOW
 
 
 @pytest.mark.slow

@@ -4,7 +4,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from dpjax.datasets._download import cache_dir, fetch, file_sha256, locate
+from benchmarks.datasets._download import cache_dir, fetch, file_sha256, locate
 
 BODY = b"private optimisation\n" * 5000
 DIGEST = hashlib.sha256(BODY).hexdigest()
@@ -106,7 +106,7 @@ def test_a_file_put_there_by_hand_is_used(server, cache):
 
 
 def test_the_target_never_holds_part_of_a_file(server, cache, monkeypatch):
-    import dpjax.datasets._download as module
+    import benchmarks.datasets._download as module
 
     seen = []
     verify = module._verify

@@ -1,14 +1,13 @@
 import numpy as np
 import pytest
 
+from benchmarks.datasets._scaled import Scaled, signed_log
 from dpjax.datasets._encode import (
     Bins,
     OneHot,
-    Scaled,
     encode,
     feature_names,
     norm_bound,
-    signed_log,
 )
 
 
@@ -35,14 +34,6 @@ def test_bins_are_closed_below_and_the_last_is_open_above():
     assert block.names() == ("v:[0,10)", "v:[10,20)", "v:[20,inf)")
 
 
-def test_cumulative_bins_are_thresholds():
-    block = Bins("v", (0, 10, 20), cumulative=True)
-    got = block.encode(np.array([-1, 15, 20, np.nan]))
-    np.testing.assert_array_equal(got, [[0, 0, 0], [1, 1, 0], [1, 1, 1], [0, 0, 0]])
-    assert block.norm_bound() == pytest.approx(np.sqrt(3))
-    assert block.names() == ("v>=0", "v>=10", "v>=20")
-
-
 def test_scaled_clips_to_public_bounds():
     values = np.array([-5.0, 0.0, 5.0, 10.0, 99.0, np.nan, np.inf, -np.inf])
     got = Scaled("v", 0.0, 10.0).encode(values)[:, 0]
@@ -56,7 +47,7 @@ def test_scaled_clips_to_public_bounds():
 def test_no_record_whatever_exceeds_the_norm_bound():
     blocks = (
         OneHot("c", (0, 1)),
-        Bins("v", (0, 1), cumulative=True),
+        Bins("v", (0, 1)),
         Bins("v", (0, 1)),
         Scaled("v", -1.0, 1.0),
     )

@@ -8,12 +8,13 @@ import zipfile
 import numpy as np
 import pytest
 
-import dpjax.datasets._download as download
-from dpjax.datasets import _credit as credit_module
-from dpjax.datasets import _folktables as folk_module
-from dpjax.datasets import _heart as heart_module
-from dpjax.datasets import _parkinsons as park_module
-from dpjax.datasets import credit_default, folktables, heart_indicators, parkinsons
+import benchmarks.datasets._credit as credit_module
+import benchmarks.datasets._download as download
+import benchmarks.datasets._folktables as folk_module
+import benchmarks.datasets._heart as heart_module
+import benchmarks.datasets._parkinsons as park_module
+import dpjax.datasets
+from benchmarks.datasets import credit_default, folktables, heart_indicators, parkinsons
 
 CREDIT = ("ID", *credit_module._OFFICIAL, "default payment next month")
 CREDIT_ROWS = [
@@ -278,3 +279,11 @@ def test_heart_needs_a_path():
         FileNotFoundError, match=r"sign in at https://www\.kaggle\.com.* pass path="
     ):
         heart_indicators()
+
+
+def test_the_old_names_say_where_they_are():
+    for loader in (credit_default, folktables, heart_indicators, parkinsons):
+        with pytest.raises(AttributeError, match=f"'{loader.__name__}': .*benchmarks/datasets"):
+            getattr(dpjax.datasets, loader.__name__)
+    with pytest.raises(AttributeError, match=r"has no attribute 'mnist'$"):
+        dpjax.datasets.mnist  # noqa: B018

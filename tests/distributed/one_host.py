@@ -19,6 +19,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 import dpjax
 from dpjax.runtime.checkpoint._checkpoint import CheckpointFolder
 
+sys.path.append(str(Path(__file__).parents[2]))  # where `tests` is
 DIM = 16
 HEARTBEAT = 6
 
@@ -57,9 +58,10 @@ def mesh_of(**axes):
 
 def entry(name):
     """The solver, problem and data of a registry entry."""
-    import dpjax.testing as dpt  # makes arrays, which must wait for the other processes
+    import dpjax.testing as dpt
+    import tests.entries  # noqa: F401  makes arrays, which must wait for the other processes
 
-    case = next(each for each in dpt.entries("solver") if each.name == name).make()
+    case = dpt.registry()[name].make()
     return case.build(case.values[0]), case.problem, case.data
 
 

@@ -20,7 +20,7 @@ from dpjax.problems import RateConstrained
 from dpjax.sampling import FullBatch, PoissonSampler
 from dpjax.solvers import DPSGD, OnlineToNonconvex
 from dpjax.testing import entries
-from tests.relatives import PROGRAMS
+from tests.entries import PROGRAMS
 
 ROWS = 48  # of 24 or 36 records: two or four of the devices hold padding alone
 QUICK = ("DPSGD(linear)", "FrankWolfe(linear)")

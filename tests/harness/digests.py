@@ -15,6 +15,7 @@ import numpy as np
 
 import dpjax
 import dpjax.testing as dpt
+import tests.entries  # noqa: F401
 from dpjax.privacy import Guarantee, NoiseWarning
 
 FILE = pathlib.Path(__file__).with_name("digests.json")

@@ -1,7 +1,6 @@
 """Every public constructor with good arguments, and what its arguments may be."""
 
 import functools
-from dataclasses import dataclass, field
 from typing import Any
 
 import jax
@@ -17,42 +16,27 @@ from dpjax import problems as P
 from dpjax import queries as Q
 from dpjax import release
 from dpjax import sampling as S
-from dpjax import solvers as V
 from dpjax import transforms as T
 from dpjax.papers import learners
 from dpjax.papers.nonsmooth_nonconvex import stationarity_plan
-
-from .arguments import (
+from dpjax.testing import registry
+from tests.entries.rows import (
     DELTA,
+    PAIR,
     PROBABILITY,
     RATE,
+    SWEPT,
+    SWEPT_POSITIVE,
     Choice,
     Count,
     Number,
     nonnegative,
     positive,
     real,
-    share,
+    row,
 )
 
 N = 24
-
-
-@dataclass(frozen=True)
-class Row:
-    """`make(**given, **good)` is fine; each of `attacked` names what the argument may be."""
-
-    make: Any
-    given: dict[str, Any] = field(default_factory=dict)
-    attacked: dict[str, tuple[Any, Any]] = field(default_factory=dict)
-
-    @property
-    def good(self) -> dict[str, Any]:
-        return {name: value for name, (value, _) in self.attacked.items()}
-
-
-def row(make: Any, given: dict[str, Any] | None = None, **attacked: tuple[Any, Any]) -> Row:
-    return Row(make, given or {}, attacked)
 
 
 def link(margin: Any, y: Any) -> Any:
@@ -87,24 +71,10 @@ def _release(**given: Any) -> Any:
     return release(_TABLES, np.zeros((4, 2), np.int32), _BUDGET, key=jax.random.key(0), **given)
 
 
-_POISSON = S.PoissonSampler(0.3, 4, N)
 _BUDGET = R.Budget(1.0, 1e-5)
 _STEPS, _TREE = (4, Count()), T.BinaryTree(4)
-_SWEPT = (1.0, nonnegative(leaf=True))
-_SWEPT_POSITIVE = (1.0, positive(leaf=True))
 _GAUSSIAN = R.Guarantee(dpe.GaussianDpEvent(1.0))
-_DESCENT: dict[str, Any] = {
-    "noise_multiplier": _SWEPT,
-    "clip_norm": _SWEPT,
-    "learning_rate": _SWEPT,
-    "batch_size": _SWEPT_POSITIVE,
-    "decay": (0.9, share(leaf=True)),
-    "average": ("last", Choice()),
-    "microbatch_size": (2, Count(optional=True)),
-}
-_PAIR = ((0.1, 0.1), positive(leaf=True))
 _LINEAR = P.Risk.linear(link, 3, lipschitz=1.0)
-_DPSGD = V.DPSGD(_POISSON, 1.0, 1.0, 0.1, 4.0)
 
 TRANSFORMS = {
     "clip_by_norm": row(T.clip_by_norm, max_norm=(1.0, nonnegative()), norm=("l1", Choice())),
@@ -180,7 +150,7 @@ TRANSFORMS = {
     "smooth_zeroth_order": row(
         T.smooth_zeroth_order,
         {"losses": link},
-        radius=_SWEPT_POSITIVE,
+        radius=SWEPT_POSITIVE,
         num_directions=(2, Count()),
         directions=("record", Choice()),
         chunk_size=(1, Count(optional=True)),
@@ -251,7 +221,7 @@ SAMPLING = {
     ),
 }
 GEOMETRY = {
-    "L1Ball": row(G.L1Ball, dim=(3, Count()), radius=_SWEPT_POSITIVE),
+    "L1Ball": row(G.L1Ball, dim=(3, Count()), radius=SWEPT_POSITIVE),
     "Simplex": row(G.Simplex, dim=(3, Count())),
     "Polytope": row(G.Polytope, vertices=(np.eye(3), real(leaf=True))),
     "maurey": row(G.maurey, {"indices": np.array([0, 1])}, dim=(3, Count())),
@@ -263,25 +233,25 @@ PROBLEMS = {
     "Risk": row(
         P.Risk,
         {"loss": link, "init": np.ones(3)},
-        radius=_SWEPT_POSITIVE,
-        lipschitz=_SWEPT_POSITIVE,
-        smoothness=_SWEPT_POSITIVE,
+        radius=SWEPT_POSITIVE,
+        lipschitz=SWEPT_POSITIVE,
+        smoothness=SWEPT_POSITIVE,
     ),
     "SimplexRisk": row(
         P.SimplexRisk,
         {"loss": link},
         dim=(3, Count()),
-        grad_range=_SWEPT_POSITIVE,
-        smoothness=_SWEPT,
-        third_order=_SWEPT,
+        grad_range=SWEPT_POSITIVE,
+        smoothness=SWEPT,
+        third_order=SWEPT,
     ),
     "Saddle": row(
         P.Saddle,
         {"loss": link},
         dims=((2, 3), Count()),
-        grad_range=_PAIR,
-        coupling=_SWEPT,
-        third_order=_SWEPT,
+        grad_range=PAIR,
+        coupling=SWEPT,
+        third_order=SWEPT,
     ),
     "demographic_parity": row(
         P.demographic_parity, {"slack": 0.1}, num_groups=(2, Count(2)), num_classes=(2, Count(2))
@@ -297,88 +267,6 @@ PROBLEMS = {
     "LinearLogits": row(P.LinearLogits, num_features=(2, Count()), num_classes=(2, Count(2))),
     "best_response": row(
         P.best_response, {"objective": jnp.sum, "domain": G.Simplex(2)}, steps=(2, Count())
-    ),
-}
-SOLVERS = {
-    "DPSGD": row(V.DPSGD, {"sampler": _POISSON}, relation=("replace_one", Choice()), **_DESCENT),
-    "DPFTRL": row(
-        V.DPFTRL,
-        {"sampler": S.DisjointPartition(5, 4)},
-        relation=("replace_one", Choice()),
-        **_DESCENT,
-    ),
-    "FrankWolfe": row(
-        V.FrankWolfe,
-        {"sampler": S.FullBatch(4)},
-        sharpness=_SWEPT_POSITIVE,
-        grad_range=_SWEPT_POSITIVE,
-        num_records=_SWEPT_POSITIVE,
-        microbatch_size=(2, Count(optional=True)),
-        relation=("replace_one", Choice()),
-    ),
-    "AnytimeMirrorDescent": row(
-        V.AnytimeMirrorDescent,
-        {"sampler": S.TaperedPartition(4, 20)},
-        step_size=((0.1,), positive(leaf=True)),
-        grad_range=((0.1,), positive(leaf=True)),
-        num_draws=(2, Count()),
-        refresh=(1, Count()),
-        output_draws=(2, Count(optional=True)),
-    ),
-    "SaddleMirrorDescent": row(
-        V.SaddleMirrorDescent,
-        {"sampler": S.TaperedPartition(5, 20)},
-        step_size=_PAIR,
-        grad_range=_PAIR,
-        num_draws=(2, Count()),
-        output=("fresh", Choice()),
-        relation=("replace_one", Choice()),
-    ),
-    "MultilevelSaddle": row(
-        V.MultilevelSaddle,
-        {"sampler": S.TaperedPartition(18, N), "levels": (0, 1, 0, 0)},
-        step_size=_PAIR,
-        grad_range=_PAIR,
-        max_level=(1, Count(0)),
-    ),
-    "OnlineToBatch": row(
-        V.OnlineToBatch,
-        {"sampler": S.FullBatch(4), "noise": T.SplitNoise(4)},
-        smoothness=_SWEPT,
-        learning_rate=_SWEPT_POSITIVE,
-        relation=("add_or_remove_one", Choice()),
-        **{name: _DESCENT[name] for name in ("noise_multiplier", "clip_norm", "batch_size")},
-    ),
-    "OnlineToNonconvex": row(
-        V.OnlineToNonconvex,
-        {"sampler": _POISSON},
-        max_displacement=_SWEPT,
-        smoothing_radius=_SWEPT,
-        smoothness=_SWEPT,
-        num_directions=(2, Count()),
-        **{name: _DESCENT[name] for name in ("noise_multiplier", "clip_norm", "learning_rate")},
-        batch_size=_SWEPT_POSITIVE,
-    ),
-    "RateConstrainedSGDA": row(
-        V.RateConstrainedSGDA,
-        {"primal": _DPSGD},
-        dual_learning_rate=_SWEPT,
-        histogram_noise=_SWEPT,
-        temperature=_SWEPT_POSITIVE,
-        multiplier_bound=_SWEPT_POSITIVE,
-        size_floor=_SWEPT_POSITIVE,
-        size_decay=(0.9, share(leaf=True)),
-        part_counts=([1.0, 2.0], nonnegative(leaf=True)),
-        count_noise=_SWEPT,
-        histogram=("none", Choice()),
-        rates=("soft", Choice()),
-        denominator=("ema", Choice()),
-        multiplier_set=("l1", Choice()),
-    ),
-    "stationarity_plan": row(
-        stationarity_plan,
-        {"problem": _LINEAR, "budget": _BUDGET, "steps": 4},
-        num_records=(999, Count()),
     ),
 }
 _DOMAIN = Q.Domain({"a": 2, "b": 3})
@@ -400,68 +288,17 @@ QUERIES = {
     ),
     "QueryRelease": row(P.QueryRelease, {"workload": _TABLES}, max_bytes=(10**6, Count())),
 }
-_SELECTION: dict[str, Any] = {
-    "num_records": _SWEPT_POSITIVE,
-    "score_range": (2.0, positive()),
-    "relation": ("replace_one", Choice()),
+# of solvers: what their entries say
+ENTRIES = {
+    entry.facts["arguments"].make.__name__: entry.facts["arguments"]
+    for entry in registry().values()
+    if "arguments" in entry.facts
 }
-_MEASUREMENT: dict[str, Any] = {
-    "stddev": _SWEPT,
-    "num_records": _SWEPT_POSITIVE,
-    "relation": ("replace_one", Choice()),
-}
-RELEASES = {
-    "FrankWolfeRelease": row(
-        V.FrankWolfeRelease,
-        {"sampler": S.FullBatch(4)},
-        noise_scale=_SWEPT,
-        step_size=_SWEPT_POSITIVE,
-        alpha=_SWEPT,
-        vertices=("queries", Choice()),
-        schedule=("sqrt", Choice()),
-        output=("last", Choice()),
-        noise=("laplace", Choice()),
-        **_SELECTION,
-    ),
-    "MirrorDescentRelease": row(
-        V.MirrorDescentRelease,
-        {"sampler": S.FullBatch(4)},
-        noise_scale=_SWEPT,
-        alpha=_SWEPT_POSITIVE,
-        offset=_SWEPT,
-        smoothing=_SWEPT,
-        noise=("per-step", Choice()),
-        **_SELECTION,
-    ),
-    "SaddleRelease": row(
-        V.SaddleRelease,
-        {"sampler": S.FullBatch(4)},
-        dual_step_size=_SWEPT,
-        step_size=_SWEPT_POSITIVE,
-        **_SELECTION,
-    ),
-    "MWEM": row(
-        V.MWEM,
-        {"sampler": S.FullBatch(4)},
-        noise_scale=_SWEPT,
-        stddev=_SWEPT,
-        answer_range=(1.0, positive()),
-        step_size=_SWEPT_POSITIVE,
-        replays=(2, Count()),
-        **_SELECTION,
-    ),
-    "HistogramRelease": row(
-        V.HistogramRelease,
-        {"sampler": S.FullBatch(1)},
-        projection=("none", Choice()),
-        **_MEASUREMENT,
-    ),
-    "GaussianFit": row(
-        V.GaussianFit,
-        {"sampler": S.FullBatch(1), "measured": _TABLES},
-        prior=((2.0, 0.7, 0.3), positive(leaf=True)),
-        fit_steps=(5, Count()),
-        **_MEASUREMENT,
+FRONT_DOORS = {
+    "stationarity_plan": row(
+        stationarity_plan,
+        {"problem": _LINEAR, "budget": _BUDGET, "steps": 4},
+        num_records=(999, Count()),
     ),
     "release": row(_release, method=("histogram", Choice()), num_records=(4, Count(optional=True))),
 }
@@ -474,8 +311,8 @@ HOST = {
     "calibrate_gaussian": row(
         R.calibrate_gaussian, {"budget": _BUDGET, "steps": 1}, rate=(1.0, RATE)
     ),
-    "bounded_range_rho": row(R.bounded_range_rho, eta=_SWEPT),
-    "bounded_range_eta": row(R.bounded_range_eta, rho=_SWEPT),
+    "bounded_range_rho": row(R.bounded_range_rho, eta=SWEPT),
+    "bounded_range_eta": row(R.bounded_range_eta, rho=SWEPT),
     "bounded_range_delta": row(
         R.bounded_range_delta, eta=(0.1, nonnegative()), draws=_STEPS, epsilon=(1.0, nonnegative())
     ),
@@ -507,4 +344,4 @@ CORE = {
         rows=(N, Count(N, optional=True)),
     ),
 }
-ROWS = CORE | TRANSFORMS | SAMPLING | GEOMETRY | PROBLEMS | SOLVERS | QUERIES | RELEASES | HOST
+ROWS = CORE | TRANSFORMS | SAMPLING | GEOMETRY | PROBLEMS | QUERIES | ENTRIES | FRONT_DOORS | HOST

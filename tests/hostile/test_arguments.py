@@ -10,30 +10,15 @@ import numpy as np
 import pytest
 
 import dpjax
-from dpjax import privacy, problems, solvers
-from dpjax.queries import Domain, Marginals, Prefix
+from dpjax import privacy, solvers
+from dpjax.queries import Prefix
+from dpjax.testing import entries
+from tests.entries.planned import GAME, ON_SIMPLEX, RISK, TABLES
 
-RISK = problems.Risk.linear(lambda margin, y: (margin - y) ** 2, 3, radius=1.0, lipschitz=1.0)
-ON_SIMPLEX = problems.SimplexRisk(loss=lambda w, r: r["c"] @ w, dim=5, grad_range=1.0)
-GAME = problems.Saddle.matrix_game((5, 5))
-TABLES = problems.QueryRelease(Marginals.all_kway(Domain({"a": 2, "b": 3}), 1))
-RATES = problems.RateConstrained.linear(3, 2)
 PLANNED = [
-    (solvers.DPSGD, RISK),
-    (solvers.RateConstrainedSGDA, RATES),
-    (solvers.DPFTRL, RISK),
-    (solvers.OnlineToBatch, RISK),
-    (solvers.OnlineToNonconvex, RISK),
-    (solvers.FrankWolfe, ON_SIMPLEX),
-    (solvers.AnytimeMirrorDescent, ON_SIMPLEX),
-    (solvers.SaddleMirrorDescent, GAME),
-    (solvers.MultilevelSaddle, GAME),
-    (solvers.GaussianFit, TABLES),
-    (solvers.MWEM, TABLES),
-    (solvers.HistogramRelease, TABLES),
-    (solvers.FrankWolfeRelease, TABLES),
-    (solvers.MirrorDescentRelease, TABLES),
-    (solvers.SaddleRelease, TABLES),
+    (entry.facts["arguments"].make, entry.facts["planned"])
+    for entry in entries("solver")
+    if "planned" in entry.facts
 ]
 NO_BUDGET = r"budget must be a dpjax\.Budget\(epsilon, delta\), got (float|tuple)"
 

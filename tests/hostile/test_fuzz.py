@@ -17,8 +17,8 @@ from dpjax import privacy as R
 from dpjax import sampling as S
 from dpjax import transforms as T
 from dpjax.testing import _trees as trees
+from tests.entries.rows import Number
 
-from .arguments import Number
 from .constructors import ROWS
 
 _FUZZ = functools.partial(settings, derandomize=True, deadline=None, database=None)

@@ -7,8 +7,9 @@ import pytest
 
 import dpjax
 import dpjax.testing as dpt
+from dpjax.problems import QueryRelease
 from dpjax.testing import _trees as trees
-from tests.relatives import PROGRAMS
+from tests.entries import PROGRAMS
 
 from .records import EXTREME, absent, spoiled, without
 
@@ -26,12 +27,9 @@ _DEFAULT = {
 }
 # their records are codes, which are never NaN
 _OF_CODES = {
-    "FrankWolfeRelease",
-    "GaussianFit",
-    "HistogramRelease",
-    "MWEM",
-    "MirrorDescentRelease",
-    "SaddleRelease",
+    e.facts["arguments"].make.__name__
+    for e in dpt.entries("solver")
+    if isinstance(e.facts.get("planned"), QueryRelease)
 }
 _SOLVERS = [
     pytest.param(e, id=e.name, marks=() if e.name in _DEFAULT else pytest.mark.slow)

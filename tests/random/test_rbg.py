@@ -23,7 +23,7 @@ from dpjax.transforms import (
     maurey_sample,
     tree_aggregation,
 )
-from tests.relatives import one_of_each
+from tests.entries import one_of_each
 
 N = 20_000
 REPRESENTATIVE = "DPSGD(linear)"

@@ -7,6 +7,7 @@ import numpy as np
 
 import dpjax
 import dpjax.testing as dpt
+import tests.entries  # noqa: F401
 from dpjax.runtime.checkpoint._checkpoint import CheckpointFolder
 
 ENTRIES = {entry.name: entry for entry in dpt.entries("solver")}

@@ -10,6 +10,7 @@ import os
 import sys
 from pathlib import Path
 
+sys.path.append(str(Path(__file__).parents[2]))  # where `tests` is
 from interruptions import case_of, numbers, solve
 
 

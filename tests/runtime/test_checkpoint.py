@@ -15,7 +15,7 @@ pytest.importorskip("orbax.checkpoint")
 from interruptions import ENTRIES, identical, interrupt, solve, until_done, whole_steps
 from interruptions import case_of as case_of_entry
 
-from tests.relatives import one_of_each
+from tests.entries import one_of_each
 
 REPRESENTATIVE = (
     "DPSGD(partition, adam, last iterate)",

@@ -16,7 +16,7 @@ pytest.importorskip("orbax.checkpoint")
 from interruptions import whole_steps
 from killed_child import digest_path, folder_of
 
-from tests.relatives import one_of_each
+from tests.entries import one_of_each
 
 KILLS = 5
 ONE_STEP = ("GaussianFit", "HistogramRelease")

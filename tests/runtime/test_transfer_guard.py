@@ -14,7 +14,7 @@ import dpjax
 import dpjax.testing as dpt
 from dpjax.runtime import _solve
 from dpjax.runtime.checkpoint._host_functions import callbacks
-from tests.relatives import PROGRAMS, one_of_each
+from tests.entries import PROGRAMS, one_of_each
 
 ENTRIES = {entry.name: entry for entry in dpt.entries("solver")}
 # one of each kind of program, outside any transformation; the others are read, but not run

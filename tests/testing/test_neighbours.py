@@ -8,7 +8,7 @@ import pytest
 import dpjax
 import dpjax.testing as dpt
 from dpjax.core import register_dataclass
-from dpjax.testing import _solver_entries as ours
+from tests.entries import solvers as ours
 
 KEY = 5
 

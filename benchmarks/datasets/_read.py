@@ -103,3 +103,12 @@ def _numbers(name: str, column: str, values: Sequence[str]) -> np.ndarray:
         return np.array([float(value or "nan") for value in values], np.float64)
     except ValueError:  # whose message shows the field
         raise ValueError(f"{name} column {column!r} must hold numbers, got text") from None
+
+
+def check_codes(name: str, column: np.ndarray, allowed: tuple[int, ...]) -> None:
+    """Raises ValueError, naming the number of others, unless every code is a documented one."""
+    bad = ~np.isin(column, allowed)
+    if np.any(bad):
+        raise ValueError(
+            f"{name} must be one of {list(allowed)}: {bad.sum()} of {bad.size} records are none"
+        )

@@ -1,4 +1,4 @@
-"""Query release, as registry entries."""
+"""Query release."""
 
 import functools
 from collections.abc import Callable
@@ -17,8 +17,18 @@ from dpjax.solvers import (
     GaussianFit,
     HistogramRelease,
 )
-from dpjax.testing._cases import SolverCase
-from dpjax.testing._registry import register
+from dpjax.testing import SolverCase, register
+from tests.entries.planned import TABLES
+from tests.entries.rows import (
+    MEASUREMENT,
+    SELECTION,
+    SWEPT,
+    SWEPT_POSITIVE,
+    Choice,
+    Count,
+    positive,
+    row,
+)
 
 _N, _STEPS = 36, 4
 _DOMAIN = Domain({"a": 2, "b": 3, "c": 2})
@@ -103,7 +113,25 @@ def _mwem() -> SolverCase:
     return _case(build, values=(0.3, 0.6))
 
 
-register("FrankWolfeRelease(queries)", "solver", _FRANK_WOLFE)
+register(
+    "FrankWolfeRelease(queries)",
+    "solver",
+    _FRANK_WOLFE,
+    slow=True,
+    arguments=row(
+        FrankWolfeRelease,
+        {"sampler": FullBatch(4)},
+        noise_scale=SWEPT,
+        step_size=SWEPT_POSITIVE,
+        alpha=SWEPT,
+        vertices=("queries", Choice()),
+        schedule=("sqrt", Choice()),
+        output=("last", Choice()),
+        noise=("laplace", Choice()),
+        **SELECTION,
+    ),
+    planned=TABLES,
+)
 register(
     "FrankWolfeRelease(marginals)",
     "solver",
@@ -113,40 +141,117 @@ register(
     "FrankWolfeRelease(as published)",
     "solver",
     lambda: _FRANK_WOLFE(alpha=0.3, noise="laplace", output="uniform"),
+    relative_of="FrankWolfeRelease(queries)",
 )
 register(
     "FrankWolfeRelease(alpha, last)",
     "solver",
     lambda: _FRANK_WOLFE(_dense(), alpha=0.3, output="last", **_ADD),
+    slow=True,
+    relative_of="FrankWolfeRelease(queries)",
 )
 register(
     "FrankWolfeRelease(marginals, average, add or remove)",
     "solver",
     lambda: _FRANK_WOLFE(vertices="marginals", output="average", **_ADD),
+    slow=True,
+    relative_of="FrankWolfeRelease(marginals)",
 )
-register("MirrorDescentRelease(gumbel)", "solver", _MIRROR)
+register(
+    "MirrorDescentRelease(gumbel)",
+    "solver",
+    _MIRROR,
+    slow=True,
+    arguments=row(
+        MirrorDescentRelease,
+        {"sampler": FullBatch(4)},
+        noise_scale=SWEPT,
+        alpha=SWEPT_POSITIVE,
+        offset=SWEPT,
+        smoothing=SWEPT,
+        noise=("per-step", Choice()),
+        **SELECTION,
+    ),
+    planned=TABLES,
+)
 register(
     "MirrorDescentRelease(histogram-once)",
     "solver",
     lambda: _MIRROR(noise="histogram-once", smoothing=0.1),
+    slow=True,
+    relative_of="MirrorDescentRelease(gumbel)",
 )
 register(
     "MirrorDescentRelease(per-step)",
     "solver",
     lambda: _MIRROR(_dense(), noise="per-step", **_ADD),
 )
-register("SaddleRelease", "solver", _saddle)
-register("MWEM", "solver", _mwem)
-register("HistogramRelease", "solver", _histogram)
+register(
+    "SaddleRelease",
+    "solver",
+    _saddle,
+    arguments=row(
+        SaddleRelease,
+        {"sampler": FullBatch(4)},
+        dual_step_size=SWEPT,
+        step_size=SWEPT_POSITIVE,
+        **SELECTION,
+    ),
+    planned=TABLES,
+)
+register(
+    "MWEM",
+    "solver",
+    _mwem,
+    arguments=row(
+        MWEM,
+        {"sampler": FullBatch(4)},
+        noise_scale=SWEPT,
+        stddev=SWEPT,
+        answer_range=(1.0, positive()),
+        step_size=SWEPT_POSITIVE,
+        replays=(2, Count()),
+        **SELECTION,
+    ),
+    planned=TABLES,
+)
+register(
+    "HistogramRelease",
+    "solver",
+    _histogram,
+    arguments=row(
+        HistogramRelease,
+        {"sampler": FullBatch(1)},
+        projection=("none", Choice()),
+        **MEASUREMENT,
+    ),
+    planned=TABLES,
+)
 register(
     "HistogramRelease(add or remove, no projection)",
     "solver",
     lambda: _histogram(projection="none", **_ADD),
+    slow=True,
+    relative_of="HistogramRelease",
 )
-register("GaussianFit(one noise)", "solver", _fit)
+register(
+    "GaussianFit(one noise)",
+    "solver",
+    _fit,
+    slow=True,
+    arguments=row(
+        GaussianFit,
+        {"sampler": FullBatch(1), "measured": TABLES.workload},
+        prior=((2.0, 0.7, 0.3), positive(leaf=True)),
+        fit_steps=(5, Count()),
+        **MEASUREMENT,
+    ),
+    planned=TABLES,
+)
 register(
     "GaussianFit(a noise for each marginal, add or remove)",
     "solver",
     lambda: _fit(spread=jnp.asarray([1.0, 1.5]), **_ADD),
+    relative_of="GaussianFit(one noise)",
 )
-register("GaussianFit(dense)", "solver", lambda: _fit(_dense()))
+register("GaussianFit(dense)", "solver", lambda: _fit(_dense()), slow=True)

@@ -10,20 +10,19 @@ from typing import Any
 
 import numpy as np
 
-from dpjax.datasets._dataset import Dataset, check_codes
-from dpjax.datasets._download import locate
+from benchmarks.datasets._download import locate
+from benchmarks.datasets._read import check_codes, open_member, open_rows, parse_columns
+from benchmarks.datasets._scaled import Scaled, signed_log
+from dpjax.datasets import Dataset
 from dpjax.datasets._encode import (
     Bins,
     Block,
     OneHot,
-    Scaled,
     Table,
     encode,
     feature_names,
     norm_bound,
-    signed_log,
 )
-from dpjax.datasets._read import open_member, open_rows, parse_columns
 
 _URL = "https://archive.ics.uci.edu/static/public/350/default+of+credit+card+clients.zip"
 _PAY = ("PAY_0", "PAY_2", "PAY_3", "PAY_4", "PAY_5", "PAY_6")
@@ -80,7 +79,7 @@ def credit_default(
         ValueError: a wrong digest, a missing column, or a code of sex or label not documented.
 
     Example:
-        >>> from dpjax.datasets import credit_default
+        >>> from benchmarks.datasets import credit_default
         >>> d = credit_default("credit_default.csv.gz")  # doctest: +SKIP
         >>> len(d), int(d.y.sum())  # doctest: +SKIP
         (30000, 6636)

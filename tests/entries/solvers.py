@@ -1,4 +1,4 @@
-"""The public solvers of dpjax, as registry entries."""
+"""The public solvers of dpjax."""
 
 import dataclasses
 from collections.abc import Callable
@@ -35,9 +35,21 @@ from dpjax.solvers import (
     SaddleMirrorDescent,
 )
 from dpjax.solvers.vertices._steps import coordinates
-from dpjax.testing._cases import SolverCase, Statistic
-from dpjax.testing._registry import register
+from dpjax.testing import SolverCase, Statistic, register
 from dpjax.transforms import multilevel
+from tests.entries.planned import GAME, ON_SIMPLEX, RATES, RISK
+from tests.entries.rows import (
+    DESCENT,
+    PAIR,
+    SWEPT,
+    SWEPT_POSITIVE,
+    Choice,
+    Count,
+    nonnegative,
+    positive,
+    row,
+    share,
+)
 
 _N, _P, _K = 24, 3, 2
 _ADAM = optax.adam(0.1)
@@ -147,11 +159,24 @@ def _sgda(attack: bool = False, constrained: bool = True, **options: Any) -> Sol
     return SolverCase(build, problem, _data(), statistics=attacked, choices=_CHOICES)
 
 
-register("DPSGD(linear)", "solver", lambda: _dpsgd(_linear, attack=True))
+register(
+    "DPSGD(linear)",
+    "solver",
+    lambda: _dpsgd(_linear, attack=True),
+    arguments=row(
+        DPSGD,
+        {"sampler": PoissonSampler(0.3, 4, _N)},
+        relation=("replace_one", Choice()),
+        **DESCENT,
+    ),
+    planned=RISK,
+)
 register(
     "DPSGD(Risk, full batch, uniform average)",
     "solver",
     lambda: _dpsgd(_risk, attack=True, sampler=FullBatch(3), average="uniform", microbatch_size=3),
+    slow=True,
+    relative_of="DPSGD(linear)",
 )
 register(
     "DPSGD(partition, adam, last iterate)",
@@ -172,25 +197,62 @@ register(
         sampler=PoissonSampler(0.3, 4, _N, 10, method="host", overflow="truncate"),
         relation="replace_one",
     ),
+    slow=True,
 )
 register(
     "DPSGD(shards)",
     "solver",
     lambda: _dpsgd(_linear, attack=True, sampler=PoissonSampler(0.3, 4, _N, shards=4)),
+    slow=True,
 )
-register("RateConstrainedSGDA(gaussian, hard, batch)", "solver", lambda: _sgda(attack=True))
+register(
+    "RateConstrainedSGDA(gaussian, hard, batch)",
+    "solver",
+    lambda: _sgda(attack=True),
+    arguments=row(
+        RateConstrainedSGDA,
+        {"primal": DPSGD(PoissonSampler(0.3, 4, _N), 1.0, 1.0, 0.1, 4.0)},
+        dual_learning_rate=SWEPT,
+        histogram_noise=SWEPT,
+        temperature=SWEPT_POSITIVE,
+        multiplier_bound=SWEPT_POSITIVE,
+        size_floor=SWEPT_POSITIVE,
+        size_decay=(0.9, share(leaf=True)),
+        part_counts=([1.0, 2.0], nonnegative(leaf=True)),
+        count_noise=SWEPT,
+        histogram=("none", Choice()),
+        rates=("soft", Choice()),
+        denominator=("ema", Choice()),
+        multiplier_set=("l1", Choice()),
+    ),
+    planned=RATES,
+)
 register(
     "RateConstrainedSGDA(laplace, soft, l1)",
     "solver",
     lambda: _sgda(attack=True, histogram="laplace", rates="soft", multiplier_set="l1"),
+    slow=True,
 )
 register(
     "RateConstrainedSGDA(fixed, orthant)",
     "solver",
     lambda: _sgda(denominator="fixed", multiplier_set="orthant"),
+    slow=True,
 )
-register("RateConstrainedSGDA(ema)", "solver", lambda: _sgda(denominator="ema"))
-register("RateConstrainedSGDA(J = 0)", "solver", lambda: _sgda(constrained=False, histogram="none"))
+register(
+    "RateConstrainedSGDA(ema)",
+    "solver",
+    lambda: _sgda(denominator="ema"),
+    slow=True,
+    relative_of="RateConstrainedSGDA(gaussian, hard, batch)",
+)
+register(
+    "RateConstrainedSGDA(J = 0)",
+    "solver",
+    lambda: _sgda(constrained=False, histogram="none"),
+    slow=True,
+    relative_of="RateConstrainedSGDA(gaussian, hard, batch)",
+)
 
 
 def score_change(solver: Any, problem: Any) -> Statistic:
@@ -266,6 +328,16 @@ register(
     "solver",
     # so many draws that a NaN anywhere in a record is met
     lambda: _vertices(SaddleMirrorDescent, _GAME, TaperedPartition(5, 20), 16, attack=True),
+    arguments=row(
+        SaddleMirrorDescent,
+        {"sampler": TaperedPartition(5, 20)},
+        step_size=PAIR,
+        grad_range=PAIR,
+        num_draws=(2, Count()),
+        output=("fresh", Choice()),
+        relation=("replace_one", Choice()),
+    ),
+    planned=GAME,
 )
 register(
     "SaddleMirrorDescent(SimplexRisk, fresh)",
@@ -273,16 +345,14 @@ register(
     lambda: _vertices(
         SaddleMirrorDescent, _SIMPLEX, DisjointPartition(4, 6), 2, "fresh", attack=True
     ),
+    slow=True,
 )
 register(
     "SaddleMirrorDescent(add or remove)",
     "solver",
     lambda: _vertices(SaddleMirrorDescent, _SADDLE, _INDEPENDENT, 2, **_ADD),
-)
-register(
-    "AnytimeMirrorDescent(q = 1)",
-    "solver",
-    lambda: _vertices(AnytimeMirrorDescent, _SIMPLEX, _INDEPENDENT, 2, **_ADD),
+    slow=True,
+    relative_of="SaddleMirrorDescent(matrix game, played)",
 )
 register(
     "AnytimeMirrorDescent(q = 3)",
@@ -290,6 +360,23 @@ register(
     lambda: _vertices(
         AnytimeMirrorDescent, _BALL, TaperedPartition(7, 20, tail=3), 2, 3, 5, attack=True
     ),
+    arguments=row(
+        AnytimeMirrorDescent,
+        {"sampler": TaperedPartition(4, 20)},
+        step_size=((0.1,), positive(leaf=True)),
+        grad_range=((0.1,), positive(leaf=True)),
+        num_draws=(2, Count()),
+        refresh=(1, Count()),
+        output_draws=(2, Count(optional=True)),
+    ),
+    planned=ON_SIMPLEX,
+)
+register(
+    "AnytimeMirrorDescent(q = 1)",
+    "solver",
+    lambda: _vertices(AnytimeMirrorDescent, _SIMPLEX, _INDEPENDENT, 2, **_ADD),
+    slow=True,
+    relative_of="AnytimeMirrorDescent(q = 3)",
 )
 register(
     "MultilevelSaddle",
@@ -297,6 +384,14 @@ register(
     lambda: _vertices(
         MultilevelSaddle, _SADDLE, TaperedPartition(18, 24), (0, 1, 0, 0), 1, attack=True
     ),
+    arguments=row(
+        MultilevelSaddle,
+        {"sampler": TaperedPartition(18, _N), "levels": (0, 1, 0, 0)},
+        step_size=PAIR,
+        grad_range=PAIR,
+        max_level=(1, Count(0)),
+    ),
+    planned=GAME,
 )
 
 
@@ -317,9 +412,24 @@ def _frank_wolfe(problem: SimplexRisk, attack: bool = False, **options: Any) -> 
     return dataclasses.replace(case, build=build, values=(5.0, 50.0), statistics=attacked)
 
 
-register("FrankWolfe(linear)", "solver", lambda: _frank_wolfe(_BALL))
+register(
+    "FrankWolfe(linear)",
+    "solver",
+    lambda: _frank_wolfe(_BALL),
+    arguments=row(
+        FrankWolfe,
+        {"sampler": FullBatch(4)},
+        sharpness=SWEPT_POSITIVE,
+        grad_range=SWEPT_POSITIVE,
+        num_records=SWEPT_POSITIVE,
+        microbatch_size=(2, Count(optional=True)),
+        relation=("replace_one", Choice()),
+    ),
+    planned=ON_SIMPLEX,
+)
 register(
     "FrankWolfe(autodiff, microbatches)",
     "solver",
     lambda: _frank_wolfe(_SIMPLEX, attack=True, microbatch_size=3, relation="replace_one"),
+    slow=True,
 )

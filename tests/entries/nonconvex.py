@@ -1,4 +1,4 @@
-"""Nonsmooth nonconvex optimisation, as registry entries."""
+"""Nonsmooth nonconvex optimisation."""
 
 from collections.abc import Callable
 from typing import Any
@@ -12,8 +12,7 @@ from dpjax.papers.nonsmooth_nonconvex import PublishedOnlineToNonconvex
 from dpjax.problems import Risk
 from dpjax.sampling import DisjointPartition, FullBatch, IndependentPartition, PoissonSampler
 from dpjax.solvers import OnlineToNonconvex
-from dpjax.testing._cases import SolverCase, Statistic, TransformCase
-from dpjax.testing._registry import register
+from dpjax.testing import SolverCase, Statistic, TransformCase, register
 from dpjax.transforms import (
     BinaryTree,
     BufferedToeplitz,
@@ -21,6 +20,8 @@ from dpjax.transforms import (
     SplitNoise,
     clipped_displacement,
 )
+from tests.entries.planned import RISK
+from tests.entries.rows import DESCENT, SWEPT, SWEPT_POSITIVE, Count, row
 
 _N, _P = 24, 3
 _CLIP = 0.7
@@ -82,6 +83,17 @@ register(
     "OnlineToNonconvex(first)",
     "solver",
     lambda: _case(_linear, PoissonSampler(0.3, 4, _N), attack=True, block_size=2),
+    arguments=row(
+        OnlineToNonconvex,
+        {"sampler": PoissonSampler(0.3, 4, _N)},
+        max_displacement=SWEPT,
+        smoothing_radius=SWEPT,
+        smoothness=SWEPT,
+        num_directions=(2, Count()),
+        **{name: DESCENT[name] for name in ("noise_multiplier", "clip_norm", "learning_rate")},
+        batch_size=SWEPT_POSITIVE,
+    ),
+    planned=RISK,
 )
 register(
     "OnlineToNonconvex(zeroth)",
@@ -95,6 +107,7 @@ register(
         selection="uniform",
         microbatch_size=5,
     ),
+    slow=True,
 )
 register(
     "OnlineToNonconvex(first, periods)",
@@ -109,6 +122,7 @@ register(
         directions="record",
         microbatch_size=3,
     ),
+    slow=True,
 )
 register(
     "OnlineToNonconvex(zeroth, periods)",
@@ -122,6 +136,8 @@ register(
         smoothness=3.0,
         selection="min_norm",
     ),
+    slow=True,
+    relative_of="OnlineToNonconvex(zeroth)",
 )
 register(
     "OnlineToNonconvex(as published)",
@@ -138,11 +154,14 @@ register(
         schedule="constant",
         kind=PublishedOnlineToNonconvex,
     ),
+    slow=True,
 )
 register(
     "OnlineToNonconvex(add or remove)",
     "solver",
     lambda: _case(_general, IndependentPartition(4, _N)),
+    slow=True,
+    relative_of="OnlineToNonconvex(first)",
 )
 
 

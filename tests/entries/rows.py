@@ -2,7 +2,7 @@
 
 import math
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -89,3 +89,44 @@ def share(leaf: bool = False) -> Number:
 RATE = Number(0.0, 1.0, open_low=True)
 PROBABILITY = Number(0.0, 1.0, open_low=True, open_high=True)
 DELTA = Number(0.0, 1.0, open_high=True)
+
+
+@dataclass(frozen=True)
+class Row:
+    """`make(**given, **good)` is fine; each of `attacked` names what the argument may be."""
+
+    make: Any
+    given: dict[str, Any] = field(default_factory=dict)
+    attacked: dict[str, tuple[Any, Any]] = field(default_factory=dict)
+
+    @property
+    def good(self) -> dict[str, Any]:
+        return {name: value for name, (value, _) in self.attacked.items()}
+
+
+def row(make: Any, given: dict[str, Any] | None = None, **attacked: tuple[Any, Any]) -> Row:
+    return Row(make, given or {}, attacked)
+
+
+SWEPT = (1.0, nonnegative(leaf=True))
+SWEPT_POSITIVE = (1.0, positive(leaf=True))
+PAIR = ((0.1, 0.1), positive(leaf=True))
+DESCENT: dict[str, Any] = {
+    "noise_multiplier": SWEPT,
+    "clip_norm": SWEPT,
+    "learning_rate": SWEPT,
+    "batch_size": SWEPT_POSITIVE,
+    "decay": (0.9, share(leaf=True)),
+    "average": ("last", Choice()),
+    "microbatch_size": (2, Count(optional=True)),
+}
+SELECTION: dict[str, Any] = {
+    "num_records": SWEPT_POSITIVE,
+    "score_range": (2.0, positive()),
+    "relation": ("replace_one", Choice()),
+}
+MEASUREMENT: dict[str, Any] = {
+    "stddev": SWEPT,
+    "num_records": SWEPT_POSITIVE,
+    "relation": ("replace_one", Choice()),
+}

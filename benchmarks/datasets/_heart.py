@@ -5,10 +5,10 @@ from pathlib import Path
 
 import numpy as np
 
-from dpjax.datasets._dataset import Dataset, check_codes
-from dpjax.datasets._download import locate
+from benchmarks.datasets._download import locate
+from benchmarks.datasets._read import check_codes, read_columns
+from dpjax.datasets import Dataset
 from dpjax.datasets._encode import Bins, Block, OneHot, Table, encode, feature_names, norm_bound
-from dpjax.datasets._read import read_columns
 
 _PAGE = "https://www.kaggle.com/datasets/alexteboul/heart-disease-health-indicators-dataset"
 _FILE = "heart_disease_health_indicators_BRFSS2015.csv"
@@ -67,7 +67,7 @@ def heart_indicators(
         ValueError: a wrong digest, a missing column, or a code of sex or label not documented.
 
     Example:
-        >>> from dpjax.datasets import heart_indicators
+        >>> from benchmarks.datasets import heart_indicators
         >>> d = heart_indicators(
         ...     "heart_disease_health_indicators_BRFSS2015.csv"
         ... )  # doctest: +SKIP

@@ -1,4 +1,4 @@
-"""Solvers whose noise is correlated over the steps, as registry entries."""
+"""Solvers whose noise is correlated over the steps."""
 
 from collections.abc import Callable
 from typing import Any
@@ -12,9 +12,10 @@ from dpjax.core import PyTree
 from dpjax.problems import Risk, SimplexRisk
 from dpjax.sampling import DisjointPartition, FullBatch, IndependentPartition
 from dpjax.solvers import DPFTRL, OnlineToBatch
-from dpjax.testing._cases import SolverCase, Statistic
-from dpjax.testing._registry import register
+from dpjax.testing import SolverCase, Statistic, register
 from dpjax.transforms import BinaryTree, BufferedToeplitz, SplitNoise
+from tests.entries.planned import RISK
+from tests.entries.rows import DESCENT, SWEPT, SWEPT_POSITIVE, Choice, row
 
 _N, _P = 24, 3
 _ADAM = optax.adam(0.1)
@@ -92,11 +93,22 @@ register(
     "OnlineToBatch(full batch)",
     "solver",
     lambda: _online(_ball, FullBatch(4), SplitNoise(4), relation="add_or_remove_one"),
+    arguments=row(
+        OnlineToBatch,
+        {"sampler": FullBatch(4), "noise": SplitNoise(4)},
+        smoothness=SWEPT,
+        learning_rate=SWEPT_POSITIVE,
+        relation=("add_or_remove_one", Choice()),
+        **{name: DESCENT[name] for name in ("noise_multiplier", "clip_norm", "batch_size")},
+    ),
+    planned=RISK,
 )
 register(
     "OnlineToBatch(buffered)",
     "solver",
     lambda: _online(_ball, _PASS, BufferedToeplitz(5), attack=True, learner="optimistic"),
+    slow=True,
+    relative_of="OnlineToBatch(full batch)",
 )
 register(
     "OnlineToBatch(tree, whole, microbatches)",
@@ -110,6 +122,7 @@ register(
         learner="parameter_free",
         microbatch_size=3,
     ),
+    slow=True,
 )
 register(
     "OnlineToBatch(SimplexRisk, exponentiated)",
@@ -123,6 +136,7 @@ register(
         clip="plain",
         learner="exponentiated",
     ),
+    slow=True,
 )
 register(
     "OnlineToBatch(add or remove)",
@@ -134,10 +148,24 @@ register(
         learner="adagrad_norm",
         relation="add_or_remove_one",
     ),
+    slow=True,
+    relative_of="OnlineToBatch(full batch)",
 )
-register("DPFTRL(tree)", "solver", lambda: _ftrl(BinaryTree(5)))
+register(
+    "DPFTRL(tree)",
+    "solver",
+    lambda: _ftrl(BinaryTree(5)),
+    arguments=row(
+        DPFTRL,
+        {"sampler": DisjointPartition(5, 4)},
+        relation=("replace_one", Choice()),
+        **DESCENT,
+    ),
+    planned=RISK,
+)
 register(
     "DPFTRL(buffered, adam)",
     "solver",
     lambda: _ftrl(BufferedToeplitz(5), optimizer=_ADAM, average="last"),
+    slow=True,
 )

@@ -1,4 +1,4 @@
-"""Correlated noise and tree aggregation, as registry entries."""
+"""Correlated noise and tree aggregation."""
 
 import functools
 from collections.abc import Callable
@@ -12,8 +12,7 @@ from dp_accounting import dp_event as dpe
 from scipy import stats
 
 from dpjax.core import PyTree, chain
-from dpjax.testing._cases import TransformCase
-from dpjax.testing._registry import register
+from dpjax.testing import TransformCase, register
 from dpjax.transforms import (
     BinaryTree,
     BufferedToeplitz,
@@ -93,6 +92,7 @@ for _name, (_build, _strategy) in _CASES.items():
             functools.partial(_law, _strategy),
             _strategy.event,
         ),
+        slow=_build is restarted_sums or _law is _knorm,
     )
 
 

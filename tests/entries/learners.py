@@ -1,4 +1,4 @@
-"""The online learners of dpjax, as registry entries."""
+"""The online learners of dpjax."""
 
 import functools
 from collections.abc import Callable
@@ -21,8 +21,7 @@ from dpjax.papers.learners import (
     parameter_free,
     strongly_convex_descent,
 )
-from dpjax.testing._cases import TransformCase
-from dpjax.testing._registry import register
+from dpjax.testing import TransformCase, register
 from dpjax.transforms import exponentiated_gradient, projected
 
 _ball = optax.projections.projection_l2_ball

@@ -4,11 +4,11 @@ import os
 
 import numpy as np
 
+from benchmarks.datasets._download import locate
+from benchmarks.datasets._read import check_codes, read_columns
 from dpjax.core._checks import check_choice, check_int
-from dpjax.datasets._dataset import Dataset, check_codes
-from dpjax.datasets._download import locate
+from dpjax.datasets import Dataset
 from dpjax.datasets._encode import Bins, Block, OneHot, Table, encode, feature_names, norm_bound
-from dpjax.datasets._read import read_columns
 
 _BASE = "https://www2.census.gov/programs-surveys/acs/data/pums"
 _TASKS = ("ACSEmployment", "ACSEmploymentFiltered")
@@ -92,7 +92,7 @@ def folktables(
         TypeError: `year` is not an integer.
 
     Example:
-        >>> from dpjax.datasets import folktables
+        >>> from benchmarks.datasets import folktables
         >>> d = folktables(path="csv_pal.zip")  # doctest: +SKIP
         >>> len(d.group_names)  # doctest: +SKIP
         9

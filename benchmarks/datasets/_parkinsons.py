@@ -4,19 +4,19 @@ import os
 
 import numpy as np
 
+from benchmarks.datasets._download import locate
+from benchmarks.datasets._read import check_codes, read_columns
+from benchmarks.datasets._scaled import Scaled
 from dpjax.core._checks import check_finite
-from dpjax.datasets._dataset import Dataset, check_codes
-from dpjax.datasets._download import locate
+from dpjax.datasets import Dataset
 from dpjax.datasets._encode import (
     Bins,
     Block,
-    Scaled,
     Table,
     encode,
     feature_names,
     norm_bound,
 )
-from dpjax.datasets._read import read_columns
 
 _URL = "https://archive.ics.uci.edu/static/public/189/parkinsons+telemonitoring.zip"
 _MEDIAN_UPDRS = 27.576
@@ -91,7 +91,7 @@ def parkinsons(
             threshold or subject that is not finite.
 
     Example:
-        >>> from dpjax.datasets import parkinsons
+        >>> from benchmarks.datasets import parkinsons
         >>> d = parkinsons("parkinsons_updrs.data")  # doctest: +SKIP
         >>> len(d), len(set(d.subject.tolist()))  # doctest: +SKIP
         (5875, 42)

@@ -1,0 +1,47 @@
+"""Samplers."""
+
+import functools
+from typing import Any
+
+from dpjax.sampling import (
+    DisjointPartition,
+    FullBatch,
+    IndependentPartition,
+    PoissonSampler,
+    TaperedPartition,
+)
+from dpjax.testing import SamplerCase, register
+
+
+def poisson(name: str, **options: Any) -> None:
+    concrete = options.get("method") == "host"
+    records = 24 if options.get("overflow") == "truncate" else 20
+    register(
+        f"PoissonSampler({name})",
+        "sampler",
+        lambda: SamplerCase(PoissonSampler(0.3, 5, 24, **options), records, concrete_key=concrete),
+    )
+
+
+poisson("gaps")
+poisson("shards", shards=4)
+poisson("host", method="host")
+poisson("gaps, truncate", capacity=5, overflow="truncate")
+poisson("host, truncate", capacity=5, overflow="truncate", method="host")
+register("FullBatch", "sampler", lambda: SamplerCase(FullBatch(3), 5, random=False))
+register("DisjointPartition", "sampler", lambda: SamplerCase(DisjointPartition(3, 4), 14))
+register(
+    "DisjointPartition(given)",
+    "sampler",
+    lambda: SamplerCase(DisjointPartition(3, 4, order="given"), 14, random=False),
+)
+register("TaperedPartition", "sampler", lambda: SamplerCase(TaperedPartition(4, 13), 14))
+register(
+    "TaperedPartition(given)",
+    "sampler",
+    lambda: SamplerCase(TaperedPartition(4, 13, order="given"), 14, random=False),
+)
+for shares in ("equal", "tapered"):
+    sampler = IndependentPartition(4, 24, tapered=shares == "tapered")
+    make = functools.partial(SamplerCase, sampler, 20)
+    register(f"IndependentPartition({shares})", "sampler", make)
