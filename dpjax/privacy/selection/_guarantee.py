@@ -246,6 +246,12 @@ def calibrate_selection(
         total += max(hockey_stick(a, budget.epsilon) for a in _selected(base._id, runs))
         return math.log(max(total / budget.delta, 1e-12))
 
+    failure = runs.mean * float(make_guarantee(1.0).failure_probability)
+    if failure * (1 + math.exp(min(budget.epsilon, 700.0))) >= budget.delta:
+        raise ValueError(
+            f"no noise meets {budget}: delta must hold (1 + e^epsilon) times the failure "
+            f"probability of {runs.mean:g} runs, {failure:.3g}"
+        )
     low = high = 0.0
     while excess(high) > 0:
         low, high = high, high + math.log(2)
