@@ -35,6 +35,7 @@ _LOSSES = 4000  # of the rounded loss whose divergences are computed
 _ORDER_STEP = 0.02  # relative
 _LOG_DELTA = math.log(1e6)  # at which the line is chosen
 _TOLERANCE = 1e-4  # of log noise
+_FOUND = 2e-6  # relative, to which `least_epsilon` finds epsilon
 _LOWEST_NOISE, _HIGHEST_NOISE = 1e-3, 1e12
 
 
@@ -234,6 +235,7 @@ def calibrate_selection(
     Source: as `SelectionGuarantee`.
     """
     check_finite("epsilon", budget.epsilon)
+    target = budget.epsilon * (1 - _FOUND)
     if budget.delta == 0:
         raise ValueError("budget.delta must be > 0 for a selection, got 0")
 
@@ -242,8 +244,8 @@ def calibrate_selection(
         """Of log delta over its target; falls in the noise."""
         base = make_guarantee(math.exp(log_noise))
         failure = runs.mean * float(base.failure_probability)
-        total = failure * (1 + math.exp(min(budget.epsilon, 700.0)))
-        total += max(hockey_stick(a, budget.epsilon) for a in _selected(base._id, runs))
+        total = failure * (1 + math.exp(min(target, 700.0)))
+        total += max(hockey_stick(a, target) for a in _selected(base._id, runs))
         return math.log(max(total / budget.delta, 1e-12))
 
     failure = runs.mean * float(make_guarantee(1.0).failure_probability)

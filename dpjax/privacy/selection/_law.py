@@ -92,9 +92,10 @@ class RunsLaw:
         coefficients = _table(self) * runs
         if order == 2:
             coefficients = (coefficients * (runs - 1))[1:]
-        total = np.zeros_like(tail)
+        q, total = 1 - tail, np.zeros_like(tail)
         for coefficient in coefficients[::-1]:
-            total = total * (1 - tail) + coefficient
+            total *= q
+            total += coefficient
         return total
 
     def draw(self, uniform: float) -> int:
