@@ -12,7 +12,6 @@ from dpjax.api import _tune
 from dpjax.privacy import SelectionGuarantee
 
 ROWS = 600
-KEY = jax.random.key(0)
 
 
 def records(rows=ROWS):
@@ -26,7 +25,7 @@ GRID = {"learning_rate": [1e-6, 3.0], "steps": [15], "average": ["last"]}
 
 
 def tuned(candidates=GRID, problem=PROBLEM, data=None, budget=None, **options):
-    options = {"key": KEY, "num_records": ROWS, "trials": 4} | options
+    options = {"key": jax.random.key(0), "num_records": ROWS, "trials": 4} | options
     return dpjax.tune(
         candidates,
         dpjax.solvers.DPSGD,
@@ -101,7 +100,9 @@ def test_all_runs_are_made_and_only_those_that_count_can_win(counted):
     scores = np.arange(48.0)  # later runs are better
     spy = Spy(scores)
     drawn = np.arange(40) % 2
-    winner, best, params = _tune._best(solvers(1.0, 2.0), drawn, counted, KEY, spy, ())
+    winner, best, params = _tune._best(
+        solvers(1.0, 2.0), drawn, counted, jax.random.key(0), spy, ()
+    )
     assert spy.calls == 3  # whatever K is
     assert (winner, best, int(params)) == ((counted - 1) % 2, counted - 1, counted - 1)
 
@@ -109,14 +110,14 @@ def test_all_runs_are_made_and_only_those_that_count_can_win(counted):
 def test_nan_scores_lowest_and_outside_the_mask_nothing_is_seen():
     scores = np.array([math.nan, 1.0, math.nan, 9.0])
     few = solvers(1.0)
-    assert _tune._best(few, np.zeros(4, int), 3, KEY, Spy(scores), ())[1] == 1.0
-    assert _tune._best(few, np.zeros(4, int), 1, KEY, Spy(scores), ())[1] == -math.inf
+    assert _tune._best(few, np.zeros(4, int), 3, jax.random.key(0), Spy(scores), ())[1] == 1.0
+    assert _tune._best(few, np.zeros(4, int), 1, jax.random.key(0), Spy(scores), ())[1] == -math.inf
 
 
 def test_each_structure_runs_for_every_draw():
     mixed = solvers(1.0) + solvers(1.0, average="last")
     spy = Spy(np.arange(8.0))
-    winner, best, _ = _tune._best(mixed, np.array([0, 1, 0, 1]), 4, KEY, spy, ())
+    winner, best, _ = _tune._best(mixed, np.array([0, 1, 0, 1]), 4, jax.random.key(0), spy, ())
     assert spy.calls == 2
     assert (winner, best) == (1, 7.0)  # the second structure's last draw
 
@@ -124,19 +125,19 @@ def test_each_structure_runs_for_every_draw():
 def test_ties_are_broken_at_random():
     won = {
         _tune._best(solvers(1.0, 2.0), np.array([0, 1]), 2, key, Spy(np.zeros(2)), ())[0]
-        for key in jax.random.split(KEY, 12)
+        for key in jax.random.split(jax.random.key(0), 12)
     }
     assert won == {0, 1}
 
 
 def test_a_coin_does_not_depend_on_the_other_records():
     data = {"i": np.arange(50)}
-    train, held = _tune._split(data, 0.3, "replace_one", KEY)
+    train, held = _tune._split(data, 0.3, "replace_one", jax.random.key(0))
     assert held["i"].size == 15
     assert sorted([*train["i"], *held["i"]]) == list(range(50))
     sizes = {
         _tune._split(data, 0.3, "add_or_remove_one", key)[1]["i"].size
-        for key in jax.random.split(KEY, 8)
+        for key in jax.random.split(jax.random.key(0), 8)
     }
     assert len(sizes) > 2  # a fixed share of n would move other records when n changes
 
@@ -204,5 +205,10 @@ def test_refusals(options, message):
 def test_refuses_solvers_of_another_noise():
     with pytest.raises(TypeError, match="noise_multiplier"):
         dpjax.tune(
-            GRID, dpjax.solvers.GaussianFit, PROBLEM, records(), dpjax.Budget(1.0, 1e-5), key=KEY
+            GRID,
+            dpjax.solvers.GaussianFit,
+            PROBLEM,
+            records(),
+            dpjax.Budget(1.0, 1e-5),
+            key=jax.random.key(0),
         )
