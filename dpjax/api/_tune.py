@@ -121,6 +121,7 @@ def tune(
         problem.check(data)
     relation = budget.relation_or("add_or_remove_one").name.lower()
     public = _public_size(num_records, num_rows(data), relation)
+    check_budget(budget, public)  # its delta
     if score is None and not 1 <= validation * public <= public - 1:
         raise ValueError(f"validation = {validation!r} of {public} records leaves a part empty")
     split_key, law_key, draw_key, run_key = jax.random.split(key, 4)

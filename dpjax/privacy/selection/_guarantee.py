@@ -102,7 +102,18 @@ class SelectionGuarantee(Guarantee):
         return super().__hash__()
 
     def epsilon(self, delta: float) -> float:
-        """The least epsilon >= 0 with delta(epsilon) <= delta, or infinity; delta in (0, 1)."""
+        """The least epsilon >= 0 with delta(epsilon) <= delta, or infinity.
+
+        Args:
+            delta: In (0, 1). *Public*.
+
+        Returns:
+            An upper bound on the true epsilon.
+
+        Raises:
+            TypeError: If delta is no number.
+            ValueError: If it is outside its bound.
+        """
         check_delta("delta", delta)
         if delta == 0:
             raise ValueError("delta must be > 0 for a selection, got 0")

@@ -79,7 +79,7 @@ class RunsLaw:
         return np.where(inside, table[np.where(inside, k, 1).astype(int) - 1], 0.0)
 
     def derivative(self, tail: np.ndarray, order: int = 1) -> np.ndarray:
-        """Derivative (1st or 2nd) of the generating function at 1 - tail, for tails in [0, 1]."""
+        """The derivative of this `order`, 1 or 2, of E q^K at q = 1 - tail, for tails in [0, 1]."""
         if self.max_runs is None:
             gamma, eta = self.gamma, self.shape
             a = 1 - gamma
