@@ -11,6 +11,8 @@ import dpjax
 from dpjax.api import _tune
 from dpjax.privacy import SelectionGuarantee
 
+# Each call of `tune` calibrates two noises and compiles a block of runs: seconds, and no less.
+
 ROWS = 600
 
 

@@ -42,10 +42,15 @@ def test_calibration_meets_the_budget_with_failures_and_just_so():
     def base(noise):
         return gaussian(noise, failure=1e-8)
 
-    budget = Budget(0.5, 1e-6)
+    budget = Budget(0.5, 1e-6)  # a dozen curves: seconds
     noise = calibrate_selection(base, CUT, budget)
     assert SelectionGuarantee((base(noise),), CUT).epsilon(1e-6) <= 0.5
     assert SelectionGuarantee((base(0.998 * noise),), CUT).epsilon(1e-6) > 0.5
+
+
+def test_one_run_costs_what_it_costs():
+    single = SelectionGuarantee((gaussian(3.0),), RunsLaw(1.0, 1.0, max_runs=4))
+    assert abs(single.epsilon(1e-5) - gaussian(3.0).epsilon(1e-5)) < 1e-4
 
 
 def test_failures_count_once_a_run_that_counts():

@@ -100,7 +100,7 @@ def selected(cells: Cells, law: RunsLaw) -> Atoms:
     # bounds on the slope of log(f'/g) inside a cell, since f' and f'' increase
     slope_low, slope_high = cells.slopes
     rise = second[hi] / first[lo] - slope_low * g_second[lo] / g_first[hi]
-    with np.errstate(over="ignore"):
+    with np.errstate(over="ignore", invalid="ignore"):  # at the end of no mass
         fall = slope_high * g_second[hi] / g_first[lo] - second[lo] / first[hi]
     inside = np.minimum(
         ratio[lo] + width * np.maximum(rise, 0.0), ratio[hi] + width * np.maximum(fall, 0.0)
