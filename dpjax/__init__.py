@@ -10,7 +10,9 @@ from dpjax import sampling as sampling
 from dpjax import solvers as solvers
 from dpjax import transforms as transforms
 from dpjax.api import Release as Release
+from dpjax.api import Tuned as Tuned
 from dpjax.api import release as release
+from dpjax.api import tune as tune
 from dpjax.core import Aggregator as Aggregator
 from dpjax.core import Problem as Problem
 from dpjax.core import Records as Records

@@ -36,3 +36,6 @@ from dpjax.privacy.bounded_range._guarantee import (
 )
 from dpjax.privacy.ledger._ledger import Ledger as Ledger
 from dpjax.privacy.ledger._state import LedgerEntry as LedgerEntry
+from dpjax.privacy.selection._guarantee import SelectionGuarantee as SelectionGuarantee
+from dpjax.privacy.selection._guarantee import calibrate_selection as calibrate_selection
+from dpjax.privacy.selection._law import RunsLaw as RunsLaw

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 import dpjax
-from dpjax.datasets._dataset import check_codes
-from dpjax.datasets._read import parse_columns
+from benchmarks.datasets._read import check_codes, parse_columns
 from dpjax.problems import QueryRelease, RateConstrained, demographic_parity
 from dpjax.queries import Concat, Dense, Domain, Marginals, Prefix
 from dpjax.sampling import IndependentPartition, PoissonSampler
