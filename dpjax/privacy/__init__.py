@@ -36,3 +36,17 @@ from dpjax.privacy.bounded_range._guarantee import (
 )
 from dpjax.privacy.ledger._ledger import Ledger as Ledger
 from dpjax.privacy.ledger._state import LedgerEntry as LedgerEntry
+from dpjax.privacy.objective_perturbation._guarantee import (
+    ObjectivePerturbationGuarantee as ObjectivePerturbationGuarantee,
+)
+from dpjax.privacy.objective_perturbation._guarantee import (
+    calibrate_objective_perturbation as calibrate_objective_perturbation,
+)
+from dpjax.privacy.objective_perturbation._guarantee import (
+    plan_objective_perturbation as plan_objective_perturbation,
+)
+from dpjax.privacy.objective_perturbation._slopes import SlopeBounds as SlopeBounds
+from dpjax.privacy.objective_perturbation._slopes import huber_slopes as huber_slopes
+from dpjax.privacy.objective_perturbation._slopes import logistic_change as logistic_change
+from dpjax.privacy.objective_perturbation._slopes import logistic_slopes as logistic_slopes
+from dpjax.privacy.objective_perturbation._slopes import squared_slopes as squared_slopes
