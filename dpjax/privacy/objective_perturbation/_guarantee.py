@@ -31,7 +31,7 @@ from dpjax.privacy.objective_perturbation._curve import determinant_epsilon, noi
 from dpjax.privacy.objective_perturbation._slopes import SlopeBounds
 
 NOISES = ("gaussian", "gamma")
-_ROUNDED_UP = 1 + 1e-9
+_ROUNDED_UP = 1 + 1e-6  # so that float32 holds no less of it, and of lam
 _DETERMINANT_SHARE = 0.1  # of epsilon, which sets the least regulariser
 _NOISE_SHARE = 0.3  # of the ball that the noise may move a regulariser's optimum by
 _FREE_RADIUS = 5.0  # guess of an optimum's margin where there is no ball
@@ -69,6 +69,7 @@ class ObjectivePerturbationGuarantee:
             rho: with Gaussian noise of deviation s the ratio 2 rho / s; with K-norm noise, under
             "gamma", its pure epsilon. *Public*.
         relation: "replace_one" or "add_or_remove_one".
+        prior: Pure epsilon of an earlier release that the link's scale came from. *Public*.
 
     Raises:
         TypeError: If a value is no number.
@@ -90,9 +91,12 @@ class ObjectivePerturbationGuarantee:
     bounds: SlopeBounds
     tolerance: float = 0.0
     relation: RelationLike = "replace_one"
+    prior: float = 0.0
 
     def __post_init__(self) -> None:
         check_choice("noise", self.noise, NOISES)
+        check_nonnegative("prior", self.prior)
+        object.__setattr__(self, "prior", float(self.prior))
         check_positive("scale", self.scale)
         check_positive("lam", self.lam)
         check_nonnegative("tolerance", self.tolerance)
@@ -139,7 +143,7 @@ class ObjectivePerturbationGuarantee:
         if self.noise == "gamma":
             above = min(float(epsilon) - self._pure, 0.0)
             return -math.expm1(above) / (1 + math.exp(-self._pure))
-        beyond = float(epsilon) - determinant_epsilon(self.bounds.curvature, self.lam)
+        beyond = float(epsilon) - self._sure
         value = self._beyond(max(beyond, 0.0))
         return value if beyond >= 0 else 1 - math.exp(beyond) * (1 - value)
 
@@ -197,12 +201,12 @@ class ObjectivePerturbationGuarantee:
 
     @property
     def _pure(self) -> float:
-        change = self._change / self.scale
-        return determinant_epsilon(self.bounds.curvature, self.lam) + change + self.tolerance
+        change = largest_change(self.bounds, resolve_relation(self.relation)) / self.scale
+        return self._sure + change + self.tolerance
 
     @property
-    def _change(self) -> float:
-        return largest_change(self.bounds, resolve_relation(self.relation))
+    def _sure(self) -> float:
+        return determinant_epsilon(self.bounds.curvature, self.lam) + self.prior
 
     def _beyond(self, epsilon: float) -> float:
         relation = resolve_relation(self.relation)
