@@ -262,10 +262,8 @@ class ObjectivePerturbation:
 
     def guarantee(self) -> ObjectivePerturbationGuarantee:
         """The guarantee of the release (host); raises ValueError for stacked fields."""
-        names = ("scale", "lam", "accuracy", "output_scale", "growth")
-        check_unstacked(
-            self, *names, *(() if self.histogram_scale is None else ["histogram_scale"])
-        )
+        names = ("scale", "lam", "accuracy", "output_scale")
+        check_unstacked(self, *names)
         scale, lam, accuracy, output = (np.asarray(getattr(self, name)).item() for name in names)
         relation, hidden, prior = resolve_relation(self.relation), 2 * accuracy / output, 0.0
         if self.histogram_scale is not None:
