@@ -127,7 +127,7 @@ class LinearModel:
         return x, jnp.clip(y, -self.label_bound, self.label_bound)
 
     def losses(self, margins: jax.Array, y: jax.Array) -> jax.Array:
-        """Losses at margins and labels of one shape."""
+        """Losses `[B]` at `margins` and labels `[B]`."""
         if self.link == "logistic":
             return jax.nn.softplus(-y * margins)
         if self.link == "huber":
@@ -137,7 +137,16 @@ class LinearModel:
     def slopes(
         self, margins: jax.Array, y: jax.Array, threshold: ArrayLike | None = None
     ) -> jax.Array:
-        """Derivatives of the losses in the margin; of `"huber"` at this threshold or its own."""
+        """Derivatives of the losses in the margin.
+
+        Args:
+          margins: Inner products `[B]`.
+          y: Labels `[B]`, as `prepare` gives them.
+          threshold: Of `"huber"`, a number; None for the problem's own.
+
+        Returns:
+          `[B]`.
+        """
         if self.link == "logistic":
             return -y * jax.nn.sigmoid(-y * margins)
         if self.link == "huber":
@@ -148,7 +157,16 @@ class LinearModel:
     def curvatures(
         self, margins: jax.Array, y: jax.Array, threshold: ArrayLike | None = None
     ) -> jax.Array:
-        """Second derivatives of the losses in the margin, where there are any; as `slopes`."""
+        """Second derivatives of the losses in the margin, where there are any.
+
+        Args:
+          margins: Inner products `[B]`.
+          y: Labels `[B]`, as `prepare` gives them.
+          threshold: Of `"huber"`, a number; None for the problem's own.
+
+        Returns:
+          `[B]`.
+        """
         if self.link == "logistic":
             return jax.nn.sigmoid(margins) * jax.nn.sigmoid(-margins)
         if self.link == "huber":

@@ -29,6 +29,7 @@ from dpjax.sampling import (
     PoissonSampler,
     TaperedPartition,
 )
+from dpjax.testing import _erm_entries as _erm_entries
 from dpjax.testing import _learner_entries as _learner_entries
 from dpjax.testing import _noise_entries as _noise_entries
 from dpjax.testing import _nonconvex_entries as _nonconvex_entries

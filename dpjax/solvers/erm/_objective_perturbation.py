@@ -97,12 +97,15 @@ class ObjectivePerturbation:
     Attributes (data may be swept under `vmap`; static ones shape the program; all *public*):
       sampler: `FullBatch(1)` (static).
       bounds: `SlopeBounds` of one record (static).
-      scale: sigma of Gaussian noise, or k (data).
-      lam: lambda of the **sum** (data).
-      accuracy: Largest distance rho of the computed from the exact minimiser (data).
-      output_scale: Deviation, or scale of K-norm noise, of the noise on the parameters (data).
-      histogram_scale: Laplace scale of the counts of labels; None for no histogram (data).
-      growth: lambda is at least this times the threshold squared, over that of `bounds` (data).
+      scale: sigma of Gaussian noise, or k, a number (data).
+      lam: lambda of the **sum**, a number (data).
+      accuracy: Largest distance rho of the computed from the exact minimiser, a number
+        (data).
+      output_scale: Deviation, or scale of K-norm noise, of the noise on the parameters, a
+        number (data).
+      histogram_scale: Laplace scale of the counts of labels, a number; None for no histogram (data).
+      growth: lambda is at least this number times the square of the threshold over that of
+        `bounds` (data).
       noise: "gaussian" or "gamma", for both noises (static).
       relation: Neighbouring relation of the guarantee (static).
 
