@@ -14,7 +14,7 @@ from dpjax.testing._registry import register
 _N, _P = 24, 3
 
 
-def _case(problem: LinearModel, noise: str, **fields: float) -> SolverCase:
+def _case(problem: LinearModel, noise: str, histogram_scale: float | None = None) -> SolverCase:
     rng = np.random.default_rng(3)
     x = rng.normal(size=(_N, _P))
     data = {"x": jnp.asarray(x, jnp.float32), "y": jnp.asarray(x[:, 0] > 0, jnp.float32)}
@@ -28,7 +28,7 @@ def _case(problem: LinearModel, noise: str, **fields: float) -> SolverCase:
             accuracy=1e-5,
             output_scale=1e-3,
             noise=noise,
-            **fields,
+            histogram_scale=histogram_scale,
         )
 
     return SolverCase(build, problem, data)

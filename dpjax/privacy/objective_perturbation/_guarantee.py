@@ -70,6 +70,7 @@ class ObjectivePerturbationGuarantee:
             "gamma", its pure epsilon. *Public*.
         relation: "replace_one" or "add_or_remove_one".
         prior: Pure epsilon of an earlier release that the link's scale came from. *Public*.
+        failure_probability: As in `Guarantee`.
 
     Raises:
         TypeError: If a value is no number.
@@ -92,10 +93,12 @@ class ObjectivePerturbationGuarantee:
     tolerance: float = 0.0
     relation: RelationLike = "replace_one"
     prior: float = 0.0
+    failure_probability: float = 0.0
 
     def __post_init__(self) -> None:
         check_choice("noise", self.noise, NOISES)
         check_nonnegative("prior", self.prior)
+        check_nonnegative("failure_probability", self.failure_probability)
         object.__setattr__(self, "prior", float(self.prior))
         check_positive("scale", self.scale)
         check_positive("lam", self.lam)
@@ -124,6 +127,8 @@ class ObjectivePerturbationGuarantee:
                 raise UnsupportedEventError(
                     'Gaussian noise has no pure epsilon (delta = 0): use noise="gamma"'
                 )
+            if self.failure_probability:
+                raise ValueError("delta must be > 0 to hold a failure probability, got 0")
             return self._pure
         return least_epsilon(self.delta, float(delta))
 
@@ -140,10 +145,15 @@ class ObjectivePerturbationGuarantee:
             ValueError: If epsilon is negative or not finite.
         """
         check_nonnegative("epsilon", epsilon)
+        failure = self.failure_probability * (1 + math.exp(min(float(epsilon), 700.0)))
+        return min(1.0, self._curve(float(epsilon)) + failure)
+
+    def _curve(self, epsilon: float) -> float:
+        """Without failures."""
         if self.noise == "gamma":
-            above = min(float(epsilon) - self._pure, 0.0)
+            above = min(epsilon - self._pure, 0.0)
             return -math.expm1(above) / (1 + math.exp(-self._pure))
-        beyond = float(epsilon) - self._sure
+        beyond = epsilon - self._sure
         value = self._beyond(max(beyond, 0.0))
         return value if beyond >= 0 else 1 - math.exp(beyond) * (1 - value)
 
@@ -166,7 +176,7 @@ class ObjectivePerturbationGuarantee:
             UnsupportedEventError: If delta is 0 and the noise Gaussian.
         """
         if self.noise == "gamma":
-            epsilon, failure = self._pure, 0.0
+            epsilon, failure = self._pure, self.failure_probability
         else:
             spared = delta * (1 - 1e-9)  # so that rounding does not exceed delta
             epsilon = self.epsilon(spared)
@@ -185,9 +195,13 @@ class ObjectivePerturbationGuarantee:
             relation, adaptively too.
 
         Raises:
-            ValueError: If the spacing is not positive.
+            ValueError: If the spacing is not positive, or failures are possible.
         """
         check_positive("spacing", spacing)
+        if self.failure_probability:
+            raise ValueError(
+                f"failure_probability must be 0, got {self.failure_probability}: use for_ledger"
+            )
         reach = math.ceil(self.epsilon(_NEGLIGIBLE) / spacing) + 1
         steps = np.arange(-reach, reach + 1)
         at = steps * spacing

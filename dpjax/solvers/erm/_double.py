@@ -21,7 +21,7 @@ def in_double(function: Callable[..., Any]) -> Callable[..., Any]:
     """
 
     def scoped(*arguments: Any) -> Any:
-        with jax.enable_x64(True):
+        with jax.enable_x64(True), jax.default_matmul_precision("highest"):
             return function(*arguments)
 
     wrapped = jax.custom_batching.custom_vmap(scoped)

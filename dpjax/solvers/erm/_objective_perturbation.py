@@ -103,7 +103,8 @@ class ObjectivePerturbation:
         (data).
       output_scale: Deviation, or scale of K-norm noise, of the noise on the parameters, a
         number (data).
-      histogram_scale: Laplace scale of the counts of labels, a number; None for no histogram (data).
+      histogram_scale: Laplace scale of the counts of labels, a number; None for no histogram
+        (data).
       growth: lambda is at least this number times the square of the threshold over that of
         `bounds` (data).
       noise: "gaussian" or "gamma", for both noises (static).
@@ -272,8 +273,9 @@ class ObjectivePerturbation:
         if self.histogram_scale is not None:
             changed_bins = 2 if self.relation == "replace_one" else 1
             prior = changed_bins / np.asarray(self.histogram_scale).item()
+        failure = self.sampler.failure_probability()
         return ObjectivePerturbationGuarantee(
-            self.noise, scale, lam, self.bounds, hidden, relation, prior
+            self.noise, scale, lam, self.bounds, hidden, relation, prior, failure
         )
 
 
