@@ -295,6 +295,40 @@ def test_tolerance_costs_a_percent():
     assert hidden == pytest.approx(1.005 * alone, rel=1e-3)
 
 
+def hidden_delta(guarantee, epsilon):
+    """Exact delta in one dimension without a ball, of a solver off by +rho or -rho."""
+    rho = 2 * guarantee.scale / guarantee.lam  # far beyond what the noise alone would hide
+    spread = 40 * rho
+    deviation = 2 * rho / guarantee.tolerance
+    z = np.linspace(-spread, spread, 2**16 + 1)
+    cell = z[1] - z[0]
+    blur = np.fft.rfft(np.fft.ifftshift(stats.norm.pdf(z[:-1], scale=deviation)) * cell)
+    worst, noise = 0.0, gaussian_noise(guarantee.scale)
+    sums = [logistic_sum(signed) for signed in ((), (1.0,))]
+    for (one, other), sign in itertools.product(itertools.permutations(sums), (1, -1)):
+        p, q = (
+            np.fft.irfft(
+                np.fft.rfft(density(z[:-1] - shift, *each, guarantee.lam, 1e9, noise)) * blur
+            )
+            for each, shift in ((one, sign * rho), (other, -sign * rho))
+        )
+        assert p.sum() * cell == pytest.approx(1.0, abs=1e-6)
+        worst = max(worst, np.sum(np.maximum(p - math.exp(epsilon) * q, 0)) * cell)
+    return worst
+
+
+def test_noise_hides_a_solver_that_is_off_by_its_tolerance():
+    budget, lam = Budget(1.0, 1e-3, "add_or_remove_one"), 9.5
+    bounds = logistic_slopes(None)
+    honest = calibrate_objective_perturbation(budget, bounds, lam, tolerance=2.0)
+    assert 1e-6 < hidden_delta(honest, 1.0) <= 1e-3
+    # output noise that is a tenth of what the tolerance asks for
+    mutant = ObjectivePerturbationGuarantee(
+        "gaussian", honest.scale, lam, bounds, 10 * honest.tolerance, honest.relation
+    )
+    assert hidden_delta(mutant, 1.0) > 1e-3
+
+
 def test_the_discrete_pair_composes():
     once = made(lam=8.423, scale=5.23767, bounds=exact_change(2))
     pair = once.loss_distribution()
