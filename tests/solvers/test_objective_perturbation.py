@@ -267,7 +267,7 @@ def test_masked_and_broken_records_count_nothing():
 
 
 def test_a_problem_with_larger_slopes_is_refused():
-    problem, data = LinearModel("logistic", P, 2.0), classes()
+    problem, data = LinearModel("squared", P, 2.0), records()
     solver = ObjectivePerturbation.for_budget(problem, N, Budget(1.0, 1e-4))
     for change in ({"radius": 20.0}, {"feature_bound": 3.0}, {"intercept": 1.0}):
         other = dataclasses.replace(problem, **change)
