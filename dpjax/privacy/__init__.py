@@ -36,6 +36,20 @@ from dpjax.privacy.bounded_range._guarantee import (
 )
 from dpjax.privacy.ledger._ledger import Ledger as Ledger
 from dpjax.privacy.ledger._state import LedgerEntry as LedgerEntry
+from dpjax.privacy.objective_perturbation._guarantee import (
+    ObjectivePerturbationGuarantee as ObjectivePerturbationGuarantee,
+)
+from dpjax.privacy.objective_perturbation._guarantee import (
+    calibrate_objective_perturbation as calibrate_objective_perturbation,
+)
+from dpjax.privacy.objective_perturbation._guarantee import (
+    plan_objective_perturbation as plan_objective_perturbation,
+)
+from dpjax.privacy.objective_perturbation._slopes import SlopeBounds as SlopeBounds
+from dpjax.privacy.objective_perturbation._slopes import huber_slopes as huber_slopes
+from dpjax.privacy.objective_perturbation._slopes import logistic_change as logistic_change
+from dpjax.privacy.objective_perturbation._slopes import logistic_slopes as logistic_slopes
+from dpjax.privacy.objective_perturbation._slopes import squared_slopes as squared_slopes
 from dpjax.privacy.selection._guarantee import SelectionGuarantee as SelectionGuarantee
 from dpjax.privacy.selection._guarantee import calibrate_selection as calibrate_selection
 from dpjax.privacy.selection._law import RunsLaw as RunsLaw

@@ -174,6 +174,8 @@ def epsilon_line(guarantee: Guarantee, *deltas: float) -> str:
     at = functools.partial(quiet_epsilon, guarantee)
     known = vars(guarantee).get(SHOWN_DELTA)
     at_budget = _SHOWN_DELTAS if known is None else (known,)
+    if not isinstance(guarantee, Guarantee):  # a curve without an event
+        return epsilon_summary(guarantee.epsilon, dpe.NoOpDpEvent(), deltas or at_budget)
     return epsilon_summary(at, guarantee.event, deltas or at_budget)
 
 

@@ -15,6 +15,7 @@ from dpjax.problems._gaps import max_loss_gap as max_loss_gap
 from dpjax.problems._gaps import quadratic_saddle_centres as quadratic_saddle_centres
 from dpjax.problems._gaps import quadratic_saddle_gap as quadratic_saddle_gap
 from dpjax.problems._linear import LinearLogits as LinearLogits
+from dpjax.problems._linear_model import LinearModel as LinearModel
 from dpjax.problems._max_loss import group_risk as group_risk
 from dpjax.problems._max_loss import max_loss as max_loss
 from dpjax.problems._parts import ByField as ByField

@@ -8,6 +8,10 @@ from dpjax.solvers.descent._dpsgd import DPSGDState as DPSGDState
 from dpjax.solvers.descent._rate_constrained_sgda import RateConstrainedSGDA as RateConstrainedSGDA
 from dpjax.solvers.descent._rate_constrained_sgda import SGDAInfo as SGDAInfo
 from dpjax.solvers.descent._rate_constrained_sgda import SGDAState as SGDAState
+from dpjax.solvers.erm._objective_perturbation import ObjectivePerturbation as ObjectivePerturbation
+from dpjax.solvers.erm._objective_perturbation import (
+    ObjectivePerturbationState as ObjectivePerturbationState,
+)
 from dpjax.solvers.nonconvex._online_to_nonconvex import OnlineToNonconvex as OnlineToNonconvex
 from dpjax.solvers.nonconvex._online_to_nonconvex import (
     OnlineToNonconvexInfo as OnlineToNonconvexInfo,

@@ -14,6 +14,7 @@ for _kind in (
     "online",
     "queries",
     "solvers",
+    "erm",
     "transforms",
     "aggregators",
     "samplers",

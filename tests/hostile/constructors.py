@@ -311,6 +311,14 @@ HOST = {
     "calibrate_gaussian": row(
         R.calibrate_gaussian, {"budget": _BUDGET, "steps": 1}, rate=(1.0, RATE)
     ),
+    "SlopeBounds": row(R.SlopeBounds, curvature=(1.0, positive()), slope=(1.0, positive())),
+    "squared_slopes": row(
+        R.squared_slopes,
+        label_bound=(1.0, positive()),
+        radius=(1.0, positive()),
+        input_bound=(1.0, positive()),
+    ),
+    "huber_slopes": row(R.huber_slopes, threshold=(1.0, positive()), input_bound=(1.0, positive())),
     "bounded_range_rho": row(R.bounded_range_rho, eta=SWEPT),
     "bounded_range_eta": row(R.bounded_range_eta, rho=SWEPT),
     "bounded_range_delta": row(

@@ -58,6 +58,12 @@ _NO_ROW = {
     "joint_poisson_epsilon": "joint_poisson_event, composed",
     "Concat, Hierarchy, CellRecords": "take workloads: tests/queries",
     "Release": "given by release",
+    "tune, Tuned": "tests/api/test_tune",
+    "RunsLaw, SelectionGuarantee, calibrate_selection": "tests/privacy/test_selection_law",
+    "ObjectivePerturbationGuarantee, logistic_slopes": "tests/privacy/test_objective_perturbation",
+    "calibrate_objective_perturbation": "tests/privacy/test_objective_perturbation",
+    "plan_objective_perturbation, logistic_change": "tests/privacy/test_objective_perturbation",
+    "LinearModel": "tests/solvers/test_objective_perturbation",
     "Domain": "takes numbers of codes or labels: tests/queries/test_domain",
 }
 _EXPLAINED = {name for names in _NO_ROW for name in names.split(", ")}

@@ -141,3 +141,11 @@ def test_keys_are_used_once():
 def test_shortfall():
     assert noisy_counts_shortfall(30.0) == pytest.approx(rounded_gaussian_shortfall(30.0), rel=0.01)
     assert noisy_counts_shortfall(0.0) == 0
+
+
+def test_tables_that_somebody_computed_with_are_not_used(key):
+    tables = jax.tree.map(lambda a: 0.5 * a, count_tables(3.0))
+    counts = jnp.arange(5)
+    noisy = noisy_counts(key, counts, 3.0, tables)
+    assert not np.allclose(noisy, np.round(noisy))
+    np.testing.assert_array_equal(noisy, noisy_counts(key, counts, 3.0, count_tables(4.0)))

@@ -70,7 +70,8 @@ def noisy_counts(
     """Integer counts and rounded Gaussian noise, as floats; for any deviation, traced or swept.
 
     The noise is that of `add_rounded_gaussian`. Where there is no table, for a deviation of 0,
-    above 1e7 or not finite, or tables are those of another, noise is that of `add_gaussian`.
+    above 1e7 or not finite, or tables are those of another or no integers, noise is that of
+    `add_gaussian`.
 
     Args:
       key: One typed key.
@@ -85,6 +86,8 @@ def noisy_counts(
       ValueError: If tables are stacked, and deviations are not.
     """
     stddev = jnp.asarray(stddev, float)
+    if tables is not None and not jnp.issubdtype(jnp.result_type(tables.bits), jnp.unsignedinteger):
+        tables = _tables(np.zeros(()))  # somebody computed with all leaves of a solver
     bits, table = _tables_while_running(stddev) if tables is None else tables
     if np.shape(bits) not in ((), stddev.shape):
         raise ValueError(

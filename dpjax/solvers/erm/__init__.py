@@ -1,0 +1,1 @@
+"""Empirical risk of linear models, minimised once under one draw of noise."""

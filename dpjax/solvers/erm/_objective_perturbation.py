@@ -1,0 +1,321 @@
+"""Objective perturbation: one private minimiser from one draw of noise."""
+
+import dataclasses
+import functools
+import math
+from collections.abc import Hashable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.typing import ArrayLike
+
+from dpjax.core import (
+    PyTree,
+    check_choice,
+    check_fields,
+    check_int,
+    check_key,
+    check_positive,
+    check_unstacked,
+    static_field,
+)
+from dpjax.privacy import (
+    Budget,
+    ObjectivePerturbationGuarantee,
+    SlopeBounds,
+    check_budget,
+    plan_objective_perturbation,
+    resolve_relation,
+)
+from dpjax.privacy.objective_perturbation._guarantee import NOISES, mean_square
+from dpjax.problems import LinearModel
+from dpjax.random._laplace import laplace
+from dpjax.random._normal import normal
+from dpjax.sampling import FullBatch
+from dpjax.solvers._summary import register_solver
+from dpjax.solvers.erm._double import in_double
+from dpjax.solvers.erm._minimise import Objective, minimise
+from dpjax.solvers.queries._histogram_release import check_once
+from dpjax.transforms.noise._independent import plus_noise
+from dpjax.transforms.noise.correlated._knorm import knorm_noise
+
+_RELATIONS = ("replace_one", "add_or_remove_one")
+_BINS = 40  # of the histogram of labels
+_QUANTILE = 0.9  # of |y|, at which the Huber loss turns linear
+_QUANTILE_SHARE = 0.1  # of epsilon
+_LEAST_RECORDS = 2000  # times epsilon, below which the bins' noise is too large
+_HIDDEN = {"gaussian": 0.1, "gamma": 0.02}  # share of the noise's cost that hides inaccuracy
+_OUTPUT_SHARE = 0.1  # of the error that noise is expected to cause
+
+
+class ObjectivePerturbationState(NamedTuple):
+    """State of `ObjectivePerturbation`.
+
+    Attributes:
+      params: The parameters, `[d]`; released.
+      threshold: Of the Huber loss, a scalar; released.
+      residual: Of the minimiser, a scalar (*secret*; taken out of a solution).
+      key: For the noise (*secret*).
+    """
+
+    params: jax.Array
+    threshold: jax.Array
+    residual: jax.Array
+    key: jax.Array
+
+
+@register_solver
+@dataclasses.dataclass(frozen=True)
+class ObjectivePerturbation:
+    r"""The minimiser of the regularised risk of a `LinearModel` and one random linear term.
+
+    $$ w^* = \arg\min_{|w| \le R} \sum_i \ell(\langle x_i, w\rangle, y_i)
+    + \tfrac\lambda2 |w|^2 + \langle b, w\rangle $$
+
+    with Gaussian b, or b of density $\propto e^{-|b|/k}$, whose guarantee is pure. The minimiser is
+    computed in float64, by Newton's method on the ball (up to 1000 parameters) and accelerated
+    projected gradient, until a certificate shows it to lie within `accuracy` of $w^*$; noise of
+    scale `output_scale` hides that distance. How long this takes depends on the data; the number
+    of steps is bounded, by one that provably reaches the certificate.
+
+    For `LinearModel("huber")` without a threshold, the 0.9 quantile of the labels' sizes is first
+    estimated from a histogram with Laplace noise, and b, `accuracy` and `output_scale` shrink with
+    it.
+
+    Guarantee: `ObjectivePerturbationGuarantee`, for the slopes that the problem enforces; a run is
+    refused where these are not `bounds`. It holds in real arithmetic: nothing is claimed of the
+    rounding of the draws and of sums in float64. The released parameters are rounded to multiples
+    of a power of two near 1/32 of `output_scale`.
+
+    | input | effect |
+    | --- | --- |
+    | no record | the minimiser of regulariser and noise |
+    | NaN or inf in a record | it contributes nothing |
+
+    Attributes (data may be swept under `vmap`; static ones shape the program; all *public*):
+      sampler: `FullBatch(1)` (static).
+      bounds: `SlopeBounds` of one record (static).
+      scale: sigma of Gaussian noise, or k, a number (data).
+      lam: lambda of the **sum**, a number (data).
+      accuracy: Largest distance rho of the computed from the exact minimiser, a number
+        (data).
+      output_scale: Deviation, or scale of K-norm noise, of the noise on the parameters, a
+        number (data).
+      histogram_scale: Laplace scale of the counts of labels, a number; None for no histogram
+        (data).
+      growth: lambda is at least this number times the square of the threshold over that of
+        `bounds` (data).
+      noise: "gaussian" or "gamma", for both noises (static).
+      relation: Neighbouring relation of the guarantee (static).
+
+    Raises:
+      ValueError: If a value is outside its bound.
+      TypeError: If the sampler is of another kind.
+
+    Source: Chaudhuri, Monteleoni and Sarwate 2011; Kifer, Smith and Thakurta 2012; Iyengar et al.
+    2019 for approximate minimisers.
+    """
+
+    sampler: FullBatch = dataclasses.field(metadata={"static": True})
+    bounds: SlopeBounds = dataclasses.field(metadata={"static": True})
+    scale: ArrayLike
+    lam: ArrayLike
+    accuracy: ArrayLike
+    output_scale: ArrayLike
+    histogram_scale: ArrayLike | None = None
+    growth: ArrayLike = 0.0
+    noise: str = static_field(default="gaussian")
+    relation: str = static_field(default="replace_one")
+
+    def __post_init__(self) -> None:
+        check_once(self.sampler)
+        for name in ("scale", "lam", "accuracy", "output_scale", "histogram_scale"):
+            check_positive(name, getattr(self, name))
+        check_choice("noise", self.noise, NOISES)
+        check_choice("relation", self.relation, _RELATIONS)
+
+    @classmethod
+    def for_budget(
+        cls, problem: LinearModel, num_records: int, budget: Budget, **overrides: Any
+    ) -> "ObjectivePerturbation":
+        """The solver whose noise just meets the budget, by the rule of public numbers.
+
+        Args:
+          problem: `LinearModel`.
+          num_records: *Public* number of records (or near it, under add-or-remove-one).
+          budget: epsilon, delta and relation to meet; the relation defaults to replace-one. With
+            delta 0 the noise is "gamma".
+          **overrides: `lam`, which the noise is then calibrated for.
+
+        Returns:
+          A solver whose `guarantee().epsilon(budget.delta) <= budget.epsilon`.
+
+        Raises:
+          ValueError: If a value is outside its bound, or the budget cannot be met.
+          TypeError: If the problem is of another kind, `num_records` no integer, or an override not
+            known.
+
+        Example:
+          >>> import dpjax
+          >>> problem = dpjax.problems.LinearModel("logistic", 10, radius=2.0)
+          >>> solver = ObjectivePerturbation.for_budget(problem, 10_000, dpjax.Budget(1.0, 1e-6))
+          >>> solver.guarantee().epsilon(1e-6) <= 1.0
+          True
+        """
+        check_fields(cls, overrides, ("lam",))
+        _check_problem(problem)
+        check_int("num_records", num_records, minimum=1)
+        relation = check_budget(budget, num_records).relation_or("replace_one").name.lower()
+        bounds, dim, lam = problem.slope_bounds(), problem.num_params, overrides.get("lam")
+        estimated = problem.link == "huber" and problem.threshold is None
+        estimated &= num_records * budget.epsilon >= _LEAST_RECORDS
+        epsilon = budget.epsilon * (1 - _QUANTILE_SHARE * estimated)
+        left = Budget(epsilon, budget.delta, relation)
+        growing = {} if estimated else {"num_records": num_records}
+        plan = plan_objective_perturbation(left, bounds, dim, problem.radius, **growing, lam=lam)
+        # the same kind of noise, and what hides the solver's inaccuracy too
+        plan = plan_objective_perturbation(
+            left, bounds, dim, problem.radius, lam=plan.lam, tolerance=_HIDDEN[plan.noise]
+        )
+        deviation = math.sqrt(mean_square(plan, dim))
+        width = math.inf if problem.radius is None else problem.radius
+        per_record = num_records * bounds.curvature / dim
+        error = min(deviation / (per_record + plan.lam), width)
+        output = _OUTPUT_SHARE * error / (math.sqrt(dim) if plan.noise == "gaussian" else dim + 1)
+        fields: dict[str, Any] = {
+            "scale": plan.scale,
+            "lam": plan.lam,
+            "accuracy": plan.tolerance * output / 2,
+            "output_scale": output,
+            "noise": plan.noise,
+            "relation": relation,
+        }
+        if estimated:
+            changed_bins = 2 if relation == "replace_one" else 1
+            fields["histogram_scale"] = changed_bins / (_QUANTILE_SHARE * budget.epsilon)
+            if lam is None and problem.radius is not None:
+                deviation *= math.sqrt(dim)  # sigma d
+                growth = (deviation / problem.radius) ** 2 / (num_records * bounds.curvature)
+                fields["growth"] = growth
+        return cls(FullBatch(1), bounds, **fields)
+
+    def init(self, problem: LinearModel, *, key: jax.Array) -> ObjectivePerturbationState:
+        """The state before the step; the key (*secret*) is for the noise."""
+        check_key("key", key)
+        _check_problem(problem)
+        if problem.slope_bounds() != self.bounds:
+            raise ValueError(
+                f"problem must have the slope bounds that the noise is for, {self.bounds}, got "
+                f"{problem.slope_bounds()}: make the solver for this problem"
+            )
+        zero = jnp.zeros(())
+        return ObjectivePerturbationState(problem.init, zero, zero, key)
+
+    def step(
+        self,
+        problem: LinearModel,
+        batch: PyTree,
+        mask: jax.Array,
+        state: ObjectivePerturbationState,
+    ) -> tuple[ObjectivePerturbationState, None]:
+        """Draws the noise, and minimises on all records."""
+        keys = jax.random.split(state.key, 4)
+        dtype = state.params.dtype
+        share = self._share(keys[0], problem, batch, mask)
+        impl = jax.random.key_impl(state.key)
+        minimum = in_double(functools.partial(_minimum, problem, self.noise, impl))
+        names = ("lam", "scale", "growth", "accuracy")
+        numbers = [jnp.asarray(getattr(self, name), dtype) for name in names]
+        records = {name: batch[name] for name in ("x", "y")}
+        key = jax.random.key_data(keys[1])
+        params, residual = minimum(records, mask, key, share.astype(dtype), *numbers)
+        draw: jax.Array
+        if self.noise == "gaussian":
+            draw = normal(keys[2], params.shape, dtype)
+        else:
+            draw = knorm_noise(keys[2], params, "l2")
+        noisy = plus_noise(params, share * jnp.asarray(self.output_scale, dtype), draw)
+        threshold = (share * problem.largest_threshold).astype(dtype)
+        return ObjectivePerturbationState(noisy, threshold, residual, keys[3]), None
+
+    def _share(
+        self, key: jax.Array, problem: LinearModel, batch: PyTree, mask: jax.Array
+    ) -> jax.Array:
+        """The threshold over the largest one: the upper edge of the bin of a noisy quantile."""
+        if self.histogram_scale is None:
+            return jnp.ones(())
+        y = jnp.abs(batch["y"].astype(float)) / problem.largest_threshold
+        within = jnp.where(y > 0, jnp.minimum(y, 1), 0)
+        bins = jnp.clip(jnp.ceil(within * _BINS).astype(int) - 1, 0, _BINS - 1)
+        counts = jnp.zeros(_BINS).at[bins].add(mask.astype(float))
+        scale = jnp.asarray(self.histogram_scale, counts.dtype)
+        noisy = plus_noise(counts, scale, laplace(key, counts.shape, counts.dtype))
+        below = jnp.cumsum(jnp.maximum(noisy, 0))
+        reached = jnp.argmax(below >= _QUANTILE * below[-1])
+        return (reached + 1) / _BINS
+
+    def redact(self, state: ObjectivePerturbationState) -> ObjectivePerturbationState:
+        """The state without the residual."""
+        return state._replace(residual=jnp.zeros_like(state.residual))
+
+    def finalize(self, problem: LinearModel, state: ObjectivePerturbationState) -> jax.Array:
+        """The nearest point of the ball."""
+        return problem.project(state.params)
+
+    def guarantee(self) -> ObjectivePerturbationGuarantee:
+        """The guarantee of the release (host); raises ValueError for stacked fields."""
+        names = ("scale", "lam", "accuracy", "output_scale")
+        check_unstacked(self, *names)
+        scale, lam, accuracy, output = (np.asarray(getattr(self, name)).item() for name in names)
+        relation, hidden, prior = resolve_relation(self.relation), 2 * accuracy / output, 0.0
+        if self.histogram_scale is not None:
+            changed_bins = 2 if self.relation == "replace_one" else 1
+            prior = changed_bins / np.asarray(self.histogram_scale).item()
+        failure = self.sampler.failure_probability()
+        return ObjectivePerturbationGuarantee(
+            self.noise, scale, lam, self.bounds, hidden, relation, prior, failure
+        )
+
+
+def _minimum(
+    problem: LinearModel,
+    noise: str,
+    impl: Hashable,
+    records: PyTree,
+    mask: jax.Array,
+    key: jax.Array,
+    share: jax.Array,
+    *numbers: jax.Array,
+) -> tuple[jax.Array, jax.Array]:
+    """The minimiser and its residual, of the type of `share`, computed in float64."""
+    dtype = share.dtype
+    x, y = problem.prepare(jax.tree.map(lambda leaf: leaf.astype(jnp.float64), records))
+    x = jnp.where(mask[:, None], x, 0)
+    share, lam, scale, growth, accuracy = (a.astype(jnp.float64) for a in (share, *numbers))
+    threshold = share * problem.largest_threshold
+    lam = jnp.maximum(lam, growth * share**2)
+    zeros = jnp.zeros(x.shape[1], jnp.float64)
+    typed = jax.random.wrap_key_data(key, impl=impl)
+    draw = normal(typed, zeros.shape, zeros.dtype)
+    if noise == "gamma":
+        draw = knorm_noise(typed, zeros, "l2")
+    objective = Objective(
+        x,
+        lambda margins: problem.slopes(margins, y, threshold),
+        lambda margins: problem.curvatures(margins, y, threshold),
+        lam,
+        share * scale * draw,
+        None if problem.radius is None else jnp.asarray(problem.radius, jnp.float64),
+        problem.slope_bounds().curvature / problem.input_bound**2,
+    )
+    params, residual = minimise(objective, lam * share * accuracy)
+    return params.astype(dtype), residual.astype(dtype)
+
+
+def _check_problem(problem: object) -> None:
+    if not isinstance(problem, LinearModel):
+        raise TypeError(
+            f"problem must be a dpjax.problems.LinearModel, got {type(problem).__name__}"
+        )

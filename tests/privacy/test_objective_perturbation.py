@@ -1,0 +1,366 @@
+"""Objective perturbation: golden numbers, exact densities in one dimension, and what must fail."""
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+from scipy import stats
+from scipy.special import expit
+
+from dpjax.privacy import (
+    Budget,
+    Guarantee,
+    Ledger,
+    ObjectivePerturbationGuarantee,
+    SlopeBounds,
+    UnsupportedEventError,
+    calibrate_objective_perturbation,
+    compose_guarantees,
+    huber_slopes,
+    logistic_change,
+    logistic_slopes,
+    plan_objective_perturbation,
+    squared_slopes,
+)
+
+CHANGES = {1: 1.099095, 2: 1.269841, 5: 1.617278, 20: 1.927358}
+# radius, delta, epsilon, dimensions, lam, sigma replace, k replace, sigma add, noises
+LOGISTIC = [
+    (2, 1e-5, 0.5, (10,), 5.0533, 10.6159, 2.8112, 6.7984, ("gamma",)),
+    (2, 1e-5, 0.5, (100,), 15.9799, 9.9495, 2.6211, 6.3754, ("gaussian",)),
+    (2, 1e-5, 1.0, (10,), 2.6636, 5.5568, 1.3950, 3.5798, ("gamma",)),
+    (2, 1e-5, 1.0, (100,), 8.4230, 5.2375, 1.3081, 3.3760, ("gaussian",)),
+    (2, 1e-5, 4.0, (10,), 0.7582, 1.5547, 0.3418, 1.0155, ("gamma",)),
+    (2, 1e-5, 4.0, (100,), 2.3978, 1.4892, 0.3255, 0.9733, ("gaussian",)),
+    (2, 1e-6, 0.5, (10,), 5.7304, 11.8992, 2.7768, 7.7146, ("gamma",)),
+    (2, 1e-6, 0.5, (100,), 18.1210, 11.2307, 2.6112, 7.2838, ("gaussian",)),
+    (2, 1e-6, 1.0, (10,), 2.9901, 6.1773, 1.3807, 4.0218, ("gamma",)),
+    (2, 1e-6, 1.0, (100,), 9.4555, 5.8553, 1.3039, 3.8135, ("gaussian",)),
+    (2, 1e-6, 4.0, (10,), 0.8329, 1.6977, 0.3398, 1.1167, ("gamma",)),
+    (2, 1e-6, 4.0, (100,), 2.6340, 1.6304, 0.3248, 1.0729, ("gaussian",)),
+    (20, 1e-5, 0.5, (10, 100), 4.8760, 15.4908, 4.2830, 7.7454, ("gamma", "gaussian")),
+    (20, 1e-5, 1.0, (10, 100), 2.3771, 8.2132, 2.1415, 4.1066, ("gamma", "gaussian")),
+    (20, 1e-5, 4.0, (10, 100), 0.5083, 2.3565, 0.5354, 1.1850, ("gamma", "gaussian")),
+    (20, 1e-6, 0.5, (10, 100), 4.8760, 17.7514, 4.2830, 8.8914, ("gamma", "gaussian")),
+    (20, 1e-6, 1.0, (10, 100), 2.3771, 9.2823, 2.1415, 4.6588, ("gamma", "gaussian")),
+    (20, 1e-6, 4.0, (10, 100), 0.5083, 2.5986, 0.5354, 1.3110, ("gamma", "gaussian")),
+]
+
+
+def exact_change(radius):
+    """Logistic bounds with the unpadded change that the table was computed with."""
+    return SlopeBounds(0.25, float(expit(radius)), False, CHANGES[radius])
+
+
+def scale(epsilon, delta, bounds, lam, **options):
+    made = calibrate_objective_perturbation(Budget(epsilon, delta), bounds, lam, **options)
+    return made.scale
+
+
+@pytest.mark.parametrize("row", LOGISTIC)
+def test_the_table_of_logistic_regression(row):
+    radius, delta, epsilon, dims, lam, replaced, pure, added, noises = row
+    bounds = exact_change(radius)
+    for dim, noise in zip(dims, noises, strict=True):
+        made = plan_objective_perturbation(Budget(epsilon, delta), bounds, dim, float(radius))
+        assert made.lam == pytest.approx(lam, rel=8e-5, abs=6e-5)
+        assert made.noise == noise
+    lam = made.lam
+    near = {"rel": 8e-5, "abs": 6e-5}  # our cells of the angle are finer than the table's
+    assert scale(epsilon, delta, bounds, lam) == pytest.approx(replaced, **near)
+    assert scale(epsilon, delta, bounds, lam, noise="gamma") == pytest.approx(pure, **near)
+    relation = "add_or_remove_one"
+    assert scale(epsilon, delta, bounds, lam, relation=relation) == pytest.approx(added, **near)
+
+
+@pytest.mark.parametrize(
+    ("delta", "share", "expected"),
+    [
+        (1e-5, 0.9, (16.2045, 8.5565, 2.4481)),
+        (1e-6, 0.9, (18.4319, 9.6316, 2.6940)),
+        (1e-5, 0.81, (17.8609, 9.4261, 2.6865)),
+    ],
+)
+def test_the_table_of_slopes_of_both_signs(delta, share, expected):
+    bounds = SlopeBounds(1.0, 1.0, True)
+    for epsilon, replaced in zip((0.5, 1.0, 4.0), expected, strict=True):
+        left = share * epsilon
+        lam = 1 / math.expm1(epsilon - left)
+        assert scale(epsilon, delta, bounds, lam) == pytest.approx(replaced, rel=5e-5)
+        added = scale(epsilon, delta, bounds, lam, relation="add_or_remove_one")
+        assert added == pytest.approx(replaced / 2, rel=5e-5)
+
+
+def test_corners_alone_are_the_table_of_theorem_b():
+    for epsilon, expected in {0.5: 13.6443, 1.0: 7.2342, 4.0: 2.0876}.items():
+        lam = 0.25 / math.expm1(0.1 * epsilon)
+        # a shift of 2 h and two of h; without the cone, as if the slopes had both signs
+        h = expit(2.0)
+        shifts = np.array([2 * h, h, h]) / expected
+        e = 0.9 * epsilon
+        terms = stats.norm.cdf(shifts / 2 - e / shifts) - np.exp(e) * stats.norm.cdf(
+            -shifts / 2 - e / shifts
+        )
+        assert terms.sum() == pytest.approx(1e-5, rel=2e-3)
+        assert scale(epsilon, 1e-5, exact_change(2), lam) < 0.8 * expected
+
+
+def test_the_change_of_a_logistic_gradient_is_bounded_and_hardly_padded():
+    for radius, value in CHANGES.items():
+        assert value - 1e-6 < logistic_change(float(radius)) < value + 4e-4
+    rng = np.random.default_rng(0)
+    x, other, w = (rng.normal(size=(200_000, 2)) for _ in range(3))
+    x, other, w = (a / np.linalg.norm(a, axis=1, keepdims=True) for a in (x, other, w))
+    slope = [expit(np.sum(2.0 * w * u, axis=1))[:, None] * u for u in (x, other)]
+    largest = np.linalg.norm(slope[0] - slope[1], axis=1).max()
+    assert 0.99 * CHANGES[2] < largest <= logistic_change(2.0)
+
+
+# One dimension: the density of z = -(b + g(w)) / lam, w the projection of z.
+
+
+def density(z, slopes, derivatives, lam, radius, log_noise):
+    """The exact density on a grid, of a data set given by functions of w."""
+    w = np.clip(z, -radius, radius)
+    jacobian = lam + derivatives(w) * (np.abs(z) < radius)
+    return np.exp(log_noise(-(lam * z + slopes(w)))) * jacobian
+
+
+def logistic_sum(signed):
+    """Sum of slopes and of their derivatives for records with inputs y x = `signed`."""
+
+    def slopes(w):
+        return sum(-u * expit(-u * w) for u in signed) + 0 * w
+
+    def derivatives(w):
+        return sum(u**2 * expit(u * w) * expit(-u * w) for u in signed) + 0 * w
+
+    return slopes, derivatives
+
+
+def huber_sum(records, tau):
+    def slopes(w):
+        return sum(x * np.clip(x * w - y, -tau, tau) for x, y in records) + 0 * w
+
+    def derivatives(w):
+        return sum(x**2 * (np.abs(x * w - y) < tau) for x, y in records) + 0 * w
+
+    return slopes, derivatives
+
+
+def largest_delta(pairs, epsilon, lam, radius, log_noise, span):
+    inside = np.linspace(-radius, radius, 20001)
+    outside = np.linspace(radius, radius + span / lam, 20001)
+    worst = 0.0
+    for one, other in pairs:
+        total, mass = 0.0, 0.0
+        for grid in (-outside[::-1], inside, outside):
+            middle, cell = (grid[1:] + grid[:-1]) / 2, np.diff(grid)
+            p, q = (density(middle, *sums, lam, radius, log_noise) for sums in (one, other))
+            total += np.sum(np.maximum(p - math.exp(epsilon) * q, 0.0) * cell)
+            mass += np.sum(p * cell)
+        assert mass == pytest.approx(1.0, abs=1e-4)
+        worst = max(worst, total)
+    return worst
+
+
+def gaussian_noise(sigma):
+    return lambda b: stats.norm.logpdf(b, scale=sigma)
+
+
+@pytest.mark.parametrize(
+    ("epsilon", "delta", "lam", "expected"),
+    [
+        (1.0, 1e-2, 0.7, 0.15),
+        (1.0, 1e-3, 2.6, 0.35),
+        (0.5, 1e-3, 5.0, 0.33),
+        (4.0, 1e-5, 0.5, 0.12),
+    ],
+)
+def test_exact_delta_of_logistic_regression_in_one_dimension(epsilon, delta, lam, expected):
+    radius = 2.0
+    sigma = scale(epsilon, delta, logistic_slopes(radius), lam, relation="add_or_remove_one")
+    pairs = []
+    for others, extra in itertools.product([(), (1.0,), (-1.0,), (1.0, -1.0)], (1.0, -1.0, 0.5)):
+        smaller, larger = logistic_sum(others), logistic_sum((*others, extra))
+        pairs += [(smaller, larger), (larger, smaller)]
+    span = 10 * sigma + 3
+    worst = largest_delta(pairs, epsilon, lam, radius, gaussian_noise(sigma), span)
+    assert expected / 4 * delta < worst <= delta
+
+
+@pytest.mark.parametrize(("epsilon", "delta", "lam"), [(1.0, 1e-3, 9.5), (4.0, 1e-5, 2.0)])
+@pytest.mark.parametrize("relation", ["add_or_remove_one", "replace_one"])
+def test_exact_delta_of_huber_regression_in_one_dimension(epsilon, delta, lam, relation):
+    tau, radius = 0.5, 1.0
+    sigma = scale(epsilon, delta, huber_slopes(tau), lam, relation=relation)
+    choices = [(1.0, 3.0), (1.0, -3.0), (1.0, 0.0), (-0.6, 1.0)]
+    pairs = []
+    for others in [(), ((1.0, 0.2),), ((1.0, 3.0), (1.0, -0.4))]:
+        for one, two in itertools.permutations(choices, 2):
+            if relation == "replace_one":
+                pairs.append((huber_sum((*others, one), tau), huber_sum((*others, two), tau)))
+            else:
+                pairs.append((huber_sum(others, tau), huber_sum((*others, one), tau)))
+                pairs.append((huber_sum((*others, one), tau), huber_sum(others, tau)))
+    span = 10 * sigma + 3
+    worst = largest_delta(pairs, epsilon, lam, radius, gaussian_noise(sigma), span)
+    assert 0.02 * delta < worst <= delta
+
+
+@pytest.mark.parametrize(("lam", "least"), [(0.1, 10.0), (2.6, 0.3)])
+def test_a_determinant_that_is_not_charged_is_caught_at_small_lam(lam, least):
+    epsilon, delta, radius = 1.0, 1e-3, 2.0
+    # the whole of epsilon for the noise: as if the determinant cost nothing
+    vast = calibrate_objective_perturbation(
+        Budget(epsilon, delta), logistic_slopes(radius), 1e9, relation="add_or_remove_one"
+    )
+    pairs = [(logistic_sum((1.0,)), logistic_sum(())), (logistic_sum(()), logistic_sum((1.0,)))]
+    span = 10 * vast.scale + 3
+    worst = largest_delta(pairs, epsilon, lam, radius, gaussian_noise(vast.scale), span)
+    assert worst > least * delta
+    if lam > 1:
+        assert worst < 1.1 * delta  # at ordinary regularisers nothing shows
+    else:
+        with pytest.raises(ValueError, match=r"lam must be > 0\.145"):
+            scale(epsilon, delta, logistic_slopes(radius), lam)
+
+
+def test_a_determinant_that_is_not_charged_exceeds_a_pure_epsilon():
+    s = np.linspace(0.0, 1.0, 100_001)
+    for lam, expected in {0.5: 1.079, 0.1: 1.84}.items():
+        ratio = (s + np.log1p(s * (1 - s) / lam)).max()  # no ball: h = 1, k = h / epsilon
+        assert ratio == pytest.approx(expected, abs=4e-3)
+        bounds = logistic_slopes(None)
+        held = ObjectivePerturbationGuarantee("gamma", 1.0, lam, bounds, 0.0, "add_or_remove_one")
+        assert held.epsilon(0.0) >= ratio
+
+
+# Many copies of a record along the bisector hold w at the edge of the ball, whatever the noise is:
+# one of two records at cosine -0.6 in place of the other then shifts the noise by this.
+AT_EDGE = expit(2.0 * math.sqrt(0.2)) * 2 * math.sqrt(0.8)
+
+
+def test_noise_of_the_other_relation_is_too_little():
+    for delta in (1e-3, 1e-4):
+        lam = 0.25 / math.expm1(0.1)
+        honest = scale(1.0, delta, logistic_slopes(2.0), lam)
+        mutant = scale(1.0, delta, logistic_slopes(2.0), lam, relation="add_or_remove_one")
+        true = [
+            stats.norm.cdf(m / 2 - 1 / m) - math.e * stats.norm.cdf(-m / 2 - 1 / m)
+            for m in (AT_EDGE / mutant, AT_EDGE / honest)
+        ]
+        assert true[0] > 1.5 * delta
+        assert true[1] < delta
+
+
+def test_pure_replace_one_needs_more_than_one_unit_of_change():
+    for epsilon, ratio in {1.0: 1.143, 0.5: 0.571, 4.0: 4.57}.items():
+        unit = 1 / (0.9 * epsilon)  # k for a change of 1, the determinant charged
+        assert AT_EDGE / unit == pytest.approx(ratio, rel=1e-3)
+        assert ratio > epsilon
+        lam = 0.25 / math.expm1(0.1 * epsilon)
+        held = ObjectivePerturbationGuarantee("gamma", unit, lam, logistic_slopes(2.0))
+        assert held.epsilon(0.0) > ratio
+        assert scale(epsilon, 0.0, logistic_slopes(2.0), lam, noise="gamma") >= unit * AT_EDGE
+
+
+def made(noise="gaussian", **fields):
+    fields = {"scale": 5.6, "lam": 2.66, "bounds": logistic_slopes(2.0)} | fields
+    return ObjectivePerturbationGuarantee(noise, **fields)
+
+
+@pytest.mark.parametrize("noise", ["gaussian", "gamma"])
+@pytest.mark.parametrize("bounds", [logistic_slopes(2.0), logistic_slopes(None), huber_slopes(1.0)])
+@pytest.mark.parametrize("relation", ["replace_one", "add_or_remove_one"])
+def test_the_curve_falls_and_meets_the_budget(noise, bounds, relation):
+    budget = Budget(1.0, 1e-5, relation)
+    found = calibrate_objective_perturbation(budget, bounds, 12.0, noise=noise, tolerance=0.02)
+    assert found.epsilon(1e-5) <= 1.0
+    assert found.epsilon(1e-5) > 0.9999 - (noise == "gamma") * 1e-4
+    deltas = [found.delta(e) for e in np.linspace(0.0, 3.0, 200)]
+    assert np.all(np.diff(deltas) <= 1e-15)
+    assert 0 <= deltas[-1] < deltas[0] <= 1
+    assert hash(found) == hash(ObjectivePerturbationGuarantee(**vars(found)))
+
+
+def test_tolerance_costs_a_percent():
+    alone = scale(1.0, 1e-5, exact_change(2), 2.6636)
+    hidden = scale(1.0, 1e-5, exact_change(2), 2.6636, tolerance=0.1)
+    assert 1.005 * alone < hidden < 1.013 * alone
+    added = {"relation": "add_or_remove_one"}
+    alone = scale(1.0, 1e-5, exact_change(2), 2.6636, **added)
+    hidden = scale(1.0, 1e-5, exact_change(2), 2.6636, tolerance=0.1, **added)
+    assert hidden == pytest.approx(1.005 * alone, rel=1e-3)
+
+
+def hidden_delta(guarantee, epsilon):
+    """Exact delta in one dimension without a ball, of a solver off by +rho or -rho."""
+    rho = 2 * guarantee.scale / guarantee.lam  # far beyond what the noise alone would hide
+    spread = 40 * rho
+    deviation = 2 * rho / guarantee.tolerance
+    z = np.linspace(-spread, spread, 2**16 + 1)
+    cell = z[1] - z[0]
+    blur = np.fft.rfft(np.fft.ifftshift(stats.norm.pdf(z[:-1], scale=deviation)) * cell)
+    worst, noise = 0.0, gaussian_noise(guarantee.scale)
+    sums = [logistic_sum(signed) for signed in ((), (1.0,))]
+    for (one, other), sign in itertools.product(itertools.permutations(sums), (1, -1)):
+        p, q = (
+            np.fft.irfft(
+                np.fft.rfft(density(z[:-1] - shift, *each, guarantee.lam, 1e9, noise)) * blur
+            )
+            for each, shift in ((one, sign * rho), (other, -sign * rho))
+        )
+        assert p.sum() * cell == pytest.approx(1.0, abs=1e-6)
+        worst = max(worst, np.sum(np.maximum(p - math.exp(epsilon) * q, 0)) * cell)
+    return worst
+
+
+def test_noise_hides_a_solver_that_is_off_by_its_tolerance():
+    budget, lam = Budget(1.0, 1e-3, "add_or_remove_one"), 9.5
+    bounds = logistic_slopes(None)
+    honest = calibrate_objective_perturbation(budget, bounds, lam, tolerance=2.0)
+    assert 1e-6 < hidden_delta(honest, 1.0) <= 1e-3
+    # output noise that is a tenth of what the tolerance asks for
+    mutant = ObjectivePerturbationGuarantee(
+        "gaussian", honest.scale, lam, bounds, 10 * honest.tolerance, honest.relation
+    )
+    assert hidden_delta(mutant, 1.0) > 1e-3
+
+
+def test_the_discrete_pair_composes():
+    once = made(lam=8.423, scale=5.23767, bounds=exact_change(2))
+    pair = once.loss_distribution()
+    assert pair.get_epsilon_for_delta(1e-5) == pytest.approx(once.epsilon(1e-5), abs=1e-4)
+    twice = pair.self_compose(2)
+    assert twice.get_epsilon_for_delta(2e-5) == pytest.approx(1.485, abs=2e-3)
+    for epsilon in (0.5, 1.0, 1.5):
+        assert pair.get_delta_for_epsilon(epsilon) == pytest.approx(once.delta(epsilon), rel=1e-4)
+
+
+def test_points_of_the_curve_go_into_a_ledger():
+    once = made()
+    point = once.for_ledger(1e-6)
+    assert isinstance(point, Guarantee)
+    assert point.epsilon(1e-6) == pytest.approx(once.epsilon(1e-6), rel=1e-6)
+    both = compose_guarantees(point, point)
+    assert both.epsilon(1e-5) <= 2 * once.epsilon(1e-6) + 1e-6
+    ledger = Ledger(Budget(3.0, 1e-5, "replace_one"))
+    with ledger:
+        ledger.spend(point)
+    pure = made("gamma").for_ledger(0.0)
+    assert pure.epsilon(0.0) == made("gamma").epsilon(0.0)
+
+
+def test_refusals():
+    with pytest.raises(UnsupportedEventError, match="no pure epsilon"):
+        made().epsilon(0.0)
+    with pytest.raises(ValueError, match="lam must be >"):
+        scale(1.0, 1e-5, squared_slopes(1.0, 1.0), 0.1)
+    with pytest.raises(ValueError, match="at most 2 slope"):
+        SlopeBounds(1.0, 1.0, True, 3.0)
+    with pytest.raises(ValueError, match="relation must be"):
+        made(relation="replace_special")
+    with pytest.raises(ValueError, match="lam must be > 0"):
+        made(lam=0.0)
