@@ -16,7 +16,8 @@ from benchmarks._environment import environment
 
 def studies() -> list[str]:
     """Names of all studies: the modules of this package without a leading underscore."""
-    return sorted(m.name for m in pkgutil.iter_modules(benchmarks.__path__) if m.name[0] != "_")
+    found = pkgutil.iter_modules(benchmarks.__path__)
+    return sorted(m.name for m in found if m.name[0] != "_" and not m.ispkg)
 
 
 def study(name: str) -> ModuleType:

@@ -21,7 +21,7 @@ def test_the_page_has_the_tables_of_the_model_and_of_the_committed_run():
 def test_every_solver_has_a_model_and_curves():
     solvers = {
         name
-        for name, value in vars(dpjax.solvers).items()
+        for name, value in (vars(dpjax.solvers) | vars(dpjax.papers)).items()
         if inspect.isclass(value) and hasattr(value, "for_budget")
     }
     assert solvers

@@ -35,7 +35,6 @@ EXEMPT = {
     "dpjax.privacy.group_guarantee": "makes a GroupGuarantee, which says it",
     "dpjax.privacy.parallel_guarantee": "makes a ParallelGuarantee, which says it",
     "dpjax.testing.largest_change": "its data are made up",
-    "dpjax.solvers.stationarity_plan": "a plan from public numbers",
     "dpjax.transforms.clip_scale": "part of clip_by_norm, which says it",
     "dpjax.transforms.per_example_norm": "part of clip_by_norm, which says it",
     "dpjax.transforms.weighted_sum": "bounds nothing by itself",

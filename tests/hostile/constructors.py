@@ -311,7 +311,9 @@ HOST = {
     "calibrate_gaussian": row(
         R.calibrate_gaussian, {"budget": _BUDGET, "steps": 1}, rate=(1.0, RATE)
     ),
-    "SlopeBounds": row(R.SlopeBounds, curvature=(1.0, positive()), slope=(1.0, positive())),
+    "SlopeBounds": row(
+        R.SlopeBounds, {"two_sided": True}, curvature=(1.0, positive()), slope=(1.0, positive())
+    ),
     "squared_slopes": row(
         R.squared_slopes,
         label_bound=(1.0, positive()),

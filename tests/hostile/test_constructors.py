@@ -58,6 +58,7 @@ _NO_ROW = {
     "joint_poisson_epsilon": "joint_poisson_event, composed",
     "Concat, Hierarchy, CellRecords": "take workloads: tests/queries",
     "Release": "given by release",
+    "optional": "looks a member up",
     "tune, Tuned": "tests/api/test_tune",
     "RunsLaw, SelectionGuarantee, calibrate_selection": "tests/privacy/test_selection_law",
     "ObjectivePerturbationGuarantee, logistic_slopes": "tests/privacy/test_objective_perturbation",

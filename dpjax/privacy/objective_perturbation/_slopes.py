@@ -7,7 +7,7 @@ import math
 import numpy as np
 from scipy.special import expit
 
-from dpjax.core._checks import check_finite, check_positive
+from dpjax.core._checks import check_finite, check_positive, check_scalar
 
 _ANGLES = 4096  # cells of the angle in which the slope is maximised over records
 _FIRST, _HALVINGS = 64, 10  # cells of the angle between w and the bisector, and their halvings
@@ -47,10 +47,13 @@ class SlopeBounds:
     change: float | None = None
 
     def __post_init__(self) -> None:
+        check_scalar("curvature", self.curvature)
         check_positive("curvature", self.curvature)
+        check_scalar("slope", self.slope)
         check_positive("slope", self.slope)
         largest = 2 * float(self.slope)
         change = largest if self.change is None else float(self.change)
+        check_scalar("change", change)
         check_positive("change", change)
         if change > largest:
             raise ValueError(f"change must be at most 2 slope = {largest}, got {change}")
@@ -81,16 +84,19 @@ def logistic_slopes(radius: float | None, input_bound: float = 1.0) -> SlopeBoun
         `SlopeBounds`.
 
     Raises:
+        TypeError: If an argument is no number.
         ValueError: If a value is not positive and finite.
 
     Example:
         >>> round(logistic_slopes(2.0).slope, 4)
         0.8808
     """
+    check_scalar("input_bound", input_bound)
     check_positive("input_bound", input_bound)
     size = float(input_bound)
     if radius is None:
         return SlopeBounds(size**2 / 4, size, False)
+    check_scalar("radius", radius)
     check_positive("radius", radius)
     slope, change = float(expit(size * radius)), logistic_change(size * float(radius))
     return SlopeBounds(size**2 / 4, size * slope, False, size * min(change, 2 * slope))
@@ -110,14 +116,18 @@ def squared_slopes(label_bound: float, radius: float, input_bound: float = 1.0) 
         `SlopeBounds`.
 
     Raises:
+        TypeError: If an argument is no number.
         ValueError: If a value is not positive and finite.
 
     Example:
         >>> squared_slopes(1.0, 1.0).slope
         2.0
     """
+    check_scalar("label_bound", label_bound)
     check_positive("label_bound", label_bound)
+    check_scalar("radius", radius)
     check_positive("radius", radius)
+    check_scalar("input_bound", input_bound)
     check_positive("input_bound", input_bound)
     return SlopeBounds(input_bound**2, input_bound * (input_bound * radius + label_bound), True)
 
@@ -135,13 +145,16 @@ def huber_slopes(threshold: float, input_bound: float = 1.0) -> SlopeBounds:
         `SlopeBounds`.
 
     Raises:
+        TypeError: If an argument is no number.
         ValueError: If a value is not positive and finite.
 
     Example:
         >>> huber_slopes(0.3).change
         0.6
     """
+    check_scalar("threshold", threshold)
     check_positive("threshold", threshold)
+    check_scalar("input_bound", input_bound)
     check_positive("input_bound", input_bound)
     return SlopeBounds(input_bound**2, input_bound * threshold, True)
 
@@ -165,6 +178,7 @@ def logistic_change(radius: float) -> float:
         A number in (0, 2).
 
     Raises:
+        TypeError: If an argument is no number.
         ValueError: If the radius is negative or not finite.
 
     Example:
