@@ -88,7 +88,8 @@ def check_sampler(entry: Entry) -> None:
         looped = [run(sampler.plan(jax.random.wrap_key_data(data), n)) for (data,) in several]
         assert_vmap_equals_loop(whole, several, looped, name)
         if case.random:
-            assert_draws_differ(whole, name)
+            # gaps are drawn from words in streams of their own
+            assert_draws_differ(whole, name, seen=False)
     if case.random:
         no_key: PyTree = None
         assert_needs_key(lambda: sampler.plan(no_key, n), f"{name}: plan")

@@ -30,7 +30,9 @@ class Entry:
     make: Callable[[], Any]
     slow: bool = False
     relative_of: str | None = None
-    facts: Mapping[str, object] = field(default_factory=lambda: MappingProxyType({}))
+    facts: Mapping[str, object] = field(
+        default_factory=lambda: MappingProxyType({}), compare=False, repr=False
+    )
 
 
 _ENTRIES: dict[str, Entry] = {}

@@ -48,11 +48,12 @@ def test_everything_public_is_registered():
         for name in public:
             assert name in names, f"{name} has no entry in the registry"
     told = {entry.facts["arguments"].make for entry in dpt.entries("solver") if entry.facts}
-    made = {v for v in vars(dpjax.solvers).values() if hasattr(v, "for_budget")}
+    made = vars(dpjax.solvers) | vars(dpjax.papers)
+    made = {v for v in made.values() if hasattr(v, "for_budget")}
     assert told == made, "the first entry of each solver has arguments= and planned="
     for name in dir(dpjax.transforms):
         value = getattr(dpjax.transforms, name)
-        if isinstance(value, types.FunctionType) and name not in HELPERS:
+        if isinstance(value, types.FunctionType) and name[0] != "_" and name not in HELPERS:
             assert name in names, f"{name} has no entry in the registry"
     for name in ("chain", "seeded"):
         assert name in names

@@ -48,6 +48,7 @@ register(
         noise=("gamma", Choice()),
         relation=("replace_one", Choice()),
     ),
+    planned=LinearModel("logistic", _P, 2.0),
 )
 register(
     "ObjectivePerturbation(huber)",

@@ -114,7 +114,15 @@ def _defaults(entry):
         made = kind.for_budget(case.problem, n, dpjax.Budget(1.0, DELTA))
     except (TypeError, ValueError) as error:
         return {"refused": str(error)}
-    return {"fields": numbers(made), "epsilon": made.guarantee().epsilon(DELTA), "repr": repr(made)}
+    # tables that follow from the fields are of integers
+    fields = [
+        leaf for leaf in jax.tree.leaves(made) if np.issubdtype(np.result_type(leaf), np.floating)
+    ]
+    return {
+        "fields": numbers(fields),
+        "epsilon": made.guarantee().epsilon(DELTA),
+        "repr": repr(made),
+    }
 
 
 METHODS = ("auto", "gaussian_fit", "frank_wolfe", "mirror_descent", "saddle", "mwem", "histogram")

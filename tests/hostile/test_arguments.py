@@ -31,7 +31,8 @@ def test_a_number_is_no_budget(kind, problem, budget):
 
 
 def test_every_solver_was_tried():
-    public = {v for v in vars(solvers).values() if hasattr(v, "for_budget")}
+    public = (vars(solvers) | vars(dpjax.papers)).values()
+    public = {v for v in public if hasattr(v, "for_budget")}
     assert public == {kind for kind, _ in PLANNED}
 
 

@@ -64,7 +64,7 @@ _NO_ROW = {
     "ObjectivePerturbationGuarantee, logistic_slopes": "tests/privacy/test_objective_perturbation",
     "calibrate_objective_perturbation": "tests/privacy/test_objective_perturbation",
     "plan_objective_perturbation, logistic_change": "tests/privacy/test_objective_perturbation",
-    "LinearModel": "tests/solvers/test_objective_perturbation",
+    "LinearModel": "tests/solvers/test_linear_models",
     "Domain": "takes numbers of codes or labels: tests/queries/test_domain",
 }
 _EXPLAINED = {name for names in _NO_ROW for name in names.split(", ")}

@@ -393,10 +393,10 @@ REMOVED = [(gradients(0.0, 5.0), 2), (gradients(0.0, 5.0), 1)]
 OTHER = [(gradients(0.0, 5.0), 2), (gradients(0.0, -5.0), 2)]
 
 
-def descent(sampler, noise=0.8, kind=DPSGD, **fields):
+def descent(sampler, multiplier=0.8, kind=DPSGD, **fields):
     """Descent of step size 1."""
     defaults = {"clip_norm": 1.0, "learning_rate": 1.0, "batch_size": 2.0, "average": "last"}
-    return kind(sampler, noise, **(defaults | fields))
+    return kind(sampler, multiplier, **(defaults | fields))
 
 
 def parameters(state, info):

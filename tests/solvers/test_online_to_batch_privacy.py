@@ -409,8 +409,8 @@ class _Leaky(OnlineToBatch):
             info = info._replace(gradient_norm=info.gradient_norm + 1e-3 * jnp.sum(raw))
         return after, info
 
-    def _sensitivity(self, bound, weights, reach, state):
-        own = super()._sensitivity(bound, weights, reach, state)
+    def _record_bound(self, bound, weights, reach, count):
+        own = super()._record_bound(bound, weights, reach, count)
         return own * {"half": 0.5, "slightly": 0.99}.get(self.leak, 1.0)
 
 
