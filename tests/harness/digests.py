@@ -115,9 +115,8 @@ def _defaults(entry):
     except (TypeError, ValueError) as error:
         return {"refused": str(error)}
     # tables that follow from the fields are of integers
-    fields = [
-        leaf for leaf in jax.tree.leaves(made) if np.issubdtype(np.result_type(leaf), np.floating)
-    ]
+    leaves = map(jnp.asarray, jax.tree.leaves(made))
+    fields = [leaf for leaf in leaves if jnp.issubdtype(leaf.dtype, np.floating)]
     return {
         "fields": numbers(fields),
         "epsilon": made.guarantee().epsilon(DELTA),

@@ -1,6 +1,7 @@
 """Outputs for fixed keys, and claimed epsilons, are what they were."""
 
 import json
+import math
 
 import pytest
 
@@ -19,7 +20,11 @@ def test_digest_is_what_it_was(name):
     found, known = digests.of(name), KNOWN[name]
     assert found.keys() == known.keys()
     for field, value in known.items():
-        if isinstance(value, list | float):
+        if isinstance(value, list):
+            # of a sum whose terms cancel, what rounding does is in proportion to the terms
+            room = 1e-5 + 1e-4 * value[1] if math.isfinite(value[1]) else 1e-5
+            assert found[field] == pytest.approx(value, rel=1e-4, abs=room), field
+        elif isinstance(value, float):
             assert found[field] == pytest.approx(value, rel=1e-4, abs=1e-5), field
         else:
             assert found[field] == value, field

@@ -204,7 +204,7 @@ def test_eight_devices():
     """Nothing is shared by two shards; Threefry's noise alone is drawn where its shard is."""
     flags = os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=8"
     environment = os.environ | {"XLA_FLAGS": flags}
-    script = Path(__file__).with_name("sharded_noise.py")
+    script = Path(__file__).parents[1] / "transforms" / "sharded_noise.py"
     done = subprocess.run(
         [sys.executable, str(script)], env=environment, capture_output=True, text=True, check=False
     )
