@@ -129,7 +129,9 @@ def squared_slopes(label_bound: float, radius: float, input_bound: float = 1.0) 
     check_positive("radius", radius)
     check_scalar("input_bound", input_bound)
     check_positive("input_bound", input_bound)
-    return SlopeBounds(input_bound**2, input_bound * (input_bound * radius + label_bound), True)
+    return SlopeBounds(
+        input_bound * input_bound, input_bound * (input_bound * radius + label_bound), True
+    )
 
 
 def huber_slopes(threshold: float, input_bound: float = 1.0) -> SlopeBounds:
@@ -156,7 +158,7 @@ def huber_slopes(threshold: float, input_bound: float = 1.0) -> SlopeBounds:
     check_positive("threshold", threshold)
     check_scalar("input_bound", input_bound)
     check_positive("input_bound", input_bound)
-    return SlopeBounds(input_bound**2, input_bound * threshold, True)
+    return SlopeBounds(input_bound * input_bound, input_bound * threshold, True)
 
 
 @functools.lru_cache(maxsize=256)
