@@ -20,7 +20,8 @@ class Symbol(NamedTuple):
 def symbols(package: str) -> list[Symbol]:
     """What a package exports as `from module import name as name`, in order."""
     text = _path(package).read_text(encoding="utf-8")
-    imports = [node for node in ast.parse(text).body if isinstance(node, ast.ImportFrom)]
+    # those of `dpjax` itself are for type checkers, inside a condition
+    imports = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.ImportFrom)]
     found = []
     for node in imports:
         for alias in node.names:
