@@ -9,7 +9,7 @@ from dpjax.core._checks import check_key
 from dpjax.core._types import Aggregator, PyTree, Transform
 
 
-def chain(*transforms: Any) -> Any:
+def chain(*transforms: object) -> Any:
     r"""Runs transformations in turn, each on a key of its own.
 
     Stage $i$ receives $\mathrm{fold\_in}(key, i)$, so that two noise stages never share a draw,
@@ -61,7 +61,7 @@ def chain(*transforms: Any) -> Any:
         params: PyTree = None,
         *,
         key: jax.Array | None = None,
-        **extra: Any,
+        **extra: object,
     ) -> tuple[PyTree, tuple[Any, ...]]:
         key = check_key("key", key)
         if len(state) != len(stages):
@@ -87,10 +87,10 @@ class SeededState(NamedTuple):
     """
 
     key: jax.Array
-    inner: Any
+    inner: object
 
 
-def seeded(transform: Any, key: jax.Array) -> Transform:
+def seeded(transform: object, key: jax.Array) -> Transform:
     """Turns a keyed transformation into an ordinary optax one, with the key in its state.
 
     For `optax.chain` users. Each `update` splits the key in the state and hands one half on.
@@ -128,7 +128,7 @@ def seeded(transform: Any, key: jax.Array) -> Transform:
         return SeededState(key, stage.init(params))
 
     def update(
-        updates: PyTree, state: SeededState, params: PyTree = None, **extra: Any
+        updates: PyTree, state: SeededState, params: PyTree = None, **extra: object
     ) -> tuple[PyTree, SeededState]:
         rest, now = jax.random.split(state.key)
         updates, inner = stage.update(updates, state.inner, params, key=now, **extra)

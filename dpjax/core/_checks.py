@@ -6,11 +6,12 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.typing import ArrayLike
 
 _NUMBERS = (int, float, np.number, np.ndarray, jax.Array)
 
 
-def is_traced(*values: Any) -> bool:
+def is_traced(*values: object) -> bool:
     """Whether any leaf of `values` is a tracer, so that its value cannot be looked at.
 
     Args:
@@ -22,7 +23,7 @@ def is_traced(*values: Any) -> bool:
     return any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(values))
 
 
-def check_finite(name: str, value: Any) -> None:
+def check_finite(name: str, value: object) -> None:
     """Raises unless every entry of a public constant is finite.
 
     Args:
@@ -39,7 +40,7 @@ def check_finite(name: str, value: Any) -> None:
         raise ValueError(f"{name} must be finite, got {bad}")
 
 
-def check_positive(name: str, value: Any) -> None:
+def check_positive(name: str, value: object) -> None:
     """Raises unless every entry is finite and > 0.
 
     Args:
@@ -54,7 +55,7 @@ def check_positive(name: str, value: Any) -> None:
     _check_all(name, value, "> 0", lambda array: array > 0)
 
 
-def check_nonnegative(name: str, value: Any) -> None:
+def check_nonnegative(name: str, value: object) -> None:
     """Raises unless every entry is finite and >= 0.
 
     Args:
@@ -69,7 +70,7 @@ def check_nonnegative(name: str, value: Any) -> None:
     _check_all(name, value, ">= 0", lambda array: array >= 0)
 
 
-def check_between(name: str, value: Any, low: float, high: float) -> None:
+def check_between(name: str, value: object, low: float, high: float) -> None:
     """Raises unless every entry lies in [low, high].
 
     Args:
@@ -86,7 +87,7 @@ def check_between(name: str, value: Any, low: float, high: float) -> None:
     _check_all(name, value, f"in [{low}, {high}]", lambda array: (array >= low) & (array <= high))
 
 
-def check_scalar(name: str, value: Any) -> None:
+def check_scalar(name: str, value: object) -> None:
     """Raises unless `value` is one real number (no bool).
 
     For arguments that no pytree holds, where None or a flag can only be a mistake; a tracer or an
@@ -106,13 +107,13 @@ def check_scalar(name: str, value: Any) -> None:
         raise ValueError(f"{name} must be one number, got shape {list(np.shape(value))}")
 
 
-def _check_all(name: str, value: Any, bound: str, good: Callable[[np.ndarray], Any]) -> None:
+def _check_all(name: str, value: object, bound: str, good: Callable[[np.ndarray], Any]) -> None:
     array = known_numbers(name, value)
     if array is not None and not np.all(good(array)):
         raise ValueError(f"{name} must be {bound}, got {float(array[~good(array)].flat[0])!r}")
 
 
-def known_numbers(name: str, value: Any) -> np.ndarray | None:
+def known_numbers(name: str, value: object) -> np.ndarray | None:
     """The numbers behind a public constant, or None for tracers and pytree placeholders.
 
     Dataclasses registered as pytrees are rebuilt with tracers, None, flags or other objects as
@@ -136,7 +137,7 @@ def known_numbers(name: str, value: Any) -> np.ndarray | None:
     return None
 
 
-def _real(value: Any) -> bool:
+def _real(value: object) -> bool:
     """Whether an array is of integers, floats or flags; True of what is no array."""
     if not isinstance(value, np.ndarray | np.generic | jax.Array):
         return True
@@ -151,7 +152,7 @@ def _shown(value: Any) -> str:
     return f"{value!r} of type {type(value).__name__}"
 
 
-def check_int(name: str, value: Any, *, minimum: int) -> None:
+def check_int(name: str, value: object, *, minimum: int) -> None:
     """Raises unless `value` is an integer (no bool) with value >= minimum.
 
     Args:
@@ -217,7 +218,7 @@ def check_delta(name: str, value: float) -> None:
         raise ValueError(f"{name} must lie in [0, 1), got {value!r}")
 
 
-def check_choice(name: str, value: Any, choices: Sequence[Any]) -> None:
+def check_choice(name: str, value: object, choices: Sequence[object]) -> None:
     """Raises unless `value` is one of `choices`.
 
     Args:
@@ -251,7 +252,7 @@ def check_shape(name: str, array: Any, shape: Sequence[int | None]) -> None:
         raise ValueError(f"{name} must have shape {want}, got {list(got)}")
 
 
-def check_mask(mask: Any, num: int) -> jax.Array:
+def check_mask(mask: ArrayLike | None, num: int) -> jax.Array:
     """Returns `mask` as an array, of a bool for each of `num` examples.
 
     A mask of one entry would otherwise speak for all of them.

@@ -11,7 +11,7 @@ _running: contextvars.ContextVar[Any] = contextvars.ContextVar("placement", defa
 
 
 @contextlib.contextmanager
-def running(placement: Any) -> Iterator[None]:
+def running(placement: object) -> Iterator[None]:
     """While a program for this placement is traced."""
     token = _running.set(placement)
     try:

@@ -59,13 +59,13 @@ def register_dataclass(cls: _Class) -> _Class:
     extra = _derived(cls)
     data = (*own, *extra)
 
-    def structure(value: Any) -> tuple[Any, ...]:
+    def structure(value: object) -> tuple[Any, ...]:
         return cls, tuple(getattr(value, name) for name in static)
 
-    def flatten(value: Any) -> tuple[tuple[Any, ...], Any]:
+    def flatten(value: object) -> tuple[tuple[Any, ...], Any]:
         return tuple(getattr(value, name) for name in data), structure(value)
 
-    def flatten_with_keys(value: Any) -> tuple[tuple[Any, ...], Any]:
+    def flatten_with_keys(value: object) -> tuple[tuple[Any, ...], Any]:
         return tuple((GetAttrKey(name), getattr(value, name)) for name in data), structure(value)
 
     def unflatten(aux: Any, leaves: Any) -> Any:
@@ -104,7 +104,7 @@ def _choices(kind: Any) -> set[str]:
     return (fields - {a.name for a in arguments} - {"sampler", "relation"}) | options
 
 
-def check_unstacked(solver: Any, *names: str) -> None:
+def check_unstacked(solver: object, *names: str) -> None:
     """Raises unless these fields, or the entries of those that are tuples, are one number each.
 
     A solver whose fields are stacked, to be mapped over by `jax.vmap`, is several runs: each has a
@@ -133,7 +133,7 @@ def check_unstacked(solver: Any, *names: str) -> None:
                 )
 
 
-def _one_run(solver: Any, name: str) -> str:
+def _one_run(solver: object, name: str) -> str:
     """What takes run i from stacked ones, of which some share the fields that are not stacked."""
     if all(np.shape(leaf) for leaf in jax.tree.leaves(solver)):
         return "jax.tree.map(lambda leaf: leaf[i], solver)"

@@ -82,7 +82,7 @@ def shard_records(
         raise ValueError(f"rows must be a multiple of {shares}, the size of {axis!r}, got {rows}")
     sharding = NamedSharding(mesh, PartitionSpec(axis))
 
-    def spread(leaf: Any) -> jax.Array:
+    def spread(leaf: object) -> jax.Array:
         array = np.asarray(leaf)
         array = array.astype(jax.dtypes.canonicalize_dtype(array.dtype), copy=False)
 

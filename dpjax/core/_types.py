@@ -155,10 +155,12 @@ class Solver(Protocol):
     def init(self, problem: Any, *, key: jax.Array) -> PyTree:
         """The state before the first step."""
 
-    def step(self, problem: Any, batch: PyTree, mask: jax.Array, state: Any) -> tuple[Any, Any]:
+    def step(
+        self, problem: Any, batch: PyTree, mask: jax.Array, state: PyTree
+    ) -> tuple[PyTree, PyTree]:
         """One step: `(state, info)`, where `info` holds functions of released values alone."""
 
-    def finalize(self, problem: Any, state: Any) -> PyTree:
+    def finalize(self, problem: Any, state: PyTree) -> PyTree:
         """The parameters to return: from the state only, by draws that the event counts or none."""
 
     def guarantee(self) -> GuaranteeLike:

@@ -1,12 +1,11 @@
 """At least single precision."""
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
+from jax.typing import ArrayLike
 
 
-def wide(leaf: Any) -> jax.Array:
+def wide(leaf: ArrayLike) -> jax.Array:
     """The leaf in at least float32.
 
     Args:

@@ -1,11 +1,10 @@
 """The entropic geometry of the simplex: multiplicative weights, in the log domain."""
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
+from dpjax.core import PyTree
 from dpjax.geometry._blocks import as_vector
 from dpjax.geometry._mirror import MirrorMap, moved, shape_and_dtype
 from dpjax.geometry._vertices import log_normalize
@@ -40,7 +39,7 @@ def entropic() -> MirrorMap:
     stochastic programming", 2009.
     """
 
-    def init(params: Any) -> jax.Array:
+    def init(params: PyTree) -> jax.Array:
         shape, dtype = shape_and_dtype(params)
         return log_normalize(jnp.zeros(shape, dtype))
 

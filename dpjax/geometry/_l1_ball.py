@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import optax
-from jax.typing import ArrayLike
+from jax.typing import ArrayLike, DTypeLike
 
 from dpjax.core import (
     check_int,
@@ -60,7 +60,7 @@ class L1Ball:
     """
 
     dim: int = dataclasses.field(metadata={"static": True})
-    radius: Any = 1.0
+    radius: float | jax.Array = 1.0
 
     def __post_init__(self) -> None:
         check_int("dim", self.dim, minimum=1)
@@ -145,7 +145,7 @@ class L1Ball:
         v = as_floating(v)
         return optax.projections.projection_l1_ball(v, self._radius(v.dtype))
 
-    def _radius(self, dtype: Any) -> jax.Array:
+    def _radius(self, dtype: DTypeLike) -> jax.Array:
         return jnp.asarray(self.radius, dtype)
 
 

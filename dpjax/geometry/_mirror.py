@@ -80,7 +80,7 @@ def product(*maps: MirrorMap) -> MirrorMap:
 
         return apply
 
-    def step(coords: PyTree, gradient: PyTree, step_size: Any) -> PyTree:
+    def step(coords: PyTree, gradient: PyTree, step_size: ArrayLike) -> PyTree:
         several = isinstance(step_size, tuple | list)
         sizes = parts("step_size", step_size) if several else (step_size,) * len(maps)
         rows = zip(maps, parts("coords", coords), parts("gradient", gradient), sizes, strict=True)
@@ -104,7 +104,7 @@ def moved(coords: jax.Array, gradient: ArrayLike, step_size: ArrayLike) -> jax.A
     return coords - jnp.asarray(step_size, coords.dtype) * jnp.asarray(gradient, coords.dtype)
 
 
-def shape_and_dtype(params: Any) -> tuple[tuple[int, ...], Any]:
+def shape_and_dtype(params: PyTree) -> tuple[tuple[int, ...], Any]:
     """Of one vector: its shape, and its dtype or float32 if that is wider."""
     if not hasattr(params, "dtype"):
         params = jnp.asarray(params)

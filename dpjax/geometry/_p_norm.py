@@ -1,13 +1,11 @@
 """Geometries of half a squared norm: Euclidean ball and box, p-norms."""
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 
-from dpjax.core import check_positive, check_scalar, is_traced
+from dpjax.core import PyTree, check_positive, check_scalar, is_traced
 from dpjax.geometry._mirror import MirrorMap, moved, shape_and_dtype
 
 
@@ -74,7 +72,7 @@ def euclidean_box(low: ArrayLike, high: ArrayLike) -> MirrorMap:
     def clip(x: jax.Array) -> jax.Array:
         return jnp.clip(x, jnp.asarray(low, x.dtype), jnp.asarray(high, x.dtype))
 
-    def init(params: Any) -> jax.Array:
+    def init(params: PyTree) -> jax.Array:
         return clip(_origin(params))
 
     def step(coords: jax.Array, gradient: ArrayLike, step_size: ArrayLike) -> jax.Array:
@@ -138,7 +136,7 @@ def p_norm(p: float, radius: ArrayLike | None = None) -> MirrorMap:
     return MirrorMap(_origin, point, coordinates, step, divergence)
 
 
-def _origin(params: Any) -> jax.Array:
+def _origin(params: PyTree) -> jax.Array:
     return jnp.zeros(*shape_and_dtype(params))
 
 

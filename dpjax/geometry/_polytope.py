@@ -3,7 +3,6 @@
 import dataclasses
 import functools
 import math
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -44,7 +43,7 @@ class Polytope:
       3.0
     """
 
-    vertices: Any
+    vertices: jax.Array
 
     def __post_init__(self) -> None:
         check_finite("vertices", self.vertices)

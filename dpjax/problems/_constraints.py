@@ -7,7 +7,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.typing import ArrayLike
+from jax.typing import ArrayLike, DTypeLike
 
 from dpjax.core import check_finite, check_shape, is_traced, register_dataclass
 from dpjax.problems._parts import PartRule
@@ -104,7 +104,7 @@ class RateConstraints:
         parts = self.one_hot_parts(part, predictions.dtype)
         return jnp.matmul(parts.T, predictions, precision=_EXACT)
 
-    def one_hot_parts(self, part: jax.Array, dtype: Any) -> jax.Array:
+    def one_hot_parts(self, part: jax.Array, dtype: DTypeLike) -> jax.Array:
         """Indicator `[B, Q]` of `part` `[B]`, of type `dtype`; zeros for an id outside 0..Q-1."""
         return jax.nn.one_hot(part, self.part.num_parts, dtype=dtype)
 

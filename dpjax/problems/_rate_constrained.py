@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+from jax.typing import ArrayLike
 
 from dpjax.core import PyTree, register_dataclass
 from dpjax.problems._constraints import RateConstraints, no_constraints, violation
@@ -129,7 +130,7 @@ class RateConstrained:
             valid &= (label >= 0) & (label < logits.shape[-1])
         return valid
 
-    def rates(self, logits: jax.Array, *, temperature: Any, hard: bool) -> jax.Array:
+    def rates(self, logits: jax.Array, *, temperature: ArrayLike, hard: bool) -> jax.Array:
         r"""What each record adds to the rates, `[B, K]`: one-hot argmax if `hard`, else
         $\sigma_\tau(h)$ of the `logits` `[B, K]` at `temperature` $\tau$.
         """
@@ -138,7 +139,11 @@ class RateConstrained:
         return jax.nn.softmax(temperature * logits, axis=-1)
 
     def cotangent(
-        self, logits: jax.Array, batch: PyTree, cell_weights: Any = None, temperature: Any = 1.0
+        self,
+        logits: jax.Array,
+        batch: PyTree,
+        cell_weights: ArrayLike | None = None,
+        temperature: ArrayLike = 1.0,
     ) -> jax.Array:
         r"""Gradient in logit space of $\ell + \langle u_{part}, \sigma_\tau(h) \rangle$, `[B, K]`.
 
@@ -198,7 +203,7 @@ class RateConstrained:
         return jnp.mean(jnp.argmax(self.logits(params, data["x"]), axis=-1) != data["y"])
 
     def constraint_values(
-        self, params: PyTree, data: PyTree, *, hard: bool = True, temperature: Any = 1.0
+        self, params: PyTree, data: PyTree, *, hard: bool = True, temperature: ArrayLike = 1.0
     ) -> jax.Array:
         r"""$\Gamma$, `[J]`, exactly, on all of `data`. **Not private**.
 

@@ -3,12 +3,12 @@
 import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+from jax.typing import ArrayLike
 
 from dpjax.core import PyTree, check_int, check_positive, register_dataclass
 from dpjax.problems._mean import mean_over_records
@@ -44,9 +44,9 @@ class Risk:
 
     loss: Callable[..., jax.Array] = dataclasses.field(metadata={"static": True})
     init: PyTree
-    radius: Any = None
-    lipschitz: Any = dataclasses.field(default=None, kw_only=True)
-    smoothness: Any = dataclasses.field(default=None, kw_only=True)
+    radius: ArrayLike | None = None
+    lipschitz: ArrayLike | None = dataclasses.field(default=None, kw_only=True)
+    smoothness: ArrayLike | None = dataclasses.field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
         check_positive("radius", self.radius)
@@ -58,8 +58,8 @@ class Risk:
         cls,
         link_loss: Callable[[jax.Array, jax.Array], jax.Array],
         num_features: int,
-        radius: Any = None,
-        **constants: Any,
+        radius: ArrayLike | None = None,
+        **constants: ArrayLike | None,
     ) -> "Risk":
         r"""A loss of one inner product, $\ell(\langle x, \theta\rangle, y)$, started at 0.
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import jax
+from jax.typing import ArrayLike
 
 from dpjax.core import PyTree, register_dataclass, static_field
 from dpjax.problems._mean import mean_over_records
@@ -57,7 +58,7 @@ class SimplexRisk:
     loss: Callable[..., jax.Array] = dataclasses.field(metadata={"static": True})
     vertices: Any = None
     dim: int | None = static_field(default=None)
-    grad_range: Any = None
+    grad_range: ArrayLike | None = None
     smoothness: float | None = static_field(default=None, kw_only=True)
     third_order: float = static_field(default=0.0, kw_only=True)
     grad_from_vertices: Callable[..., Any] | None = static_field(default=None, kw_only=True)

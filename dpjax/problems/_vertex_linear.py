@@ -47,7 +47,7 @@ def check_records(data: PyTree, dim: int) -> None:
     check_shape('data["x"]', data["x"], (None, dim))
 
 
-def mean_margins(domain: Any, x: Any, indices: jax.Array) -> jax.Array:
+def mean_margins(domain: Any, x: jax.Array, indices: jax.Array) -> jax.Array:
     """Inner products `[B]` of inputs `[B, p]` with the mean of vertices `[k]`."""
     if isinstance(domain, Simplex):
         columns, values = indices, jnp.ones(indices.shape)
@@ -60,7 +60,7 @@ def mean_margins(domain: Any, x: Any, indices: jax.Array) -> jax.Array:
     return jnp.matmul(taken.astype(values.dtype), values, precision=_EXACT) / values.shape[0]
 
 
-def margins_at(x: Any, point: jax.Array) -> jax.Array:
+def margins_at(x: jax.Array, point: jax.Array) -> jax.Array:
     """Inner products `[B]` of inputs `[B, p]` with a point `[p]`."""
     if isinstance(x, PackedSigns):
         return x.dot(point)

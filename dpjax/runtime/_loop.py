@@ -209,5 +209,5 @@ def typed(tree: PyTree, like: PyTree) -> PyTree:
     return jax.tree.unflatten(treedef, wrapped)
 
 
-def _is_key(leaf: Any) -> bool:
+def _is_key(leaf: object) -> bool:
     return hasattr(leaf, "dtype") and jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key)

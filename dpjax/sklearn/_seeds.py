@@ -2,7 +2,6 @@
 
 import hashlib
 import secrets
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -11,7 +10,7 @@ import numpy as np
 from dpjax.runtime.checkpoint._digest import value_digest
 
 
-def key_for(random_state: Any, *inputs: Any) -> jax.Array:
+def key_for(random_state: object, *inputs: object) -> jax.Array:
     """The key of one fit: never the same for two different inputs.
 
     Estimators are cloned, seed included, and fitted on other records, as by every cross-validation.
@@ -48,7 +47,7 @@ def key_for(random_state: Any, *inputs: Any) -> jax.Array:
     return jax.random.wrap_key_data(jnp.asarray(np.frombuffer(raw, np.uint32)).reshape(shape))
 
 
-def _seed(random_state: Any) -> bytes:
+def _seed(random_state: object) -> bytes:
     if isinstance(random_state, int | np.integer) and not isinstance(random_state, bool):
         return hashlib.sha256(str(int(random_state)).encode()).digest()
     if isinstance(random_state, np.random.RandomState | np.random.Generator):
@@ -59,7 +58,7 @@ def _seed(random_state: Any) -> bytes:
     )
 
 
-def _digest(name: str, value: Any) -> bytes:
+def _digest(name: str, value: object) -> bytes:
     try:
         return value_digest(value, strict=True)
     except TypeError as error:

@@ -12,7 +12,9 @@ from typing import Any
 
 import jax
 import numpy as np
+from jax.typing import ArrayLike
 
+from dpjax.core import PyTree
 from dpjax.core._addressable import own_parts, spans_processes
 
 # a function of these is known by its name: no run changes their code but with their version
@@ -21,7 +23,7 @@ _ATTRIBUTES_LEFT_OUT = ("__module__", "__doc__", "__annotations__", "__name__")
 _DATA = (int, float, complex, str, bytes, tuple, list, dict, np.generic, np.ndarray, jax.Array)
 
 
-def value_digest(value: Any, *, strict: bool) -> bytes:
+def value_digest(value: object, *, strict: bool) -> bytes:
     """The SHA-256 of a value and of all that it holds: other values have other digests.
 
     Types, dtypes, shapes and bytes of arrays; items of containers, in order; fields of dataclasses,
@@ -45,7 +47,7 @@ def value_digest(value: Any, *, strict: bool) -> bytes:
     return _Digests(strict).of(value)
 
 
-def tree_digest(tree: Any) -> bytes:
+def tree_digest(tree: PyTree) -> bytes:
     """The digest of a pytree by its leaves and the nodes of its structure; not strict.
 
     So dicts are equal in any order, and arrays of NumPy and of JAX alike.
@@ -55,7 +57,7 @@ def tree_digest(tree: Any) -> bytes:
     return value_digest((_nodes(treedef), arrays), strict=False)
 
 
-def array_bytes(array: Any) -> np.ndarray:
+def array_bytes(array: ArrayLike) -> np.ndarray:
     """The bytes of an array, `[size]` uint8, without a copy where it lies in order."""
     return np.ascontiguousarray(array).reshape(-1).view(np.uint8)
 
@@ -77,7 +79,7 @@ class _Digests:
         self._known: dict[int, tuple[Any, bytes]] = {}
         self._open: dict[int, int] = {}
 
-    def of(self, value: Any) -> bytes:
+    def of(self, value: object) -> bytes:
         if isinstance(value, _Bytes):
             return hashlib.sha256(value).digest()
         if id(value) in self._known:
@@ -92,7 +94,7 @@ class _Digests:
         self._known[id(value)] = value, total.digest()
         return total.digest()
 
-    def _parts(self, value: Any) -> Iterator[Any]:
+    def _parts(self, value: object) -> Iterator[Any]:
         if isinstance(value, np.generic | np.ndarray | jax.Array):
             yield from self._array_parts(value)
             return
@@ -200,7 +202,7 @@ class _Digests:
         yield [None if entries is None else list(entries) for entries in items]
 
 
-def _reducer(value: Any) -> Callable[[Any], Any]:
+def _reducer(value: object) -> Callable[[Any], Any]:
     """What `pickle` asks of an object."""
     return copyreg.dispatch_table.get(type(value)) or (lambda v: v.__reduce_ex__(4))
 
@@ -233,7 +235,7 @@ def _name(value: Any) -> _Bytes:
     return _Bytes(f"{getattr(value, '__module__', '')} {name}".encode())
 
 
-def _of_library(value: Any) -> bool:
+def _of_library(value: object) -> bool:
     """Whether a callable is what its name stands for in a library, or a Python builtin."""
     name = getattr(value, "__qualname__", getattr(value, "__name__", None))
     module = getattr(value, "__module__", None) or "numpy"  # ufuncs say nothing

@@ -111,14 +111,14 @@ def _placed(shape: Any, sharding: Any) -> Any:
     return jax.ShapeDtypeStruct(shape.shape, shape.dtype, sharding=sharding)
 
 
-def _moved(leaf: jax.Array, sharding: Any) -> jax.Array:
+def _moved(leaf: jax.Array, sharding: jax.sharding.Sharding) -> jax.Array:
     """A leaf where the program takes it: a chunk may leave it elsewhere than the next wants it."""
     if sharding is None or len(leaf.sharding.device_set) == 1:
         return leaf
     return jax.device_put(leaf, sharding)
 
 
-def _put(leaf: np.ndarray, sharding: Any) -> jax.Array:
+def _put(leaf: np.ndarray, sharding: jax.sharding.Sharding) -> jax.Array:
     """What was read, copied, since it may be donated, and spread as the program takes it."""
     if sharding is None or len(sharding.device_set) == 1:
         return jnp.array(leaf, copy=True)

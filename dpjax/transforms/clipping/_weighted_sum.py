@@ -208,7 +208,7 @@ def _dtype(leaf: PyTree) -> Any:
     return jnp.float32 if isinstance(leaf, PackedSigns) else wide(leaf[:0]).dtype
 
 
-def _scaled(right: Any, scale: jax.Array) -> jax.Array:
+def _scaled(right: jax.Array, scale: jax.Array) -> jax.Array:
     """The second factors `[B, K]` of outer products times the scale."""
     kept = jnp.where((scale != 0)[:, None], wide(right), 0)
     return normal_or_zero(kept * scale[:, None].astype(kept.dtype))

@@ -42,7 +42,7 @@ class Multilevel(NamedTuple):
         """`init` and `update` as an optax transformation, for `dpjax.chain`."""
         return Transform(self.init, self.update)
 
-    def weights(self, level: Any) -> jax.Array:
+    def weights(self, level: ArrayLike) -> jax.Array:
         """Weights `[P, 2^(M+1)]` that make the points of a level of the pool of draws.
 
         In this order: the mean of the first $2^{N+1}$ draws; of the first $2^N$ (antithetic: of
@@ -114,7 +114,7 @@ class Multilevel(NamedTuple):
     def _constant(self) -> float:
         return 2 - 2.0**-self.max_level
 
-    def _size(self, level: Any) -> jax.Array:
+    def _size(self, level: ArrayLike) -> jax.Array:
         self._check(level)
         return jnp.asarray(np.exp2(np.arange(self.max_level + 1)), float)[level]
 

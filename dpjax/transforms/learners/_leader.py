@@ -1,7 +1,7 @@
 """Follow the regularised leader with hints of the next gradient, in any geometry."""
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -99,7 +99,7 @@ def leader(
         moves = jax.tree.map(towards, new, params)
         return moves, LeaderState(state.start, total, ahead, length, count)
 
-    def _growth(gradient: PyTree, degree: Any, count: jax.Array) -> PyTree:
+    def _growth(gradient: PyTree, degree: ArrayLike | str, count: jax.Array) -> PyTree:
         if not grows:
             return gradient
         t = count.astype(scalar(gradient).dtype)

@@ -18,7 +18,7 @@ def widened(tree: PyTree) -> PyTree:
     return jax.tree.map(wide, tree)
 
 
-def required(name: str, value: Any, what: str) -> Any:
+def required(name: str, value: object, what: str) -> Any:
     """Returns `value`, an argument of `update`; raises ValueError if it is missing."""
     if value is None:
         raise ValueError(f"{name} is required: {what}")

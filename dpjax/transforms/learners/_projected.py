@@ -61,7 +61,7 @@ def projected(
     return Transform(stage.init, update)
 
 
-def as_stage(name: str, optimizer: Any) -> Transform:
+def as_stage(name: str, optimizer: object) -> Transform:
     """The optimiser with extra arguments; raises TypeError unless it is a transformation."""
     if not (hasattr(optimizer, "init") and hasattr(optimizer, "update")):
         raise TypeError(f"{name} is no transformation: {optimizer!r}")
