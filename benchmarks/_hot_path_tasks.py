@@ -153,7 +153,11 @@ def seeds(steps: int) -> dict[str, Callable[[], tuple[Task, Task]]]:
     fair = dpjax.problems.RateConstrained.linear(p, 2, parity)
     ball = dpjax.problems.Risk(logistic, jnp.zeros(p), radius=1.0)
     simplex = dpjax.problems.SimplexRisk.linear(
-        lambda margin, y: 0.5 * (margin - y) ** 2, L1Ball(p, 1.0), grad_range=4.0, smoothness=1.0
+        lambda margin, y: 0.5 * (margin - y) ** 2,
+        L1Ball(p, 1.0),
+        grad_range=4.0,
+        smoothness=1.0,
+        third_order=0.0,
     )
     game = dpjax.problems.Saddle.matrix_game((5, 5))
     domain = dpjax.queries.Domain({"a": 3, "b": 3, "c": 2})

@@ -143,7 +143,7 @@ def _parameters(mesh: Mesh, *, fast: bool) -> tuple[Any, ...]:
 
 def _vertices(mesh: Mesh, *, fast: bool) -> tuple[Any, ...]:
     num, dim, data = _columns(mesh, fast)
-    problem = SimplexRisk.linear(_squares, L1Ball(dim, 2.0), grad_range=1.0)
+    problem = SimplexRisk.linear(_squares, L1Ball(dim, 2.0), grad_range=1.0, third_order=0.0)
     return dim, FrankWolfe(FullBatch(STEPS), 50.0, 1.0, float(num)), problem, data
 
 

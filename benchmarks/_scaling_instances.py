@@ -113,7 +113,7 @@ def online_to_nonconvex(**s: int) -> Instance:
 
 
 def _ball(s: Sizes) -> Any:
-    return problems.SimplexRisk.linear(squares, L1Ball(s["p"]), grad_range=2.0)
+    return problems.SimplexRisk.linear(squares, L1Ball(s["p"]), grad_range=2.0, third_order=0.0)
 
 
 def saddle_mirror_descent(**s: int) -> Instance:

@@ -92,6 +92,7 @@ def _game(dim: int, n: int, seeds: int, limits: dict[str, int]) -> list[dict[str
         (dim, dim),
         (2.0, 2.0),
         smoothness=(0.0, 0.0),
+        third_order=0.0,
         grad_from_vertices=game_gradients(game),
     )
     solver = SaddleMirrorDescent.for_budget(problem, n, BUDGET)

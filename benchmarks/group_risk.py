@@ -70,7 +70,12 @@ def methods(n: int, budget: dpjax.Budget, options: dict[str, Any]) -> dict[str, 
         logistic, SHARES, grad_range=(1.0, 1.0), vertices=L1Ball(dim, 60.0), dim=dim
     )
     minimax = group_risk(
-        squared, SHARES, grad_range=(4 * RADIUS, 1.0), vertices=L1Ball(dim, RADIUS), dim=dim
+        squared,
+        SHARES,
+        grad_range=(4 * RADIUS, 1.0),
+        vertices=L1Ball(dim, RADIUS),
+        dim=dim,
+        third_order=0.0,
     )
     return {
         "DP-SGD": (DPSGD.for_budget(risk, n, budget, **options), risk),

@@ -88,6 +88,7 @@ def regression(dim: int) -> SimplexRisk:
         L1Ball(dim, RADIUS),
         grad_range=2 * RADIUS * (2 * RADIUS + NOISE),
         smoothness=RADIUS**2,
+        third_order=0.0,
     )
 
 

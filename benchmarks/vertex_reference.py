@@ -105,6 +105,7 @@ def ball_methods(
         L1Ball(BALL_DIM, instance.radius),
         grad_range=2 * instance.radius * (instance.radius + bound),
         smoothness=instance.radius**2,
+        third_order=0.0,
     )
     methods = {
         "anytime": solver(AnytimeMirrorDescent.for_budget(problem, n, budget), problem),

@@ -165,7 +165,7 @@ def squared(margin, target):
 def make_problem(dim):
     ball = dpjax.geometry.L1Ball(dim, radius=1.0)
     return dpjax.problems.SimplexRisk.linear(  # |margin - target| is at most 2 + NOISE
-        squared, ball, grad_range=2 * (2 + NOISE), smoothness=1.0
+        squared, ball, grad_range=2 * (2 + NOISE), smoothness=1.0, third_order=0.0
     )
 
 

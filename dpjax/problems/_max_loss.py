@@ -20,7 +20,7 @@ def max_loss(
     dim: int | None = None,
     vertices: Any = None,
     smoothness: float | None = None,
-    third_order: float = 0.0,
+    third_order: float | None = None,
 ) -> Saddle:
     r"""$\min_{x \in X} \max_{i \le k} \mathbb E_z\, f_i(x; z)$, with weights y on the k losses.
 
@@ -32,8 +32,11 @@ def max_loss(
       grad_range: Range of a record's gradient in x over the vertices, and of its losses.
       dim: Dimension of x where X is the simplex.
       vertices: X otherwise: a matrix `[m, p]` or a domain of `dpjax.geometry`.
-      smoothness: Largest second derivative in x; None for half the range.
-      third_order: As in `Saddle`.
+      smoothness: Largest second derivative of a loss in x, 0 if all are affine; None for half the
+        range.
+      third_order: Lipschitz constant of these second derivatives, 0 for quadratics; None where it
+        is unknown. The saddle point's is at least `smoothness`: its derivative in $y_i$ and twice
+        in x is the Hessian of $f_i$.
 
     Returns:
       A `Saddle` whose second player holds weights on the losses.
@@ -49,6 +52,10 @@ def max_loss(
     stochastic programming", 2009, section 3.
     """
     within = float(grad_range[0]) / 2 if smoothness is None else float(smoothness)
+    if third_order is not None:
+        third_order = max(third_order, within)
+    elif within == 0:
+        third_order = 0.0
     return Saddle(
         WeightedLosses(losses),
         (dim, num_losses),
@@ -81,7 +88,7 @@ def group_risk(
       dim: Dimension of x where X is the simplex.
       vertices: X otherwise.
       field: Where records keep their group, an integer.
-      **constants: `smoothness` and `third_order`.
+      **constants: `smoothness` and `third_order`, of losses over shares as `grad_range` is.
 
     Returns:
       A `Saddle`.

@@ -37,7 +37,9 @@ class Saddle:
       smoothness: For each block the largest second derivative within it, in vertex coordinates;
         (0, 0) for matrix games; None for half of `grad_range` (static).
       coupling: Largest second derivative across blocks; None for half the smaller range (static).
-      third_order: Lipschitz constant of the second derivatives; 0 for quadratics (static).
+      third_order: Lipschitz constant of all second derivatives, those across blocks included; 0
+        where the loss is quadratic in (x, y) jointly; None where it is unknown: then plans rely on
+        `smoothness` alone (static).
       grad_from_vertices: `(x_indices [k], y_indices [k], batch) -> (gx [B, p], gy [B, q])`, the
         gradients at the means of vertices, where that is cheaper than differentiating `loss`
         (static).
@@ -60,7 +62,7 @@ class Saddle:
     vertices: tuple[Any, Any] = (None, None)
     smoothness: tuple[float, float] | None = static_field(default=None, kw_only=True)
     coupling: float | None = static_field(default=None, kw_only=True)
-    third_order: float = static_field(default=0.0, kw_only=True)
+    third_order: float | None = static_field(default=None, kw_only=True)
     grad_from_vertices: Callable[..., Any] | None = static_field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
@@ -95,7 +97,8 @@ class Saddle:
           >>> dpjax.problems.Saddle.matrix_game((3, 4)).smoothness
           (0.0, 0.0)
         """
-        return cls(MatrixGame(field), dims, (value_range, value_range), smoothness=(0.0, 0.0))
+        ranges = (value_range, value_range)
+        return cls(MatrixGame(field), dims, ranges, smoothness=(0.0, 0.0), third_order=0.0)
 
     @property
     def domains(self) -> tuple[Any, Any]:

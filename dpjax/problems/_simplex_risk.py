@@ -39,7 +39,7 @@ class SimplexRisk:
       smoothness: Largest $|v_i^\top \nabla^2 \ell\, v_j|$, up to shifts of the vertices; None for
         half of `grad_range` (static).
       third_order: Lipschitz constant of these second derivatives in the l1 norm of the weights; 0
-        for quadratics and as a default for everything near them (static).
+        for quadratics; None where it is unknown: then plans rely on `smoothness` alone (static).
       grad_from_vertices: `(indices [k], batch) -> per-example gradients` at the mean of k
         vertices, `[B, p]` or `OuterProduct([B, p], [B, 1])`, where that is cheaper than
         differentiating `loss`; None for autodiff (static).
@@ -60,7 +60,7 @@ class SimplexRisk:
     dim: int | None = static_field(default=None)
     grad_range: ArrayLike | None = None
     smoothness: float | None = static_field(default=None, kw_only=True)
-    third_order: float = static_field(default=0.0, kw_only=True)
+    third_order: float | None = static_field(default=None, kw_only=True)
     grad_from_vertices: Callable[..., Any] | None = static_field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
@@ -96,7 +96,8 @@ class SimplexRisk:
           >>> import dpjax
           >>> ball = dpjax.geometry.L1Ball(100, radius=1.0)
           >>> problem = dpjax.problems.SimplexRisk.linear(
-          ...     lambda margin, y: 0.5 * (margin - y) ** 2, ball, grad_range=4.0)
+          ...     lambda margin, y: 0.5 * (margin - y) ** 2, ball, grad_range=4.0,
+          ...     third_order=0.0)
         """
         return cls(LinearLoss(link_loss), vertices, dim, **constants)
 
