@@ -1,7 +1,51 @@
-"""Public constants of a problem over vertices, as plans need them."""
+"""What methods over vertices ask of a problem, and what plans are made from."""
 
 import math
-from typing import Any, NamedTuple
+from typing import NamedTuple, Protocol
+
+import jax
+
+from dpjax.core import Problem, PyTree, optional
+from dpjax.geometry import Domain
+from dpjax.privacy import Budget, RelationLike, check_budget, resolve_relation, zcdp_budget
+from dpjax.sampling._capacity import DELTA_SHARE
+
+
+class VertexProblem(Problem, Protocol):
+    """A problem over domains with vertices, one entry a block: `Saddle` or `SimplexRisk`."""
+
+    @property
+    def domains(self) -> tuple[Domain, ...]:
+        """Where each block lies."""
+
+    @property
+    def ranges(self) -> tuple[float | jax.Array, ...]:
+        """Range of a record's gradient over the vertices."""
+
+    @property
+    def signs(self) -> tuple[int, ...]:
+        """1 where the loss is minimised, -1 where it is maximised."""
+
+    @property
+    def smoothness(self) -> float | tuple[float, ...] | None:
+        """Largest second derivative within a block."""
+
+    @property
+    def coupling(self) -> float | None:
+        """The same across blocks."""
+
+    @property
+    def third_order(self) -> float:
+        """Lipschitz constant of second derivatives."""
+
+    def assemble(self, points: PyTree) -> PyTree:
+        """The parameters that a point of each block makes."""
+
+    def gradients_at_vertices(self, indices: PyTree, batch: PyTree) -> PyTree:
+        """Gradients `[B, p]` of each record at the means of vertices, for each block."""
+
+    def gradients_at(self, points: PyTree, batch: PyTree) -> PyTree:
+        """Gradients `[B, p]` of each record at a point of each block."""
 
 
 class Constants(NamedTuple):
@@ -27,36 +71,74 @@ class Constants(NamedTuple):
         return max(*self.smoothness, self.coupling)
 
 
-def constants_of(problem: Any) -> Constants:
+class Setting(NamedTuple):
+    """What a plan of a single pass is made from; all of it *public*.
+
+    Attributes:
+      constants: Of the problem.
+      num_records: n, the number of records.
+      rho: Zero-concentrated budget, less what a surplus of records may cost.
+      influence: c, how many records' worth a neighbour differs by in one batch sum.
+    """
+
+    constants: Constants
+    num_records: int
+    rho: float
+    influence: int
+
+
+def influence(relation: RelationLike) -> int:
+    """By how many records' gradients a batch sum of two neighbours may differ."""
+    return 2 if resolve_relation(relation).name == "REPLACE_ONE" else 1
+
+
+def constants_of(problem: VertexProblem) -> Constants:
     """The constants a problem states; smoothness defaults to half the gradient's range."""
-    _check_vertices(problem)
+    if not optional(problem, "domains"):
+        raise TypeError(
+            "problem must be one over vertices, such as SimplexRisk or Saddle of dpjax.problems, "
+            f"got {type(problem).__name__}"
+        )
     half = tuple(float(r) / 2 for r in problem.ranges)
     given = problem.smoothness
     if given is not None and not isinstance(given, tuple | list):
         given = (given,) * len(half)
-    smoothness = half if given is None else tuple(map(float, given))
     coupling = min(half) if len(half) > 1 else 0.0
     return Constants(
         tuple(math.log(domain.num_vertices) for domain in problem.domains),
         half,
-        smoothness,
+        half if given is None else tuple(map(float, given)),
         coupling if problem.coupling is None else float(problem.coupling),
         float(problem.third_order),
     )
 
 
-def check_one_block(problem: Any) -> None:
-    """Raises unless it is one player's problem over vertices."""
-    _check_vertices(problem)
+def one_block_constants(problem: VertexProblem) -> Constants:
+    """The same; raises ValueError unless it is one player's problem."""
+    constants = constants_of(problem)
     if len(problem.domains) != 1:
         raise ValueError(
             f"problem must have 1 block, got {len(problem.domains)}: use SaddleMirrorDescent"
         )
+    return constants
 
 
-def _check_vertices(problem: Any) -> None:
-    if not hasattr(problem, "domains"):
-        raise TypeError(
-            "problem must be one over vertices, such as SimplexRisk or Saddle of dpjax.problems, "
-            f"got {type(problem).__name__}"
+def setting_of(constants: Constants, num_records: int, budget: Budget) -> Setting:
+    """What plans a single pass, replace-one unless told otherwise.
+
+    Raises:
+      ValueError: If delta is 0, for which passes are not planned.
+    """
+    relation = check_budget(budget, num_records).relation_or("replace_one")
+    if budget.delta == 0:
+        raise ValueError(
+            "delta must be > 0 to plan a single pass, got 0.0: use FrankWolfe.for_budget, or set "
+            "step_size yourself and read guarantee().epsilon(0.0)"
         )
+    factor = influence(relation)
+    if factor == 2:
+        rho = zcdp_budget(budget, relation="replace_one")
+    else:
+        failure = DELTA_SHARE * budget.delta / (1 + math.exp(min(budget.epsilon, 700.0)))
+        rho = zcdp_budget(budget, failure_probability=failure)
+    return Setting(constants, num_records, rho, factor)

@@ -5,9 +5,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dpjax.core import check_int, check_positive
-from dpjax.solvers.vertices._constants import Constants
-from dpjax.solvers.vertices._plan import mean_sizes
+from dpjax.solvers.vertices._constants import Setting
+from dpjax.solvers.vertices._plan import draft_sampler
 from dpjax.transforms import draw_levels, multilevel
 
 _TAPER_GAIN = 1.5
@@ -42,74 +41,37 @@ def draws_left(levels: np.ndarray, max_level: int) -> np.ndarray:
     return np.repeat(after, batches_of(levels, max_level))
 
 
-def plan_multilevel(
-    constants: Constants,
-    num_records: int,
-    rho: float,
-    influence: int,
-    *,
-    seed: int = 0,
-    max_level: int | None = None,
-) -> MultilevelPlan:
-    r"""Unit batches such that privacy just allows the step size that the error bound asks for.
-
-    With $G^2 = L_0^2 + L_2^2 + \ell L_1^2$ and U the sum of $2^N$ over estimates, $\tau =
-    \sqrt{\ell / (G^2 U)}$ and a unit of $b_0 = c L_0 \sqrt{3 \ell / \rho} / G$ records (for two
-    blocks), cut by 1.5 since batches are tapered; $M = \lfloor \log_2 \sqrt U \rfloor$.
-
-    Args:
-      constants: Public constants of the problem.
-      num_records: Public number of records n.
-      rho: Zero-concentrated budget.
-      influence: c, how many records' worth a neighbour differs by in one batch sum.
-      seed: For the levels, which are *public*.
-      max_level: Fixes M.
-
-    Returns:
-      The plan.
-
-    Raises:
-      ValueError: If there are too few records for two estimates.
-    """
-    check_int("num_records", num_records, minimum=1)
-    check_positive("rho", rho)
+def plan_multilevel(setting: Setting, seed: int, max_level: int | None) -> MultilevelPlan:
+    """Unit batches such that privacy just allows the step size that the error bound asks for."""
+    constants, rho, influence = setting.constants, setting.rho, setting.influence
     half, log_m = max(constants.half_ranges), sum(constants.log_vertices)
     smooth = constants.joint_smoothness
     blocks = len(constants.half_ranges)
     moment = math.sqrt(half**2 + constants.third_order**2 + log_m * smooth**2)
     unit = influence * half * math.sqrt(1.5 * blocks * log_m / rho) / moment / _TAPER_GAIN
     unit = max(1.0, unit)
-    total = max(1.0, num_records / (1 + 5 * unit))
+    total = max(1.0, setting.num_records / (1 + 5 * unit))
     top = math.floor(math.log2(math.sqrt(total))) if max_level is None else max_level
     size = math.sqrt(log_m / (moment**2 * total))
-    batches = int(num_records // unit)
+    batches = int(setting.num_records // unit)
     levels = draw_levels(seed, top, batches)
     used = np.cumsum(batches_of(levels, top))
     levels = levels[: int(np.searchsorted(used, batches, side="right"))]
-    step_size = tuple(size for _ in range(blocks))
+    spent = sum((influence * size * 2 * half) ** 2 / 8 for half in constants.half_ranges)
     # the realised number of draws may exceed its mean: then the last estimates are left out
-    while len(levels) and not _fits(levels, top, constants, num_records, rho, influence, size):
+    while len(levels) and spent * _worst(setting, levels, top) > rho * (1 - 1e-6):
         levels = levels[: max(len(levels) - max(1, len(levels) // 50), 0)]
     if len(levels) < 2:  # the last estimate moves nothing that is drawn
         raise ValueError(
-            f"num_records = {num_records} is too few for two multilevel estimates at rho = "
-            f"{rho:.3g}"
+            f"num_records = {setting.num_records} is too few for two multilevel estimates at "
+            f"rho = {rho:.3g}"
         )
     steps = int(batches_of(levels, top).sum())
-    return MultilevelPlan(tuple(int(n) for n in levels), top, steps, step_size)
+    return MultilevelPlan(tuple(int(n) for n in levels), top, steps, (size,) * blocks)
 
 
-def _fits(
-    levels: np.ndarray,
-    top: int,
-    constants: Constants,
-    n: int,
-    rho: float,
-    influence: int,
-    size: float,
-) -> bool:
-    steps = int(batches_of(levels, top).sum())
-    sizes = mean_sizes(steps, n, influence)
-    worst = float(np.max(draws_left(levels, top) / np.square(sizes)))
-    spent = sum((influence * size * 2 * half) ** 2 / 8 for half in constants.half_ranges)
-    return spent * worst <= rho * (1 - 1e-6)
+def _worst(setting: Setting, levels: np.ndarray, top: int) -> float:
+    """The largest number of draws after a batch over its squared size."""
+    left = draws_left(levels, top)
+    sizes = draft_sampler(setting.num_records, len(left), setting.influence).sizes
+    return float(np.max(left / np.square(sizes)))

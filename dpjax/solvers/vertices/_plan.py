@@ -6,9 +6,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dpjax.core import check_int, check_positive
-from dpjax.sampling import IndependentPartition, tapered_sizes
-from dpjax.solvers.vertices._constants import Constants
+from dpjax.core import check_int
+from dpjax.sampling import IndependentPartition, TaperedPartition
+from dpjax.solvers.vertices._constants import Constants, Setting
 
 # what runs show of the bounds' terms: sampling errors, and for one block, where the average of a
 # batch is far smaller than a record's gradient may be, the square of the gradient
@@ -26,6 +26,7 @@ class VertexPlan(NamedTuple):
       step_size: Step size of each block, in units of 1 / gradient.
       output: `"played"` or `"fresh"`; `"anytime"` for that method.
       bound: Bound on the expected duality gap, or excess risk.
+      output_draws: Vertices drawn for the result (anytime method only, else None).
     """
 
     steps: int
@@ -34,87 +35,29 @@ class VertexPlan(NamedTuple):
     step_size: tuple[float, ...]
     output: str
     bound: float
+    output_draws: int | None = None
 
 
 def plan_mirror_descent(
-    constants: Constants,
-    num_records: int,
-    rho: float,
-    influence: int,
-    output: str | None = None,
-    *,
-    certified: bool = False,
-    steps: int | None = None,
-    num_draws: int | None = None,
-) -> VertexPlan:
-    r"""Minimises the bound of mirror descent with vertex sampling over integers.
-
-    With blocks b of half-ranges $L_b$ and $\ell_b = \log m_b$, after T iterates of K draws,
-
-    $$ \sum_b \frac{2 \ell_b}{\tau_b T} + \frac52 \tau_b L_b^2 + \text{(sampling error)}, \qquad
-       \sum_b (\tau_b L_b)^2 \le \frac{2 \rho}{c^2 K'} \min_t \frac{b_t^2}{T - 1 - t} $$
-
-    for saddle points, and $\ell / (\tau T) + \tau L^2 / 2$ for one block. The second inequality is
-    the privacy budget: c is 2 under replace-one, else 1, K' the draws a step and block, and $b_t$
-    the sizes of tapered batches.
-
-    Args:
-      constants: Public constants of the problem.
-      num_records: Public number of records n.
-      rho: Zero-concentrated budget.
-      influence: c, how many records' worth a neighbour differs by in one batch sum.
-      output: `"played"`, `"fresh"`, or None for the better bound.
-      certified: Whether to minimise the bound itself, rather than what is typical: the bound
-        without its worst case over comparators, with a fifth of the sampling error and, for one
-        block, a tenth of the squared gradients, which is about what runs on synthetic games and
-        regressions show. Either way `bound` is the bound.
-      steps: Fixes the number of steps.
-      num_draws: Fixes K.
-
-    Returns:
-      The best plan found.
-    """
-    check_int("num_records", num_records, minimum=1)
-    check_positive("rho", rho)
-    grid = (
-        fixed_or("steps", steps, step_grid, num_records)[:, None],
-        fixed_or("num_draws", num_draws, draw_grid, num_records)[None, :],
-    )
-    plans = [
-        _best(constants, num_records, rho, influence, kind, *grid, certified)
-        for kind in (("played", "fresh") if output is None else (output,))
-    ]
-    return min(plans)[1]
-
-
-def _best(
-    constants: Constants,
-    n: int,
-    rho: float,
-    influence: int,
-    output: str,
-    steps: np.ndarray,
-    draws: np.ndarray,
-    certified: bool,
+    setting: Setting, output: str, steps: np.ndarray, draws: np.ndarray, certified: bool
 ) -> tuple[float, VertexPlan]:
+    """The least objective of mirror descent over numbers of steps and of draws, and its plan."""
+    constants = setting.constants
+    steps, draws = steps[:, None], draws[None, :]
     each = draws + (output == "fresh")
-    room = np.sqrt(2 * rho / each) * tapered_scale(n, steps) / influence
-    sampling = sampling_error(constants, steps + 1, draws, output)
-    sizes, objective = _step_sizes(constants, steps + 1, room, certified)
+    sampling = _sampling_error(constants, steps + 1, draws, output)
+    sizes, objective = _step_sizes(
+        constants, steps + 1, about_room(setting, steps, each), certified
+    )
     objective = objective + (1.0 if certified else TYPICAL_SAMPLING) * sampling
     at = np.unravel_index(int(np.argmin(objective)), objective.shape)
     chosen, count = int(steps[at[0], 0]), int(draws[0, at[1]])
-    exact = exact_room(rho, count + (output == "fresh"), chosen, n, influence)
-    sizes, _ = _step_sizes(constants, np.array(chosen + 1), exact, certified)
-    bound = _regret(constants, np.array(chosen + 1), sizes) + sampling[at]
-    plan = VertexPlan(
-        chosen,
-        count,
-        1,
-        tuple(float(s / r) for s, r in zip(sizes, constants.half_ranges, strict=True)),
-        output,
-        float(bound),
-    )
+    left = (count + (output == "fresh")) * np.arange(chosen, 0, -1)
+    iterates = np.array(chosen + 1)
+    sizes, _ = _step_sizes(constants, iterates, exact_room(setting, left), certified)
+    bound = _regret(_terms(constants, iterates, True), sizes) + sampling[at]
+    step_size = (float(s / r) for s, r in zip(sizes, constants.half_ranges, strict=True))
+    plan = VertexPlan(chosen, count, 1, tuple(step_size), output, float(bound))
     return float(objective[at]), plan
 
 
@@ -132,9 +75,8 @@ def _terms(
     return [(far * log_m * half / iterates, slope * half) for log_m, half in pairs]
 
 
-def _regret(constants: Constants, iterates: np.ndarray, sizes: list[np.ndarray]) -> np.ndarray:
-    terms = zip(sizes, _terms(constants, iterates, True), strict=True)
-    return np.asarray(sum(a / s + c * s for s, (a, c) in terms))
+def _regret(terms: list[tuple[np.ndarray, float]], sizes: list[np.ndarray]) -> np.ndarray:
+    return np.asarray(sum(a / s + c * s for s, (a, c) in zip(sizes, terms, strict=True)))
 
 
 def _step_sizes(
@@ -152,11 +94,10 @@ def _step_sizes(
     for b in range(len(sizes)):
         others = sum(s**2 for i, s in enumerate(sizes) if i != b)
         sizes[b] = np.minimum(free[b], np.sqrt(np.maximum(room**2 - others, sizes[b] ** 2)))
-    regret = sum(a / s + c * s for s, (a, c) in zip(sizes, terms, strict=True))
-    return sizes, np.asarray(regret)
+    return sizes, _regret(terms, sizes)
 
 
-def sampling_error(
+def _sampling_error(
     constants: Constants, iterates: np.ndarray, draws: np.ndarray, output: str
 ) -> np.ndarray:
     """What standing for an iterate by K of its vertices adds to the bound."""
@@ -185,24 +126,32 @@ def sampling_error(
     return np.minimum(played, near)
 
 
+def about_room(setting: Setting, steps: np.ndarray, draws: np.ndarray) -> np.ndarray:
+    """About `exact_room` with so many draws a step and block."""
+    scale = tapered_scale(setting.num_records, steps)
+    return np.sqrt(2 * setting.rho / draws) * scale / setting.influence
+
+
 def tapered_scale(n: int, steps: np.ndarray) -> np.ndarray:
     """About the least `size_t / sqrt(S - t)` of `tapered_sizes`."""
     return np.maximum((n - steps / 2) / (2 / 3 * (steps + 1) ** 1.5), 1 / np.sqrt(steps))
 
 
-def exact_room(rho: float, draws: int, steps: int, n: int, influence: int) -> np.ndarray:
-    """Largest root of sum_b (tau_b L_b)^2 that the budget allows with the batches that run."""
-    sizes = mean_sizes(steps, n, influence)
-    share = np.min(sizes / np.sqrt(np.arange(steps, 0, -1)))
+def exact_room(setting: Setting, left: np.ndarray, tail: int = 0) -> np.ndarray:
+    """Largest root of sum_b (tau_b L_b)^2 that allows `left` draws after each batch that runs."""
+    sizes = draft_sampler(setting.num_records, len(left), setting.influence, tail=tail).sizes
     # a little less, since the budget's rho is rounded
-    return np.asarray((1 - 1e-6) * math.sqrt(2 * rho / draws) * share / influence)
+    root = (1 - 1e-6) * math.sqrt(2 * setting.rho) / setting.influence
+    return np.asarray(root * np.min(sizes / np.sqrt(left)))
 
 
-def mean_sizes(steps: int, n: int, influence: int, tail: int = 0) -> np.ndarray:
-    """Public sizes of the batches that `single_pass_sampler` makes."""
+def draft_sampler(
+    num_records: int, steps: int, influence: int, order: str = "random", tail: int = 0
+) -> TaperedPartition | IndependentPartition:
+    """Disjoint tapered batches: cut from an order under replace-one, else of too few slots."""
     if influence == 2:
-        return tapered_sizes(steps, n, tail)
-    return IndependentPartition(steps, n, 1, tapered=True, tail=tail).sizes
+        return TaperedPartition(steps, num_records, order, tail)
+    return IndependentPartition(steps, num_records, 1, tapered=True, tail=tail)
 
 
 def fixed_or(name: str, value: int | None, grid: Callable[[int], np.ndarray], n: int) -> np.ndarray:
@@ -219,13 +168,12 @@ def fixed_or(name: str, value: int | None, grid: Callable[[int], np.ndarray], n:
     return np.array([value])
 
 
-def step_grid(n: int) -> np.ndarray:
-    """Candidate numbers of steps, about geometric."""
-    return np.unique(np.round(np.geomspace(1, n, 2000)).astype(int))
+def geometric(top: int, points: int) -> np.ndarray:
+    """At most so many integers from 1 to `top`, about geometric."""
+    return np.unique(np.round(np.geomspace(1, top, points)).astype(int))
 
 
 def draw_grid(n: int) -> np.ndarray:
     """Candidate numbers of draws: all small ones, then about geometric."""
     top = max(2, min(n, 20_000))
-    grid = np.round(np.geomspace(1, top, 200)).astype(int)
-    return np.unique(np.concatenate([np.arange(1, min(top, 129)), grid]))
+    return np.unique(np.concatenate([np.arange(1, min(top, 129)), geometric(top, 200)]))
