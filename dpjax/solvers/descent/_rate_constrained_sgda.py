@@ -23,17 +23,16 @@ from dpjax.core import (
     check_unstacked,
     derived,
 )
-from dpjax.privacy import Budget, Guarantee, calibrate_noise, joint_release
+from dpjax.privacy import Budget, Guarantee, joint_release
 from dpjax.problems import RateConstrained
 from dpjax.problems._constraints import RateConstraints
-from dpjax.solvers._check_sampler import sampled_relation
+from dpjax.solvers._request import default_sampler, requested
 from dpjax.solvers._summary import register_solver
 from dpjax.solvers._swamped import checked_gradients
 from dpjax.solvers.descent._dpsgd import (
     DPSGD,
     DPSGDState,
     clipping_diagnostics,
-    default_sampler,
     with_defaults,
 )
 from dpjax.solvers.descent._dual import (
@@ -250,7 +249,7 @@ class RateConstrainedSGDA:
                 problem, num_records, budget, sampler=sampler, **given, **overrides
             )
         sampler = sampler or default_sampler(num_records, batch_size, steps)
-        relation = sampled_relation(budget, num_records, sampler)
+        request = requested(num_records, budget, sampler=sampler)
         if not 0 < histogram_share < 1:
             raise ValueError(f"histogram_share must lie in (0, 1), got {histogram_share!r}")
         own_names = {f.name for f in dataclasses.fields(cls)} - {"primal"}
@@ -267,7 +266,7 @@ class RateConstrainedSGDA:
             primal = with_defaults(
                 DPSGD, {"noise_multiplier": z_gradient} | overrides, sampler, num_records, problem
             )
-            descent = DPSGD(sampler, relation=relation, **primal)
+            descent = DPSGD(sampler, relation=request.relation, **primal)
             dual: dict[str, Any] = {"histogram_noise": z_histogram} | own
             if "dual_learning_rate" not in dual:
                 parts = problem.constraints.part.num_parts if problem.num_constraints else 1
@@ -279,12 +278,9 @@ class RateConstrainedSGDA:
 
         if "histogram_noise" in own and "noise_multiplier" in overrides:
             return checked_gradients(make(1.0), problem, num_records)
-        noise = calibrate_noise(
+        noise = request.noise_multiplier(
             lambda z: make(z)._event(),
-            budget,
-            relation=relation,
-            failure_probability=sampler.failure_probability()
-            + sum(make(1.0)._moved()) * MOST_SHORTFALL,
+            sampler.failure_probability() + sum(make(1.0)._moved()) * MOST_SHORTFALL,
         )
         return checked_gradients(make(noise), problem, num_records)
 

@@ -11,8 +11,9 @@ from dpjax.core import PyTree, check_int, check_key, static_field
 from dpjax.geometry import log_normalize, sample_vertices
 from dpjax.privacy import Budget
 from dpjax.solvers._summary import register_solver
+from dpjax.solvers._vertex_problem import VertexProblem
 from dpjax.solvers.vertices._anytime_plan import plan_anytime, refreshes_left, taper_tail
-from dpjax.solvers.vertices._constants import VertexProblem, one_block_constants, setting_of
+from dpjax.solvers.vertices._constants import one_block_constants, setting_of
 from dpjax.solvers.vertices._plan import VertexPlan, draw_grid, fixed_or, geometric
 from dpjax.solvers.vertices._steps import add_scores, coordinates, no_scores, range_sums
 from dpjax.solvers.vertices._vertex_solver import SinglePass, VertexSolver

@@ -1,51 +1,11 @@
-"""What methods over vertices ask of a problem, and what plans are made from."""
+"""What plans of methods over vertices are made from: public constants and a budget."""
 
 import math
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
-import jax
-
-from dpjax.core import Problem, PyTree, optional
-from dpjax.geometry import Domain
 from dpjax.privacy import Budget, RelationLike, check_budget, resolve_relation, zcdp_budget
 from dpjax.sampling._capacity import DELTA_SHARE
-
-
-class VertexProblem(Problem, Protocol):
-    """A problem over domains with vertices, one entry a block: `Saddle` or `SimplexRisk`."""
-
-    @property
-    def domains(self) -> tuple[Domain, ...]:
-        """Where each block lies."""
-
-    @property
-    def ranges(self) -> tuple[float | jax.Array, ...]:
-        """Range of a record's gradient over the vertices."""
-
-    @property
-    def signs(self) -> tuple[int, ...]:
-        """1 where the loss is minimised, -1 where it is maximised."""
-
-    @property
-    def smoothness(self) -> float | tuple[float, ...] | None:
-        """Largest second derivative within a block."""
-
-    @property
-    def coupling(self) -> float | None:
-        """The same across blocks."""
-
-    @property
-    def third_order(self) -> float:
-        """Lipschitz constant of second derivatives."""
-
-    def assemble(self, points: PyTree) -> PyTree:
-        """The parameters that a point of each block makes."""
-
-    def gradients_at_vertices(self, indices: PyTree, batch: PyTree) -> PyTree:
-        """Gradients `[B, p]` of each record at the means of vertices, for each block."""
-
-    def gradients_at(self, points: PyTree, batch: PyTree) -> PyTree:
-        """Gradients `[B, p]` of each record at a point of each block."""
+from dpjax.solvers._vertex_problem import VertexProblem, over_vertices
 
 
 class Constants(NamedTuple):
@@ -94,7 +54,7 @@ def influence(relation: RelationLike) -> int:
 
 def constants_of(problem: VertexProblem) -> Constants:
     """The constants a problem states; smoothness defaults to half the gradient's range."""
-    if not optional(problem, "domains"):
+    if not over_vertices(problem):
         raise TypeError(
             "problem must be one over vertices, such as SimplexRisk or Saddle of dpjax.problems, "
             f"got {type(problem).__name__}"

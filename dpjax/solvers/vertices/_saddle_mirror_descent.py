@@ -10,7 +10,8 @@ import numpy as np
 from dpjax.core import PyTree, check_choice, check_int, check_key, static_field
 from dpjax.privacy import Budget
 from dpjax.solvers._summary import register_solver
-from dpjax.solvers.vertices._constants import VertexProblem, constants_of, setting_of
+from dpjax.solvers._vertex_problem import VertexProblem
+from dpjax.solvers.vertices._constants import constants_of, setting_of
 from dpjax.solvers.vertices._plan import (
     VertexPlan,
     draw_grid,

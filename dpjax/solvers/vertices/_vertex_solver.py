@@ -21,7 +21,8 @@ from dpjax.sampling import (
 )
 from dpjax.solvers._check_sampler import check_sampler
 from dpjax.solvers._swamped import checked_draws
-from dpjax.solvers.vertices._constants import VertexProblem, influence
+from dpjax.solvers._vertex_problem import VertexProblem
+from dpjax.solvers.vertices._constants import influence
 from dpjax.solvers.vertices._multilevel_plan import MultilevelPlan
 from dpjax.solvers.vertices._plan import VertexPlan, draft_sampler
 from dpjax.solvers.vertices._steps import coordinates, shrunk
@@ -125,9 +126,10 @@ class VertexSolver:
           True
           True
         """
-        fields = set(inspect.signature(cls).parameters) - {"sampler", "relation"}
+        fields = set(inspect.signature(cls).parameters)
         options = set(inspect.signature(cls.plan).parameters) - {"problem", "num_records", "budget"}
-        check_fields(cls, choices, {"order"} | options | fields)
+        planned_alone = {"sampler", "relation", "levels", "output_draws"}
+        check_fields(cls, choices, ({"order"} | options | fields) - planned_alone)
         asked = {name: choices.pop(name) for name in options & set(choices)}
         plan = cls.plan(problem, num_records, budget, **asked)
         relation = check_budget(budget).relation_or("replace_one")
