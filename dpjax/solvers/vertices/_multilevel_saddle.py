@@ -256,7 +256,7 @@ class MultilevelSaddle(VertexSolver):
 
     @property
     def _updates(self) -> int:
-        return len(self.levels)
+        return len(self.levels) - 1  # the last estimate moves nothing that is drawn
 
     @property
     def _estimator(self) -> Multilevel:

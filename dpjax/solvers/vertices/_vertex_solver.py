@@ -204,7 +204,7 @@ class VertexSolver:
 
     @property
     def _updates(self) -> int:
-        """How many gradients, or estimates of one, the scores at the end are made of."""
+        """How many gradients, or estimates of one, the scores of the last draw are made of."""
         return self.sampler.steps
 
     @staticmethod
