@@ -1,8 +1,6 @@
 """Private stochastic gradient descent-ascent under rate constraints."""
 
 import dataclasses
-import importlib
-import warnings
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -26,6 +24,7 @@ from dpjax.core import (
 from dpjax.privacy import Budget, Guarantee, joint_release
 from dpjax.problems import RateConstrained
 from dpjax.problems._constraints import RateConstraints
+from dpjax.solvers._published import moved_setting
 from dpjax.solvers._request import default_sampler, requested
 from dpjax.solvers._summary import register_solver
 from dpjax.solvers._swamped import checked_gradients
@@ -200,7 +199,6 @@ class RateConstrainedSGDA:
         batch_size: float | None = None,
         steps: int | None = None,
         histogram_share: float = 0.1,
-        as_published: bool = False,
         **overrides: Any,
     ) -> "RateConstrainedSGDA":
         """A solver with defaults that train, its noise calibrated jointly to `budget`.
@@ -213,8 +211,8 @@ class RateConstrainedSGDA:
           batch_size: Expected records a batch; default from `num_records`.
           steps: Number of steps; default 1000.
           histogram_share: Share of the precision that the table takes, in (0, 1).
-          as_published: Deprecated: `dpjax.papers.rate_constrained.rate_constrained_sgda`.
-          **overrides: Any other field of this class or of `DPSGD`.
+          **overrides: Any other field of this class or of `DPSGD`. All as printed is
+            `dpjax.papers.rate_constrained.rate_constrained_sgda`.
 
         Returns:
           A solver whose `guarantee().epsilon(budget.delta) <= budget.epsilon`.
@@ -232,22 +230,12 @@ class RateConstrainedSGDA:
           >>> solver.guarantee().epsilon(1e-5) <= 1.0
           True
         """
-        if as_published:
-            warnings.warn(
-                "as_published is dpjax.papers.rate_constrained.rate_constrained_sgda since 0.2: "
-                "the keyword goes in 0.3",
-                DeprecationWarning,
-                stacklevel=3,
+        if overrides.pop("as_published", False):
+            make_printed = moved_setting(
+                "rate_constrained", "rate_constrained_sgda", "as_published=True"
             )
-            printed = importlib.import_module("dpjax.papers.rate_constrained")
-            given: dict[str, Any] = {
-                "batch_size": batch_size,
-                "steps": steps,
-                "histogram_share": histogram_share,
-            }
-            return printed.rate_constrained_sgda(
-                problem, num_records, budget, sampler=sampler, **given, **overrides
-            )
+            given = {"batch_size": batch_size, "steps": steps, "histogram_share": histogram_share}
+            return make_printed(problem, num_records, budget, sampler=sampler, **given, **overrides)
         sampler = sampler or default_sampler(num_records, batch_size, steps)
         request = requested(num_records, budget, sampler=sampler)
         if not 0 < histogram_share < 1:

@@ -26,7 +26,7 @@ from dpjax.sampling import FullBatch
 from dpjax.solvers._summary import register_solver
 from dpjax.solvers._swamped import checked_draws
 from dpjax.solvers._vertex_problem import VertexProblem
-from dpjax.solvers.vertices._constants import influence, one_block_constants
+from dpjax.solvers.vertices._plan import influence, one_block_constants
 from dpjax.solvers.vertices._steps import (
     add_scores,
     draw_vertices,

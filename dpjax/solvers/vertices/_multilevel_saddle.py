@@ -1,6 +1,7 @@
 """Mirror descent with bias-reduced multilevel gradients, for second-order smooth losses."""
 
 import dataclasses
+import math
 from typing import NamedTuple
 
 import jax
@@ -11,17 +12,29 @@ from dpjax.core import PyTree, check_int, check_key, static_field
 from dpjax.privacy import Budget
 from dpjax.solvers._summary import register_solver
 from dpjax.solvers._vertex_problem import VertexProblem
-from dpjax.solvers.vertices._constants import constants_of, setting_of
-from dpjax.solvers.vertices._multilevel_plan import (
-    MultilevelPlan,
-    batches_of,
-    draws_left,
-    plan_multilevel,
-)
+from dpjax.solvers.vertices._plan import Setting, constants_of, draft_sampler, setting_of
 from dpjax.solvers.vertices._steps import add_scores, draw_vertices, no_scores, range_sums
 from dpjax.solvers.vertices._vertex_solver import SinglePass, VertexSolver
-from dpjax.transforms import Multilevel, multilevel
+from dpjax.transforms import Multilevel, draw_levels, multilevel
 from dpjax.transforms.clipping._weighted_sum import Pair
+
+_TAPER_GAIN = 1.5
+
+
+class MultilevelPlan(NamedTuple):
+    """What a plan chose.
+
+    Attributes:
+      levels: Level of each estimate, drawn without data.
+      max_level: Largest level M.
+      steps: Batches in all: 3 for an estimate of level 0, 4 * 2^N + 1 for level N.
+      step_size: Step size of each block, in units of 1 / gradient.
+    """
+
+    levels: tuple[int, ...]
+    max_level: int
+    steps: int
+    step_size: tuple[float, ...]
 
 
 class MultilevelState(NamedTuple):
@@ -151,7 +164,7 @@ class MultilevelSaddle(VertexSolver):
           True
         """
         setting = setting_of(constants_of(problem), num_records, budget)
-        return plan_multilevel(setting, seed, max_level)
+        return _best_plan(setting, seed, max_level)
 
     def init(self, problem: VertexProblem, *, key: jax.Array) -> MultilevelState:
         """The state before the first batch; the key (*secret*) is for the draws."""
@@ -272,3 +285,52 @@ class MultilevelSaddle(VertexSolver):
 
     def _weights(self, state: MultilevelState) -> jax.Array:
         return self._estimator.weights(jnp.asarray(self._tables()[1])[state.count])
+
+
+def batches_of(levels: np.ndarray, max_level: int) -> np.ndarray:
+    """Batches of each estimate."""
+    sizes = [multilevel(max_level).records(level) for level in range(max_level + 1)]
+    return np.array(sizes)[levels]
+
+
+def draws_left(levels: np.ndarray, max_level: int) -> np.ndarray:
+    """For each batch, the draws of one block after its estimate: 2^(N+1) + 1 in each later one."""
+    each = 2 ** (levels.astype(np.int64) + 1) + 1
+    after = np.cumsum(each[::-1])[::-1] - each
+    return np.repeat(after, batches_of(levels, max_level))
+
+
+def _best_plan(setting: Setting, seed: int, max_level: int | None) -> MultilevelPlan:
+    """Unit batches such that privacy just allows the step size that the error bound asks for."""
+    constants, rho, influence = setting.constants, setting.rho, setting.influence
+    half, log_m = max(constants.half_ranges), sum(constants.log_vertices)
+    smooth = constants.joint_smoothness
+    blocks = len(constants.half_ranges)
+    moment = math.sqrt(half**2 + constants.third_order**2 + log_m * smooth**2)
+    unit = influence * half * math.sqrt(1.5 * blocks * log_m / rho) / moment / _TAPER_GAIN
+    unit = max(1.0, unit)
+    total = max(1.0, setting.num_records / (1 + 5 * unit))
+    top = math.floor(math.log2(math.sqrt(total))) if max_level is None else max_level
+    size = math.sqrt(log_m / (moment**2 * total))
+    batches = int(setting.num_records // unit)
+    levels = draw_levels(seed, top, batches)
+    used = np.cumsum(batches_of(levels, top))
+    levels = levels[: int(np.searchsorted(used, batches, side="right"))]
+    spent = sum((influence * size * 2 * half) ** 2 / 8 for half in constants.half_ranges)
+    # the realised number of draws may exceed its mean: then the last estimates are left out
+    while len(levels) and spent * _worst(setting, levels, top) > rho * (1 - 1e-6):
+        levels = levels[: max(len(levels) - max(1, len(levels) // 50), 0)]
+    if len(levels) < 2:  # the last estimate moves nothing that is drawn
+        raise ValueError(
+            f"num_records = {setting.num_records} is too few for two multilevel estimates at "
+            f"rho = {rho:.3g}"
+        )
+    steps = int(batches_of(levels, top).sum())
+    return MultilevelPlan(tuple(int(n) for n in levels), top, steps, (size,) * blocks)
+
+
+def _worst(setting: Setting, levels: np.ndarray, top: int) -> float:
+    """The largest number of draws after a batch over its squared size."""
+    left = draws_left(levels, top)
+    sizes = draft_sampler(setting.num_records, len(left), setting.influence).sizes
+    return float(np.max(left / np.square(sizes)))

@@ -1,4 +1,4 @@
-"""Numbers of steps and draws, and step sizes, that make an explicit error bound small."""
+"""What plans of methods over vertices are made from, and what their searches share."""
 
 import math
 from collections.abc import Callable
@@ -7,13 +7,111 @@ from typing import NamedTuple
 import numpy as np
 
 from dpjax.core import check_int
+from dpjax.privacy import Budget, RelationLike, check_budget, resolve_relation, zcdp_budget
 from dpjax.sampling import IndependentPartition, TaperedPartition
-from dpjax.solvers.vertices._constants import Constants, Setting
+from dpjax.sampling._capacity import DELTA_SHARE
+from dpjax.solvers._vertex_problem import VertexProblem, over_vertices
 
 # what runs show of the bounds' terms: sampling errors, and for one block, where the average of a
 # batch is far smaller than a record's gradient may be, the square of the gradient
 TYPICAL_SAMPLING = 0.2
 TYPICAL_GRADIENT = 0.1
+
+
+class Constants(NamedTuple):
+    """Constants in vertex coordinates, one entry a block.
+
+    Attributes:
+      log_vertices: log of the numbers of vertices.
+      half_ranges: Half the range of a record's gradient.
+      smoothness: Largest modulus of second derivatives within a block.
+      coupling: The same across blocks.
+      third_order: Lipschitz constant of second derivatives; 0 for quadratics.
+    """
+
+    log_vertices: tuple[float, ...]
+    half_ranges: tuple[float, ...]
+    smoothness: tuple[float, ...]
+    coupling: float
+    third_order: float
+
+    @property
+    def joint_smoothness(self) -> float:
+        """Largest modulus of all second derivatives."""
+        return max(*self.smoothness, self.coupling)
+
+
+class Setting(NamedTuple):
+    """What a plan of a single pass is made from; all of it *public*.
+
+    Attributes:
+      constants: Of the problem.
+      num_records: n, the number of records.
+      rho: Zero-concentrated budget, less what a surplus of records may cost.
+      influence: c, how many records' worth a neighbour differs by in one batch sum.
+    """
+
+    constants: Constants
+    num_records: int
+    rho: float
+    influence: int
+
+
+def influence(relation: RelationLike) -> int:
+    """By how many records' gradients a batch sum of two neighbours may differ."""
+    return 2 if resolve_relation(relation).name == "REPLACE_ONE" else 1
+
+
+def constants_of(problem: VertexProblem) -> Constants:
+    """The constants a problem states; smoothness defaults to half the gradient's range."""
+    if not over_vertices(problem):
+        raise TypeError(
+            "problem must be one over vertices, such as SimplexRisk or Saddle of dpjax.problems, "
+            f"got {type(problem).__name__}"
+        )
+    half = tuple(float(r) / 2 for r in problem.ranges)
+    given = problem.smoothness
+    if given is not None and not isinstance(given, tuple | list):
+        given = (given,) * len(half)
+    coupling = min(half) if len(half) > 1 else 0.0
+    return Constants(
+        tuple(math.log(domain.num_vertices) for domain in problem.domains),
+        half,
+        half if given is None else tuple(map(float, given)),
+        coupling if problem.coupling is None else float(problem.coupling),
+        float(problem.third_order),
+    )
+
+
+def one_block_constants(problem: VertexProblem) -> Constants:
+    """The same; raises ValueError unless it is one player's problem."""
+    constants = constants_of(problem)
+    if len(problem.domains) != 1:
+        raise ValueError(
+            f"problem must have 1 block, got {len(problem.domains)}: use SaddleMirrorDescent"
+        )
+    return constants
+
+
+def setting_of(constants: Constants, num_records: int, budget: Budget) -> Setting:
+    """What plans a single pass, replace-one unless told otherwise.
+
+    Raises:
+      ValueError: If delta is 0, for which passes are not planned.
+    """
+    relation = check_budget(budget, num_records).relation_or("replace_one")
+    if budget.delta == 0:
+        raise ValueError(
+            "delta must be > 0 to plan a single pass, got 0.0: use FrankWolfe.for_budget, or set "
+            "step_size yourself and read guarantee().epsilon(0.0)"
+        )
+    factor = influence(relation)
+    if factor == 2:
+        rho = zcdp_budget(budget, relation="replace_one")
+    else:
+        failure = DELTA_SHARE * budget.delta / (1 + math.exp(min(budget.epsilon, 700.0)))
+        rho = zcdp_budget(budget, failure_probability=failure)
+    return Setting(constants, num_records, rho, factor)
 
 
 class VertexPlan(NamedTuple):
@@ -36,94 +134,6 @@ class VertexPlan(NamedTuple):
     output: str
     bound: float
     output_draws: int | None = None
-
-
-def plan_mirror_descent(
-    setting: Setting, output: str, steps: np.ndarray, draws: np.ndarray, certified: bool
-) -> tuple[float, VertexPlan]:
-    """The least objective of mirror descent over numbers of steps and of draws, and its plan."""
-    constants = setting.constants
-    steps, draws = steps[:, None], draws[None, :]
-    each = draws + (output == "fresh")
-    sampling = _sampling_error(constants, steps + 1, draws, output)
-    sizes, objective = _step_sizes(
-        constants, steps + 1, about_room(setting, steps, each), certified
-    )
-    objective = objective + (1.0 if certified else TYPICAL_SAMPLING) * sampling
-    at = np.unravel_index(int(np.argmin(objective)), objective.shape)
-    chosen, count = int(steps[at[0], 0]), int(draws[0, at[1]])
-    left = (count + (output == "fresh")) * np.arange(chosen, 0, -1)
-    iterates = np.array(chosen + 1)
-    sizes, _ = _step_sizes(constants, iterates, exact_room(setting, left), certified)
-    bound = _regret(_terms(constants, iterates, True), sizes) + sampling[at]
-    step_size = (float(s / r) for s, r in zip(sizes, constants.half_ranges, strict=True))
-    plan = VertexPlan(chosen, count, 1, tuple(step_size), output, float(bound))
-    return float(objective[at]), plan
-
-
-def _terms(
-    constants: Constants, iterates: np.ndarray, certified: bool
-) -> list[tuple[np.ndarray, float]]:
-    """(a_b, c_b) of each block, with regret sum_b a_b / s_b + c_b s_b at sizes s_b = tau_b L_b."""
-    # a saddle point's comparator depends on the run: a second copy of the regret, and a deviation
-    # of up to 2 L, pay for that
-    saddle = len(constants.half_ranges) > 1
-    far, slope = (2.0, 2.5) if certified and saddle else (1.0, 0.5)
-    if not certified and not saddle:
-        slope *= TYPICAL_GRADIENT
-    pairs = zip(constants.log_vertices, constants.half_ranges, strict=True)
-    return [(far * log_m * half / iterates, slope * half) for log_m, half in pairs]
-
-
-def _regret(terms: list[tuple[np.ndarray, float]], sizes: list[np.ndarray]) -> np.ndarray:
-    return np.asarray(sum(a / s + c * s for s, (a, c) in zip(sizes, terms, strict=True)))
-
-
-def _step_sizes(
-    constants: Constants, iterates: np.ndarray, room: np.ndarray, certified: bool
-) -> tuple[list[np.ndarray], np.ndarray]:
-    """Sizes with sum of squares <= room^2 that make the regret terms small, and these terms."""
-    terms = _terms(constants, iterates, certified)
-    # where privacy binds, sum a_b / s_b is least at s_b ~ a_b^(1/3); what one block leaves over
-    # goes to the other
-    norm = np.sqrt(sum(a ** (2 / 3) for a, _ in terms))
-    free = [np.sqrt(a / c) for a, c in terms]
-    sizes = [
-        np.minimum(s, room * a ** (1 / 3) / norm) for s, (a, _) in zip(free, terms, strict=True)
-    ]
-    for b in range(len(sizes)):
-        others = sum(s**2 for i, s in enumerate(sizes) if i != b)
-        sizes[b] = np.minimum(free[b], np.sqrt(np.maximum(room**2 - others, sizes[b] ** 2)))
-    return sizes, _regret(terms, sizes)
-
-
-def _sampling_error(
-    constants: Constants, iterates: np.ndarray, draws: np.ndarray, output: str
-) -> np.ndarray:
-    """What standing for an iterate by K of its vertices adds to the bound."""
-    smooth, third = constants.joint_smoothness, constants.third_order
-    saddle = len(constants.half_ranges) > 1
-    if output == "fresh":
-        factor = 4 if saddle else 1
-        bias = np.minimum(
-            4 * factor * third / draws,
-            (16 * math.sqrt(2) if saddle else 8.0) * smooth / np.sqrt(draws),
-        )
-        if not saddle:
-            return bias + 2 * smooth / iterates
-        log_total = sum(constants.log_vertices)
-        return bias + 4 * smooth / iterates + 4 * smooth * np.sqrt(log_total / iterates)
-    # gradients at the points that are played; nothing if the loss is linear in each block
-    played = 4 * sum(constants.smoothness) / draws
-    if third > 0:
-        return played + 0 * iterates
-    # no third derivative: gradients at sampled points are unbiased, and the average of the points
-    # is near that of the iterates in the directions of the m_b columns of the Hessian
-    spreads = [np.sqrt(2 * (math.log(2) + m) / (iterates * draws)) for m in constants.log_vertices]
-    near = 2 * sum(w * s for w, s in zip(constants.smoothness, spreads, strict=True))
-    if saddle:
-        near = near + constants.coupling * sum(spreads)
-    return np.minimum(played, near)
 
 
 def about_room(setting: Setting, steps: np.ndarray, draws: np.ndarray) -> np.ndarray:

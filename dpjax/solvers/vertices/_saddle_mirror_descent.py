@@ -1,6 +1,7 @@
 """Entropic mirror descent on sampled vertices: saddle points and convex risks, in one pass."""
 
 import dataclasses
+import math
 from typing import NamedTuple
 
 import jax
@@ -11,13 +12,19 @@ from dpjax.core import PyTree, check_choice, check_int, check_key, static_field
 from dpjax.privacy import Budget
 from dpjax.solvers._summary import register_solver
 from dpjax.solvers._vertex_problem import VertexProblem
-from dpjax.solvers.vertices._constants import constants_of, setting_of
 from dpjax.solvers.vertices._plan import (
+    TYPICAL_GRADIENT,
+    TYPICAL_SAMPLING,
+    Constants,
+    Setting,
     VertexPlan,
+    about_room,
+    constants_of,
     draw_grid,
+    exact_room,
     fixed_or,
     geometric,
-    plan_mirror_descent,
+    setting_of,
 )
 from dpjax.solvers.vertices._steps import add_scores, draw_vertices, no_scores, range_sums
 from dpjax.solvers.vertices._vertex_solver import SinglePass, VertexSolver
@@ -162,7 +169,7 @@ class SaddleMirrorDescent(VertexSolver):
             fixed_or("num_draws", num_draws, draw_grid, num_records),
         )
         kinds = OUTPUTS if output is None else (output,)
-        return min(plan_mirror_descent(setting, kind, *grids, certified) for kind in kinds)[1]
+        return min(_best_plan(setting, kind, *grids, certified) for kind in kinds)[1]
 
     def init(self, problem: VertexProblem, *, key: jax.Array) -> MirrorState:
         """The state before the first step; the key (*secret*) is for the draws."""
@@ -228,3 +235,91 @@ class SaddleMirrorDescent(VertexSolver):
     @property
     def _draws(self) -> int:
         return self.num_draws + (self.output == "fresh")
+
+
+def _best_plan(
+    setting: Setting, output: str, steps: np.ndarray, draws: np.ndarray, certified: bool
+) -> tuple[float, VertexPlan]:
+    """The least objective of mirror descent over numbers of steps and of draws, and its plan."""
+    constants = setting.constants
+    steps, draws = steps[:, None], draws[None, :]
+    each = draws + (output == "fresh")
+    sampling = _sampling_error(constants, steps + 1, draws, output)
+    sizes, objective = _step_sizes(
+        constants, steps + 1, about_room(setting, steps, each), certified
+    )
+    objective = objective + (1.0 if certified else TYPICAL_SAMPLING) * sampling
+    at = np.unravel_index(int(np.argmin(objective)), objective.shape)
+    chosen, count = int(steps[at[0], 0]), int(draws[0, at[1]])
+    left = (count + (output == "fresh")) * np.arange(chosen, 0, -1)
+    iterates = np.array(chosen + 1)
+    sizes, _ = _step_sizes(constants, iterates, exact_room(setting, left), certified)
+    bound = _regret(_terms(constants, iterates, True), sizes) + sampling[at]
+    step_size = (float(s / r) for s, r in zip(sizes, constants.half_ranges, strict=True))
+    plan = VertexPlan(chosen, count, 1, tuple(step_size), output, float(bound))
+    return float(objective[at]), plan
+
+
+def _terms(
+    constants: Constants, iterates: np.ndarray, certified: bool
+) -> list[tuple[np.ndarray, float]]:
+    """(a_b, c_b) of each block, with regret sum_b a_b / s_b + c_b s_b at sizes s_b = tau_b L_b."""
+    # a saddle point's comparator depends on the run: a second copy of the regret, and a deviation
+    # of up to 2 L, pay for that
+    saddle = len(constants.half_ranges) > 1
+    far, slope = (2.0, 2.5) if certified and saddle else (1.0, 0.5)
+    if not certified and not saddle:
+        slope *= TYPICAL_GRADIENT
+    pairs = zip(constants.log_vertices, constants.half_ranges, strict=True)
+    return [(far * log_m * half / iterates, slope * half) for log_m, half in pairs]
+
+
+def _regret(terms: list[tuple[np.ndarray, float]], sizes: list[np.ndarray]) -> np.ndarray:
+    return np.asarray(sum(a / s + c * s for s, (a, c) in zip(sizes, terms, strict=True)))
+
+
+def _step_sizes(
+    constants: Constants, iterates: np.ndarray, room: np.ndarray, certified: bool
+) -> tuple[list[np.ndarray], np.ndarray]:
+    """Sizes with sum of squares <= room^2 that make the regret terms small, and these terms."""
+    terms = _terms(constants, iterates, certified)
+    # where privacy binds, sum a_b / s_b is least at s_b ~ a_b^(1/3); what one block leaves over
+    # goes to the other
+    norm = np.sqrt(sum(a ** (2 / 3) for a, _ in terms))
+    free = [np.sqrt(a / c) for a, c in terms]
+    sizes = [
+        np.minimum(s, room * a ** (1 / 3) / norm) for s, (a, _) in zip(free, terms, strict=True)
+    ]
+    for b in range(len(sizes)):
+        others = sum(s**2 for i, s in enumerate(sizes) if i != b)
+        sizes[b] = np.minimum(free[b], np.sqrt(np.maximum(room**2 - others, sizes[b] ** 2)))
+    return sizes, _regret(terms, sizes)
+
+
+def _sampling_error(
+    constants: Constants, iterates: np.ndarray, draws: np.ndarray, output: str
+) -> np.ndarray:
+    """What standing for an iterate by K of its vertices adds to the bound."""
+    smooth, third = constants.joint_smoothness, constants.third_order
+    saddle = len(constants.half_ranges) > 1
+    if output == "fresh":
+        factor = 4 if saddle else 1
+        bias = np.minimum(
+            4 * factor * third / draws,
+            (16 * math.sqrt(2) if saddle else 8.0) * smooth / np.sqrt(draws),
+        )
+        if not saddle:
+            return bias + 2 * smooth / iterates
+        log_total = sum(constants.log_vertices)
+        return bias + 4 * smooth / iterates + 4 * smooth * np.sqrt(log_total / iterates)
+    # gradients at the points that are played; nothing if the loss is linear in each block
+    played = 4 * sum(constants.smoothness) / draws
+    if third > 0:
+        return played + 0 * iterates
+    # no third derivative: gradients at sampled points are unbiased, and the average of the points
+    # is near that of the iterates in the directions of the m_b columns of the Hessian
+    spreads = [np.sqrt(2 * (math.log(2) + m) / (iterates * draws)) for m in constants.log_vertices]
+    near = 2 * sum(w * s for w, s in zip(constants.smoothness, spreads, strict=True))
+    if saddle:
+        near = near + constants.coupling * sum(spreads)
+    return np.minimum(played, near)

@@ -22,9 +22,7 @@ from dpjax.sampling import (
 from dpjax.solvers._check_sampler import check_sampler
 from dpjax.solvers._swamped import checked_draws
 from dpjax.solvers._vertex_problem import VertexProblem
-from dpjax.solvers.vertices._constants import influence
-from dpjax.solvers.vertices._multilevel_plan import MultilevelPlan
-from dpjax.solvers.vertices._plan import VertexPlan, draft_sampler
+from dpjax.solvers.vertices._plan import draft_sampler, influence
 from dpjax.solvers.vertices._steps import coordinates, shrunk
 
 RELATIONS = ("replace_one", "add_or_remove_one", "replace_special")
@@ -67,7 +65,7 @@ class VertexSolver:
     assume_bounded: bool
     relation: str
     draws_last = True
-    plan: ClassVar[Callable[..., VertexPlan | MultilevelPlan]]
+    plan: ClassVar[Callable[..., PyTree]]
     init: Callable[..., PyTree]
     sample: Callable[..., tuple[jax.Array, ...]]
     accept: Callable[..., PyTree]
