@@ -14,17 +14,11 @@ from dpjax.privacy import Budget
 from dpjax.solvers._summary import register_solver
 from dpjax.solvers._vertex_problem import VertexProblem
 from dpjax.solvers.vertices._plan import (
-    TYPICAL_GRADIENT,
-    TYPICAL_SAMPLING,
     Constants,
     Setting,
     VertexPlan,
-    about_room,
     draw_grid,
-    exact_room,
-    fixed_or,
     geometric,
-    one_block_constants,
     setting_of,
 )
 from dpjax.solvers.vertices._steps import add_scores, coordinates, no_scores, range_sums
@@ -164,13 +158,12 @@ class AnytimeMirrorDescent(VertexSolver):
           >>> plan.steps > 10
           True
         """
-        setting = setting_of(one_block_constants(problem), num_records, budget)
-        return plan_anytime(
+        setting = setting_of(problem, num_records, budget, certified, one_block=True)
+        return _best_plan(
             setting,
-            fixed_or("steps", steps, lambda n: geometric(n, 250), num_records),
-            fixed_or("num_draws", num_draws, lambda n: draw_grid(n)[:250], num_records),
-            fixed_or("refresh", refresh, lambda n: geometric(min(n, 2000), 40), num_records),
-            certified,
+            setting.candidates("steps", steps, lambda n: geometric(n, 250)),
+            setting.candidates("num_draws", num_draws, lambda n: draw_grid(n)[:250]),
+            setting.candidates("refresh", refresh, lambda n: geometric(min(n, 2000), 40)),
         )
 
     def init(self, problem: VertexProblem, *, key: jax.Array) -> AnytimeState:
@@ -280,25 +273,24 @@ def refreshes_left(steps: int, refresh: int) -> np.ndarray:
     return np.cumsum(drawn[::-1])[::-1][1:]
 
 
-def plan_anytime(
-    setting: Setting, steps: np.ndarray, draws: np.ndarray, refreshes: np.ndarray, certified: bool
+def _best_plan(
+    setting: Setting, steps: np.ndarray, draws: np.ndarray, refreshes: np.ndarray
 ) -> VertexPlan:
     """The best plan of the anytime method over numbers of steps, draws and refreshes."""
     grids = (steps, draws, refreshes)
     many, count, every = np.meshgrid(*grids, indexing="ij", sparse=True)
-    weights = (1.0, 1.0) if certified else (TYPICAL_SAMPLING, TYPICAL_GRADIENT)
     last = np.maximum(count, OUTPUT_SHARE * count * many / every)
     number = count * (1 / every + every / many + OUTPUT_SHARE)  # of draws a step, about
     candidates = _Bound(setting.constants, many + 1, count, every, last)
-    sizes = candidates.best_size(about_room(setting, many, number), weights)
-    objective = np.where(every <= many + 1, candidates.at(sizes, weights), np.inf)
+    sizes = candidates.best_size(setting.about_room(many, number), setting.typical)
+    objective = np.where(every <= many + 1, candidates.at(sizes, setting.typical), np.inf)
     at = np.unravel_index(int(np.argmin(objective)), objective.shape)
     chosen, k, q = (int(grid[i]) for grid, i in zip(grids, at, strict=True))
     last_k = output_draws(chosen, k, q)
     left = k * (refreshes_left(chosen, q) - 1) + last_k
-    room = exact_room(setting, left, taper_tail(last_k, k, q))
+    room = setting.room(left, taper_tail(last_k, k, q))
     bound = _Bound(setting.constants, *(np.asarray(float(v)) for v in (chosen + 1, k, q, last_k)))
-    size = bound.best_size(room, weights)
+    size = bound.best_size(room, setting.typical)
     step_size = (float(size) / setting.constants.half_ranges[0],)
     stated = float(bound.at(size, (1.0, 1.0)))
     return VertexPlan(chosen, k, q, step_size, "anytime", stated, last_k)

@@ -26,7 +26,7 @@ from dpjax.sampling import FullBatch
 from dpjax.solvers._summary import register_solver
 from dpjax.solvers._swamped import checked_draws
 from dpjax.solvers._vertex_problem import VertexProblem
-from dpjax.solvers.vertices._plan import influence, one_block_constants
+from dpjax.solvers.vertices._plan import constants_of, influence
 from dpjax.solvers.vertices._steps import (
     add_scores,
     draw_vertices,
@@ -189,7 +189,7 @@ class FrankWolfe:
           >>> FrankWolfe.plan(problem, 10_000, dpjax.Budget(1.0, 1e-6)).steps
           45
         """
-        constants = one_block_constants(problem)
+        constants = constants_of(problem, one_block=True)
         (log_m,), (smooth,) = constants.log_vertices, constants.smoothness
         relation = check_budget(budget, num_records).relation_or("add_or_remove_one")
         check_finite("epsilon", budget.epsilon)

@@ -12,7 +12,7 @@ from dpjax.core import PyTree, check_int, check_key, static_field
 from dpjax.privacy import Budget
 from dpjax.solvers._summary import register_solver
 from dpjax.solvers._vertex_problem import VertexProblem
-from dpjax.solvers.vertices._plan import Setting, constants_of, draft_sampler, setting_of
+from dpjax.solvers.vertices._plan import Setting, draft_sampler, setting_of
 from dpjax.solvers.vertices._steps import add_scores, draw_vertices, no_scores, range_sums
 from dpjax.solvers.vertices._vertex_solver import SinglePass, VertexSolver
 from dpjax.transforms import Multilevel, draw_levels, multilevel
@@ -163,8 +163,7 @@ class MultilevelSaddle(VertexSolver):
           >>> MultilevelSaddle.plan(problem, 100_000, dpjax.Budget(1.0, 1e-6)).max_level > 0
           True
         """
-        setting = setting_of(constants_of(problem), num_records, budget)
-        return _best_plan(setting, seed, max_level)
+        return _best_plan(setting_of(problem, num_records, budget), seed, max_level)
 
     def init(self, problem: VertexProblem, *, key: jax.Array) -> MultilevelState:
         """The state before the first batch; the key (*secret*) is for the draws."""

@@ -14,8 +14,8 @@ from dpjax.solvers._vertex_problem import VertexProblem, over_vertices
 
 # what runs show of the bounds' terms: sampling errors, and for one block, where the average of a
 # batch is far smaller than a record's gradient may be, the square of the gradient
-TYPICAL_SAMPLING = 0.2
-TYPICAL_GRADIENT = 0.1
+_TYPICAL_SAMPLING = 0.2
+_TYPICAL_GRADIENT = 0.1
 
 
 class Constants(NamedTuple):
@@ -49,12 +49,46 @@ class Setting(NamedTuple):
       num_records: n, the number of records.
       rho: Zero-concentrated budget, less what a surplus of records may cost.
       influence: c, how many records' worth a neighbour differs by in one batch sum.
+      certified: Whether the bound itself is minimised, rather than what is typical.
     """
 
     constants: Constants
     num_records: int
     rho: float
     influence: int
+    certified: bool = False
+
+    @property
+    def typical(self) -> tuple[float, float]:
+        """Which part of sampling errors and of squared gradients counts."""
+        return (1.0, 1.0) if self.certified else (_TYPICAL_SAMPLING, _TYPICAL_GRADIENT)
+
+    def candidates(
+        self, name: str, value: int | None, grid: Callable[[int], np.ndarray]
+    ) -> np.ndarray:
+        """The value that the caller fixed, or a grid for n records.
+
+        Raises:
+          ValueError: If a fixed number of steps exceeds the number of records.
+        """
+        if value is None:
+            return grid(self.num_records)
+        check_int(name, value, minimum=1)
+        if name == "steps" and value > self.num_records:
+            raise ValueError(f"steps must be <= num_records = {self.num_records}, got {value}")
+        return np.array([value])
+
+    def about_room(self, steps: np.ndarray, draws: np.ndarray) -> np.ndarray:
+        """About `room` with so many draws a step and block."""
+        scale = tapered_scale(self.num_records, steps)
+        return np.sqrt(2 * self.rho / draws) * scale / self.influence
+
+    def room(self, left: np.ndarray, tail: int = 0) -> np.ndarray:
+        """Largest root of sum_b (tau_b L_b)^2 that allows `left` draws after each batch."""
+        sizes = draft_sampler(self.num_records, len(left), self.influence, tail=tail).sizes
+        # a little less, since the budget's rho is rounded
+        root = (1 - 1e-6) * math.sqrt(2 * self.rho) / self.influence
+        return np.asarray(root * np.min(sizes / np.sqrt(left)))
 
 
 def influence(relation: RelationLike) -> int:
@@ -62,12 +96,16 @@ def influence(relation: RelationLike) -> int:
     return 2 if resolve_relation(relation).name == "REPLACE_ONE" else 1
 
 
-def constants_of(problem: VertexProblem) -> Constants:
+def constants_of(problem: VertexProblem, one_block: bool = False) -> Constants:
     """The constants a problem states; smoothness defaults to half the gradient's range."""
     if not over_vertices(problem):
         raise TypeError(
             "problem must be one over vertices, such as SimplexRisk or Saddle of dpjax.problems, "
             f"got {type(problem).__name__}"
+        )
+    if one_block and len(problem.domains) != 1:
+        raise ValueError(
+            f"problem must have 1 block, got {len(problem.domains)}: use SaddleMirrorDescent"
         )
     half = tuple(float(r) / 2 for r in problem.ranges)
     given = problem.smoothness
@@ -83,22 +121,19 @@ def constants_of(problem: VertexProblem) -> Constants:
     )
 
 
-def one_block_constants(problem: VertexProblem) -> Constants:
-    """The same; raises ValueError unless it is one player's problem."""
-    constants = constants_of(problem)
-    if len(problem.domains) != 1:
-        raise ValueError(
-            f"problem must have 1 block, got {len(problem.domains)}: use SaddleMirrorDescent"
-        )
-    return constants
-
-
-def setting_of(constants: Constants, num_records: int, budget: Budget) -> Setting:
+def setting_of(
+    problem: VertexProblem,
+    num_records: int,
+    budget: Budget,
+    certified: bool = False,
+    one_block: bool = False,
+) -> Setting:
     """What plans a single pass, replace-one unless told otherwise.
 
     Raises:
       ValueError: If delta is 0, for which passes are not planned.
     """
+    constants = constants_of(problem, one_block)
     relation = check_budget(budget, num_records).relation_or("replace_one")
     if budget.delta == 0:
         raise ValueError(
@@ -111,7 +146,7 @@ def setting_of(constants: Constants, num_records: int, budget: Budget) -> Settin
     else:
         failure = DELTA_SHARE * budget.delta / (1 + math.exp(min(budget.epsilon, 700.0)))
         rho = zcdp_budget(budget, failure_probability=failure)
-    return Setting(constants, num_records, rho, factor)
+    return Setting(constants, num_records, rho, factor, certified)
 
 
 class VertexPlan(NamedTuple):
@@ -136,23 +171,9 @@ class VertexPlan(NamedTuple):
     output_draws: int | None = None
 
 
-def about_room(setting: Setting, steps: np.ndarray, draws: np.ndarray) -> np.ndarray:
-    """About `exact_room` with so many draws a step and block."""
-    scale = tapered_scale(setting.num_records, steps)
-    return np.sqrt(2 * setting.rho / draws) * scale / setting.influence
-
-
 def tapered_scale(n: int, steps: np.ndarray) -> np.ndarray:
     """About the least `size_t / sqrt(S - t)` of `tapered_sizes`."""
     return np.maximum((n - steps / 2) / (2 / 3 * (steps + 1) ** 1.5), 1 / np.sqrt(steps))
-
-
-def exact_room(setting: Setting, left: np.ndarray, tail: int = 0) -> np.ndarray:
-    """Largest root of sum_b (tau_b L_b)^2 that allows `left` draws after each batch that runs."""
-    sizes = draft_sampler(setting.num_records, len(left), setting.influence, tail=tail).sizes
-    # a little less, since the budget's rho is rounded
-    root = (1 - 1e-6) * math.sqrt(2 * setting.rho) / setting.influence
-    return np.asarray(root * np.min(sizes / np.sqrt(left)))
 
 
 def draft_sampler(
@@ -162,20 +183,6 @@ def draft_sampler(
     if influence == 2:
         return TaperedPartition(steps, num_records, order, tail)
     return IndependentPartition(steps, num_records, 1, tapered=True, tail=tail)
-
-
-def fixed_or(name: str, value: int | None, grid: Callable[[int], np.ndarray], n: int) -> np.ndarray:
-    """The value that the caller fixed, or a grid for n records.
-
-    Raises:
-      ValueError: If a fixed number of steps exceeds the number of records.
-    """
-    if value is None:
-        return grid(n)
-    check_int(name, value, minimum=1)
-    if name == "steps" and value > n:
-        raise ValueError(f"steps must be <= num_records = {n}, got {value}")
-    return np.array([value])
 
 
 def geometric(top: int, points: int) -> np.ndarray:

@@ -13,16 +13,10 @@ from dpjax.privacy import Budget
 from dpjax.solvers._summary import register_solver
 from dpjax.solvers._vertex_problem import VertexProblem
 from dpjax.solvers.vertices._plan import (
-    TYPICAL_GRADIENT,
-    TYPICAL_SAMPLING,
     Constants,
     Setting,
     VertexPlan,
-    about_room,
-    constants_of,
     draw_grid,
-    exact_room,
-    fixed_or,
     geometric,
     setting_of,
 )
@@ -163,13 +157,13 @@ class SaddleMirrorDescent(VertexSolver):
           >>> plan.num_draws, round(plan.bound, 2)
           (1, 0.11)
         """
-        setting = setting_of(constants_of(problem), num_records, budget)
+        setting = setting_of(problem, num_records, budget, certified)
         grids = (
-            fixed_or("steps", steps, lambda n: geometric(n, 2000), num_records),
-            fixed_or("num_draws", num_draws, draw_grid, num_records),
+            setting.candidates("steps", steps, lambda n: geometric(n, 2000)),
+            setting.candidates("num_draws", num_draws, draw_grid),
         )
         kinds = OUTPUTS if output is None else (output,)
-        return min(_best_plan(setting, kind, *grids, certified) for kind in kinds)[1]
+        return min(_best_plan(setting, kind, *grids) for kind in kinds)[1]
 
     def init(self, problem: VertexProblem, *, key: jax.Array) -> MirrorState:
         """The state before the first step; the key (*secret*) is for the draws."""
@@ -238,38 +232,33 @@ class SaddleMirrorDescent(VertexSolver):
 
 
 def _best_plan(
-    setting: Setting, output: str, steps: np.ndarray, draws: np.ndarray, certified: bool
+    setting: Setting, output: str, steps: np.ndarray, draws: np.ndarray
 ) -> tuple[float, VertexPlan]:
     """The least objective of mirror descent over numbers of steps and of draws, and its plan."""
-    constants = setting.constants
     steps, draws = steps[:, None], draws[None, :]
-    each = draws + (output == "fresh")
-    sampling = _sampling_error(constants, steps + 1, draws, output)
-    sizes, objective = _step_sizes(
-        constants, steps + 1, about_room(setting, steps, each), certified
-    )
-    objective = objective + (1.0 if certified else TYPICAL_SAMPLING) * sampling
+    fresh = output == "fresh"
+    sampling = _sampling_error(setting.constants, steps + 1, draws, output)
+    _, objective = _step_sizes(setting, steps + 1, setting.about_room(steps, draws + fresh))
+    objective = objective + setting.typical[0] * sampling
     at = np.unravel_index(int(np.argmin(objective)), objective.shape)
     chosen, count = int(steps[at[0], 0]), int(draws[0, at[1]])
-    left = (count + (output == "fresh")) * np.arange(chosen, 0, -1)
-    iterates = np.array(chosen + 1)
-    sizes, _ = _step_sizes(constants, iterates, exact_room(setting, left), certified)
-    bound = _regret(_terms(constants, iterates, True), sizes) + sampling[at]
-    step_size = (float(s / r) for s, r in zip(sizes, constants.half_ranges, strict=True))
-    plan = VertexPlan(chosen, count, 1, tuple(step_size), output, float(bound))
-    return float(objective[at]), plan
+    room = setting.room((count + fresh) * np.arange(chosen, 0, -1))
+    sizes, _ = _step_sizes(setting, np.array(chosen + 1), room)
+    terms = _terms(setting._replace(certified=True), np.array(chosen + 1))
+    bound = float(_regret(terms, sizes) + sampling[at])
+    ranges = setting.constants.half_ranges
+    step_size = tuple(float(s / r) for s, r in zip(sizes, ranges, strict=True))
+    return float(objective[at]), VertexPlan(chosen, count, 1, step_size, output, bound)
 
 
-def _terms(
-    constants: Constants, iterates: np.ndarray, certified: bool
-) -> list[tuple[np.ndarray, float]]:
+def _terms(setting: Setting, iterates: np.ndarray) -> list[tuple[np.ndarray, float]]:
     """(a_b, c_b) of each block, with regret sum_b a_b / s_b + c_b s_b at sizes s_b = tau_b L_b."""
+    constants = setting.constants
     # a saddle point's comparator depends on the run: a second copy of the regret, and a deviation
     # of up to 2 L, pay for that
-    saddle = len(constants.half_ranges) > 1
-    far, slope = (2.0, 2.5) if certified and saddle else (1.0, 0.5)
-    if not certified and not saddle:
-        slope *= TYPICAL_GRADIENT
+    far, slope = (2.0, 2.5) if setting.certified else (1.0, 0.5)
+    if len(constants.half_ranges) == 1:
+        far, slope = 1.0, 0.5 * setting.typical[1]
     pairs = zip(constants.log_vertices, constants.half_ranges, strict=True)
     return [(far * log_m * half / iterates, slope * half) for log_m, half in pairs]
 
@@ -279,10 +268,10 @@ def _regret(terms: list[tuple[np.ndarray, float]], sizes: list[np.ndarray]) -> n
 
 
 def _step_sizes(
-    constants: Constants, iterates: np.ndarray, room: np.ndarray, certified: bool
+    setting: Setting, iterates: np.ndarray, room: np.ndarray
 ) -> tuple[list[np.ndarray], np.ndarray]:
     """Sizes with sum of squares <= room^2 that make the regret terms small, and these terms."""
-    terms = _terms(constants, iterates, certified)
+    terms = _terms(setting, iterates)
     # where privacy binds, sum a_b / s_b is least at s_b ~ a_b^(1/3); what one block leaves over
     # goes to the other
     norm = np.sqrt(sum(a ** (2 / 3) for a, _ in terms))

@@ -105,8 +105,8 @@ class VertexSolver:
           num_records: *Public* number of records (a bound on it under add-or-remove-one).
           budget: epsilon, delta and relation to meet; the relation defaults to replace-one.
           order: Of the records under replace-one: `"random"`, or `"given"` to read them in turn.
-          **choices: Those of `plan`, and any other field: `step_size` at the caller's own risk of
-            the budget.
+          **choices: Those of `plan`, and most other fields; `step_size` and `grad_range` at the
+            caller's own risk of the budget.
 
         Returns:
           A solver whose `guarantee().epsilon(budget.delta) <= budget.epsilon`.
