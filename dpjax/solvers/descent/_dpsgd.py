@@ -131,19 +131,16 @@ class DPSGD:
     learning_rate: ArrayLike
     batch_size: float | jax.Array
     decay: ArrayLike = 0.99
-    average: str = dataclasses.field(default="ema", metadata={"static": True})
-    optimizer: optax.GradientTransformation = dataclasses.field(
-        default=SGD, metadata={"static": True}
-    )
-    microbatch_size: int | None = dataclasses.field(default=None, metadata={"static": True})
-    relation: str = dataclasses.field(default="add_or_remove_one", metadata={"static": True})
+    average: str = static_field(default="ema")
+    optimizer: optax.GradientTransformation = static_field(default=SGD)
+    microbatch_size: int | None = static_field(default=None)
+    relation: str = static_field(default="add_or_remove_one")
     noise: NoiseStrategy | None = static_field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
         check_sampler(self.sampler, self.relation)
-        check_nonnegative("noise_multiplier", self.noise_multiplier)
-        check_nonnegative("clip_norm", self.clip_norm)
-        check_nonnegative("learning_rate", self.learning_rate)
+        for name in ("noise_multiplier", "clip_norm", "learning_rate"):
+            check_nonnegative(name, getattr(self, name))
         check_positive("batch_size", self.batch_size)
         check_between("decay", self.decay, 0, 1)
         check_choice("average", self.average, AVERAGES)

@@ -18,8 +18,10 @@ from dpjax.core import (
     check_fields,
     check_nonnegative,
     check_positive,
+    check_probability,
     check_unstacked,
     derived,
+    static_field,
 )
 from dpjax.privacy import Budget, Guarantee, joint_release
 from dpjax.problems import RateConstrained
@@ -164,10 +166,10 @@ class RateConstrainedSGDA:
     size_decay: ArrayLike | None = None
     part_counts: ArrayLike | None = None
     count_noise: float | jax.Array = 50.0
-    histogram: str = dataclasses.field(default="gaussian", metadata={"static": True})
-    rates: str = dataclasses.field(default="hard", metadata={"static": True})
-    denominator: str = dataclasses.field(default="batch", metadata={"static": True})
-    multiplier_set: str = dataclasses.field(default="box", metadata={"static": True})
+    histogram: str = static_field(default="gaussian")
+    rates: str = static_field(default="hard")
+    denominator: str = static_field(default="batch")
+    multiplier_set: str = static_field(default="box")
 
     def __post_init__(self) -> None:
         if self.primal.noise is not None:
@@ -238,8 +240,7 @@ class RateConstrainedSGDA:
             return make_printed(problem, num_records, budget, sampler=sampler, **given, **overrides)
         sampler = sampler or default_sampler(num_records, batch_size, steps)
         request = requested(num_records, budget, sampler=sampler)
-        if not 0 < histogram_share < 1:
-            raise ValueError(f"histogram_share must lie in (0, 1), got {histogram_share!r}")
+        check_probability("histogram_share", histogram_share)
         own_names = {f.name for f in dataclasses.fields(cls)} - {"primal"}
         own = {name: overrides.pop(name) for name in own_names & set(overrides)}
         descent = {f.name for f in dataclasses.fields(DPSGD)} - {"sampler", "relation", "noise"}
@@ -406,15 +407,11 @@ class RateConstrainedSGDA:
         )
 
     def _event(self) -> dp_accounting.DpEvent:
-        gradient = float(self.primal.noise_multiplier)
-        if self.histogram == "none":
-            return self.sampler.event(joint_release(gaussian=gradient))
-        table = float(self.histogram_noise)
-        if self.histogram == "laplace":
-            release = joint_release(gaussian=gradient, laplace_scale=table)
-        else:
-            release = joint_release(gaussian=gradient, histogram_gaussian=table)
-        event = self.sampler.event(release)
+        released = {"gaussian": float(self.primal.noise_multiplier)}
+        if self.histogram != "none":
+            name = "laplace_scale" if self.histogram == "laplace" else "histogram_gaussian"
+            released[name] = float(self.histogram_noise)
+        event = self.sampler.event(joint_release(**released))
         if self._moved()[1]:
             counts = dp_accounting.GaussianDpEvent(float(self.count_noise))
             event = dp_accounting.ComposedDpEvent([event, counts])

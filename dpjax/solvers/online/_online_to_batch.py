@@ -181,9 +181,8 @@ class OnlineToBatch:
 
     def __post_init__(self) -> None:
         check_sampler(self.sampler, self.relation)
-        check_nonnegative("noise_multiplier", self.noise_multiplier)
-        check_nonnegative("clip_norm", self.clip_norm)
-        check_nonnegative("smoothness", self.smoothness)
+        for name in ("noise_multiplier", "clip_norm", "smoothness"):
+            check_nonnegative(name, getattr(self, name))
         check_positive("learning_rate", self.learning_rate)
         check_positive("batch_size", self.batch_size)
         if not callable(self.learner):
