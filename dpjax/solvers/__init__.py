@@ -41,10 +41,10 @@ from dpjax.solvers.vertices._frank_wolfe import FrankWolfe as FrankWolfe
 from dpjax.solvers.vertices._frank_wolfe import FrankWolfeState as FrankWolfeState
 from dpjax.solvers.vertices._multilevel_saddle import MultilevelSaddle as MultilevelSaddle
 from dpjax.solvers.vertices._multilevel_saddle import MultilevelState as MultilevelState
-from dpjax.solvers.vertices._replay import Replay as Replay
-from dpjax.solvers.vertices._replay import VertexInfo as VertexInfo
 from dpjax.solvers.vertices._saddle_mirror_descent import MirrorState as MirrorState
 from dpjax.solvers.vertices._saddle_mirror_descent import SaddleMirrorDescent as SaddleMirrorDescent
+from dpjax.solvers.vertices._vertex_solver import Replay as Replay
+from dpjax.solvers.vertices._vertex_solver import VertexInfo as VertexInfo
 
 __getattr__ = _moved(
     __name__,

@@ -3,14 +3,16 @@
 import contextlib
 import contextvars
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, TypeVar
 
+import jax
 import numpy as np
 from jax.typing import ArrayLike
 
-from dpjax.core import is_traced
+from dpjax.core import Problem, is_traced
 from dpjax.privacy._noise_warning import warn_of_noise
+from dpjax.problems import QueryRelease
 from dpjax.sampling import FullBatch
 
 _Solver = TypeVar("_Solver")
@@ -29,7 +31,9 @@ def candidates() -> Iterator[None]:
         _comparing.reset(token)
 
 
-def checked_gradients(solver: _Solver, problem: Any, num_records: int) -> _Solver:
+def checked_gradients(
+    solver: _Solver, problem: Problem, num_records: int, gain: float | None = None
+) -> _Solver:
     r"""Warns where the mean of all noisy gradients is far more noise than it can be signal.
 
     A mean of b clipped gradients is at most C long, and so is the mean of T of these, wherever they
@@ -51,6 +55,7 @@ def checked_gradients(solver: _Solver, problem: Any, num_records: int) -> _Solve
       solver: Of clipped gradients in the l2 norm, or with a `primal` that is.
       problem: Its number of parameters d is used (*public*).
       num_records: *Public* number of records; b is its expected share.
+      gain: What stands for $\sqrt T$; None for that of the noise.
 
     Returns:
       The solver.
@@ -62,14 +67,12 @@ def checked_gradients(solver: _Solver, problem: Any, num_records: int) -> _Solve
     z, sampler = descent.noise_multiplier, descent.sampler
     if is_traced(z, num_records) or np.shape(z) != () or getattr(descent, "norm", "l2") != "l2":
         return solver
-    strategy = getattr(descent, "noise", None)
-    steps = sampler.steps
-    if strategy is None:
+    strategy, steps = getattr(descent, "noise", None), sampler.steps
+    if gain is None:
         gain = math.sqrt(steps)
-    elif isinstance(sampler, FullBatch):
-        gain = 1.0
-    else:
-        gain = steps / float(strategy.prefix_stddev()[-1])
+        if strategy is not None:
+            full = isinstance(sampler, FullBatch)
+            gain = 1.0 if full else steps / float(strategy.prefix_stddev()[-1])
     batch = num_records * sampler.participation_rate(num_records)
     ratio = float(z) * math.sqrt(problem.num_params) / (batch * gain)
     if ratio >= _MOST_NOISE:
@@ -82,7 +85,7 @@ def checked_gradients(solver: _Solver, problem: Any, num_records: int) -> _Solve
     return solver
 
 
-def checked_answers(solver: _Solver, noise: ArrayLike, problem: Any) -> _Solver:
+def checked_answers(solver: _Solver, noise: ArrayLike, problem: QueryRelease) -> _Solver:
     """Warns where the noise in every answer is as large as the range of answers.
 
     Args:
@@ -110,7 +113,7 @@ def checked_answers(solver: _Solver, noise: ArrayLike, problem: Any) -> _Solver:
     return solver
 
 
-def drawn_noise(scale: ArrayLike, problem: Any, draws: int) -> Any:
+def drawn_noise(scale: ArrayLike, problem: QueryRelease, draws: int) -> ArrayLike:
     r"""Noise in an answer, $\tau \sqrt{m / T}$ or tau, of T draws whose scores have noise of tau.
 
     Where tau is large, each of m queries is in T gap / (m tau) more of T draws than by chance, give
@@ -119,7 +122,7 @@ def drawn_noise(scale: ArrayLike, problem: Any, draws: int) -> Any:
     return scale * math.sqrt(min(1.0, problem.workload.num_queries / draws))
 
 
-def checked_draws(solver: _Solver, logit_ranges: Any) -> _Solver:
+def checked_draws(solver: _Solver, logit_ranges: Sequence[float | jax.Array]) -> _Solver:
     r"""Warns where all vertices are drawn about equally, whatever the data say.
 
     A softmax of logits of range R gives no vertex more than $e^R$ times the probability of another,

@@ -12,16 +12,20 @@ from dpjax.solvers import (
     DPFTRL,
     DPSGD,
     MWEM,
+    AnytimeMirrorDescent,
     FrankWolfe,
     FrankWolfeRelease,
     GaussianFit,
     HistogramRelease,
     MirrorDescentRelease,
+    MultilevelSaddle,
     OnlineToBatch,
+    OnlineToNonconvex,
     RateConstrainedSGDA,
     SaddleMirrorDescent,
     SaddleRelease,
 )
+from tests.entries import planned
 
 WIDE = dpjax.problems.RateConstrained.linear(1000, 2)
 FAIR = dpjax.problems.RateConstrained.linear(
@@ -39,7 +43,13 @@ SIMPLEX = dpjax.problems.SimplexRisk.linear(
 )
 GAME = dpjax.problems.Saddle.matrix_game((5, 5))
 FEW = dpjax.Budget(0.05, 1e-5)
-GRADIENTS = [(DPSGD, WIDE), (DPFTRL, WIDE), (RateConstrainedSGDA, FAIR), (OnlineToBatch, RISK)]
+GRADIENTS = [
+    (DPSGD, WIDE),
+    (DPFTRL, WIDE),
+    (RateConstrainedSGDA, FAIR),
+    (OnlineToBatch, RISK),
+    (OnlineToNonconvex, RISK),
+]
 ANSWERS = [
     GaussianFit,
     HistogramRelease,
@@ -48,7 +58,12 @@ ANSWERS = [
     MirrorDescentRelease,
     SaddleRelease,
 ]
-DRAWS = [(FrankWolfe, SIMPLEX), (SaddleMirrorDescent, GAME)]
+DRAWS = [(FrankWolfe, SIMPLEX), (SaddleMirrorDescent, GAME), (AnytimeMirrorDescent, SIMPLEX)]
+DEFAULTS = [
+    (AnytimeMirrorDescent, planned.ON_SIMPLEX),
+    (MultilevelSaddle, planned.GAME),
+    (OnlineToNonconvex, planned.RISK),
+]
 
 
 def told(kind, problem, num_records, budget, **options):
@@ -101,6 +116,32 @@ def test_uniform_draws_are_told_of(kind, problem):
     (message,) = told(kind, problem, 5, FEW)
     assert "the logits of a draw range over at most" in message
     assert told(kind, problem, 30_000, FEW) == []
+
+
+def test_steps_that_move_no_draw_are_told_of():
+    def loss(x, y, record):
+        return x @ record["A"] @ y
+
+    # steps shrink with the third derivative; with too few records there is no plan at all
+    bent = dpjax.problems.Saddle(loss, (5, 5), grad_range=2.0, third_order=30.0)
+    (message,) = told(MultilevelSaddle, bent, 300, dpjax.Budget(1.0, 1e-5))
+    assert "the logits of a draw range over at most" in message
+    assert told(MultilevelSaddle, bent, 100_000, dpjax.Budget(1.0, 1e-6)) == []
+
+
+@pytest.mark.parametrize(
+    ("options", "batch", "periods"),
+    [({}, 256, 16), ({"passes": "single"}, 18, 16), ({"period": 4}, 300, 4)],
+)
+def test_the_noise_of_periods_is_independent(options, batch, periods):
+    (message,) = told(OnlineToNonconvex, RISK, 300, FEW, noise_multiplier=1e3, steps=16, **options)
+    exact = 1e3 * 1000**0.5 / (batch * periods**0.5)
+    assert float(message.split(" times as long")[0].split()[-1]) == pytest.approx(exact, rel=0.05)
+
+
+@pytest.mark.parametrize(("kind", "problem"), DEFAULTS)
+def test_registered_defaults_are_not(kind, problem):
+    assert told(kind, problem, 1000, dpjax.Budget(1.0, 1e-5)) == []
 
 
 def test_sensible_settings_are_not():

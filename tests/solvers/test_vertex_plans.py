@@ -14,8 +14,8 @@ from dpjax.privacy import zcdp_budget
 from dpjax.problems import Saddle, SimplexRisk
 from dpjax.sampling import DisjointPartition, IndependentPartition, TaperedPartition, tapered_sizes
 from dpjax.solvers import AnytimeMirrorDescent, MultilevelSaddle, SaddleMirrorDescent
-from dpjax.solvers.vertices._anytime_plan import refreshes_left
-from dpjax.solvers.vertices._multilevel_plan import batches_of, draws_left
+from dpjax.solvers.vertices._anytime_mirror_descent import refreshes_left
+from dpjax.solvers.vertices._multilevel_saddle import batches_of, draws_left
 from dpjax.solvers.vertices._plan import tapered_scale
 
 QUICK = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}

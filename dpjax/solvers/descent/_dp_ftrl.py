@@ -3,7 +3,7 @@
 import warnings
 from typing import Any, Self
 
-from dpjax.core import Sampler
+from dpjax.core import Problem, Sampler
 from dpjax.privacy import Budget
 from dpjax.solvers._check_sampler import check_sampler
 from dpjax.solvers._summary import register_solver
@@ -57,7 +57,7 @@ class DPFTRL(DPSGD):
     @classmethod
     def for_budget(
         cls,
-        problem: Any,
+        problem: Problem,
         num_records: int,
         budget: Budget,
         *,

@@ -13,6 +13,7 @@ from dp_accounting import DpEvent
 from jax.typing import ArrayLike
 
 from dpjax.core import (
+    Problem,
     PyTree,
     Sampler,
     Transform,
@@ -24,18 +25,17 @@ from dpjax.core import (
     check_nonnegative,
     check_positive,
     check_unstacked,
+    optional,
     static_field,
 )
-from dpjax.privacy import Budget, Guarantee, calibrate_noise, check_budget, joint_release
-from dpjax.sampling import DisjointPartition, IndependentPartition, PoissonSampler
-from dpjax.solvers._check_sampler import check_sampler, sampled_relation
+from dpjax.privacy import Budget, Guarantee, joint_release
+from dpjax.solvers._check_sampler import check_participation, check_sampler
+from dpjax.solvers._request import Request, default_sampler, named_strategy, requested, stated
 from dpjax.solvers._summary import register_solver
 from dpjax.solvers._swamped import checked_gradients
+from dpjax.solvers._vertex_problem import over_vertices
 from dpjax.solvers.descent._averaging import AVERAGES, init_average, read_average, update_average
-from dpjax.solvers.online._checks import check_participation
 from dpjax.transforms import (
-    BinaryTree,
-    BufferedToeplitz,
     NoiseStrategy,
     add_gaussian,
     clip_by_norm,
@@ -46,7 +46,6 @@ from dpjax.transforms import (
 from dpjax.transforms.clipping._weighted_sum import noised_sum
 
 SGD = optax.sgd(1.0)
-_STRATEGIES = ("buffered", "tree", "variance_reduced_tree")
 
 
 class DPSGDState(NamedTuple):
@@ -130,21 +129,18 @@ class DPSGD:
     noise_multiplier: Any
     clip_norm: ArrayLike
     learning_rate: ArrayLike
-    batch_size: Any
+    batch_size: float | jax.Array
     decay: ArrayLike = 0.99
-    average: str = dataclasses.field(default="ema", metadata={"static": True})
-    optimizer: optax.GradientTransformation = dataclasses.field(
-        default=SGD, metadata={"static": True}
-    )
-    microbatch_size: int | None = dataclasses.field(default=None, metadata={"static": True})
-    relation: str = dataclasses.field(default="add_or_remove_one", metadata={"static": True})
+    average: str = static_field(default="ema")
+    optimizer: optax.GradientTransformation = static_field(default=SGD)
+    microbatch_size: int | None = static_field(default=None)
+    relation: str = static_field(default="add_or_remove_one")
     noise: NoiseStrategy | None = static_field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
         check_sampler(self.sampler, self.relation)
-        check_nonnegative("noise_multiplier", self.noise_multiplier)
-        check_nonnegative("clip_norm", self.clip_norm)
-        check_nonnegative("learning_rate", self.learning_rate)
+        for name in ("noise_multiplier", "clip_norm", "learning_rate"):
+            check_nonnegative(name, getattr(self, name))
         check_positive("batch_size", self.batch_size)
         check_between("decay", self.decay, 0, 1)
         check_choice("average", self.average, AVERAGES)
@@ -156,7 +152,7 @@ class DPSGD:
     @classmethod
     def for_budget(
         cls,
-        problem: Any,
+        problem: Problem,
         num_records: int,
         budget: Budget,
         *,
@@ -175,7 +171,7 @@ class DPSGD:
           budget: epsilon, delta and relation to meet.
           sampler: Who takes part; default: Poisson at rate `batch_size / num_records`, or with
             `noise` disjoint batches.
-          batch_size: Expected records a batch; default `default_batch_size(num_records)`.
+          batch_size: Expected records a batch; default a sixteenth, from 256 to 1024.
           steps: Number of steps; default 1000, or with `noise` the root of `num_records`.
           noise: As in the class, or by name: `"buffered"`, `"tree"` or `"variance_reduced_tree"`.
           **overrides: Any other field; `noise_multiplier` at the caller's own risk of the budget.
@@ -198,21 +194,21 @@ class DPSGD:
         """
         if noise is None:
             sampler = sampler or default_sampler(num_records, batch_size, steps)
-            relation = sampled_relation(budget, num_records, sampler)
+            request = requested(num_records, budget, sampler=sampler)
         else:
-            sampler, relation = single_pass(num_records, budget, sampler, batch_size, steps)
+            request = requested(num_records, budget, "replace_one", sampler)
+            sampler = sampler or _single_pass(request, batch_size, steps)
             noise = overrides["noise"] = named_strategy(noise, sampler.steps)
         if "noise_multiplier" not in overrides:
-            overrides["noise_multiplier"] = calibrate_noise(
-                lambda z: _event(sampler, noise, z, relation),
-                budget,
-                relation=relation,
-                failure_probability=sampler.failure_probability(),
+            overrides["noise_multiplier"] = request.noise_multiplier(
+                lambda z: _event(sampler, noise, z, request.relation),
+                sampler.failure_probability(),
             )
         fields = with_defaults(cls, overrides, sampler, num_records, problem)
-        return checked_gradients(cls(sampler, relation=relation, **fields), problem, num_records)
+        solver = cls(sampler, relation=request.relation, **fields)
+        return checked_gradients(solver, problem, num_records)
 
-    def init(self, problem: Any, *, key: jax.Array) -> DPSGDState:
+    def init(self, problem: Problem, *, key: jax.Array) -> DPSGDState:
         """The state before the first step; the key (*secret*) is for the noise."""
         check_key("key", key)
         params = jax.tree.map(jnp.asarray, problem.init)
@@ -226,7 +222,7 @@ class DPSGD:
         )
 
     def step(
-        self, problem: Any, batch: PyTree, mask: jax.Array, state: DPSGDState
+        self, problem: Problem, batch: PyTree, mask: jax.Array, state: DPSGDState
     ) -> tuple[DPSGDState, DPSGDInfo]:
         """One step on the records of `batch` (leaves `[B, ...]`) where `mask [B]` is True."""
 
@@ -237,7 +233,7 @@ class DPSGD:
 
     def descend(
         self,
-        problem: Any,
+        problem: Problem,
         gradients: Callable[[PyTree], PyTree],
         batch: PyTree,
         mask: jax.Array,
@@ -271,13 +267,13 @@ class DPSGD:
         """The state without buffers of correlated noise, with which noise could be subtracted."""
         return state if self.noise is None else state._replace(noise=None)
 
-    def finalize(self, problem: Any, state: DPSGDState) -> PyTree:
+    def finalize(self, problem: Problem, state: DPSGDState) -> PyTree:
         """The last or the averaged parameters."""
         del problem
         return read_average(self.average, state.average, state.params, state.count, self.decay)
 
     def diagnose(
-        self, problem: Any, batch: PyTree, mask: jax.Array, state: DPSGDState
+        self, problem: Problem, batch: PyTree, mask: jax.Array, state: DPSGDState
     ) -> dict[str, jax.Array]:
         """Raw values of a step, **not private**: batch size and share of clipped records."""
         gradients = problem.per_example_gradients(state.params, batch)
@@ -313,67 +309,20 @@ def clipping_diagnostics(
     }
 
 
-def default_batch_size(num_records: int) -> float:
-    """Expected records a batch, from the public size alone."""
-    return float(min(num_records, min(1024, max(256, num_records // 16))))
-
-
-def default_sampler(
-    num_records: int, batch_size: float | None, steps: int | None
-) -> PoissonSampler:
-    """Poisson batches of an expected size."""
-    check_int("num_records", num_records, minimum=1)
-    batch_size = default_batch_size(num_records) if batch_size is None else batch_size
+def _single_pass(request: Request, batch_size: float | None, steps: int | None) -> Sampler:
+    """Batches in which each record has one step; the root of their number if none is asked for."""
     check_positive("batch_size", batch_size)
-    if batch_size > num_records:
-        raise ValueError(f"batch_size must be <= num_records = {num_records}, got {batch_size}")
-    return PoissonSampler(batch_size / num_records, 1000 if steps is None else steps, num_records)
-
-
-def single_pass(
-    num_records: int,
-    budget: Budget,
-    sampler: Sampler | None,
-    batch_size: float | None,
-    steps: int | None,
-) -> tuple[Sampler, str]:
-    """A sampler in which each record has one step, by default, and its relation."""
-    check_int("num_records", num_records, minimum=1)
-    check_positive("batch_size", batch_size)
-    relation = check_budget(budget, num_records).relation_or("replace_one").name.lower()
-    if sampler is None:
-        if steps is None:
-            whole = math.isqrt(num_records) if batch_size is None else num_records // batch_size
-            steps = max(1, int(whole))
-        check_int("steps", steps, minimum=1)
-        if steps > num_records:
-            raise ValueError(f"steps must be <= num_records = {num_records}, got {steps}")
-        if relation == "add_or_remove_one":
-            sampler = IndependentPartition(steps, num_records)
-        else:
-            sampler = DisjointPartition(steps, num_records // steps)
-    check_sampler(sampler, relation)
-    return sampler, relation
-
-
-def named_strategy(noise: NoiseStrategy | str, steps: int) -> NoiseStrategy:
-    """The strategy itself, or that of this name for so many steps."""
-    if isinstance(noise, NoiseStrategy):
-        return noise
-    if noise not in _STRATEGIES:
-        raise ValueError(f"noise must be a strategy or one of {list(_STRATEGIES)}, got {noise!r}")
-    if noise == "buffered":
-        return BufferedToeplitz(steps)
-    return BinaryTree(steps, variance_reduced=noise == "variance_reduced_tree")
+    n = request.num_records
+    whole = math.isqrt(n) if batch_size is None else n // batch_size
+    return request.one_pass(max(1, int(whole)) if steps is None else steps)
 
 
 def with_defaults(
-    kind: type, overrides: dict[str, Any], sampler: Sampler, num_records: int, problem: Any
+    kind: type, overrides: dict[str, Any], sampler: Sampler, num_records: int, problem: Problem
 ) -> dict[str, Any]:
     """Fields of `kind` that `for_budget` sets from public sizes unless told otherwise."""
-    lipschitz = getattr(problem, "lipschitz", None)
     defaults: dict[str, Any] = {
-        "clip_norm": 4.0 if lipschitz is None else lipschitz,
+        "clip_norm": stated(problem, "lipschitz", 4.0),
         "batch_size": num_records * sampler.participation_rate(num_records),
         "decay": max(0.0, 1 - 10 / sampler.steps),
     }
@@ -386,8 +335,8 @@ def with_defaults(
             fields["clip_norm"],
             fields["batch_size"],
             problem.num_params,
-            # other problems state theirs in other coordinates
-            problem.smoothness if hasattr(problem, "lipschitz") else None,
+            # problems over vertices state theirs in other coordinates
+            None if over_vertices(problem) else optional(problem, "smoothness"),
         )
     return fields
 

@@ -34,7 +34,9 @@ def default_size_floor(deviation: ArrayLike, membership: jax.Array, num_classes:
     return jnp.maximum(1.0, 2 * deviation * jnp.sqrt(num_classes * membership.sum(axis=1)))
 
 
-def default_dual_learning_rate(deviation: float, num_parts: int, batch_size: float) -> float:
+def default_dual_learning_rate(
+    deviation: float, num_parts: int, batch_size: float | jax.Array
+) -> float | jax.Array:
     """0.15, or less where the noise in a rate, about `deviation * Q / m`, exceeds 0.05.
 
     A larger step only adds a random walk of the multipliers there.

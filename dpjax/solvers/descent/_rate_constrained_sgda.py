@@ -1,8 +1,6 @@
 """Private stochastic gradient descent-ascent under rate constraints."""
 
 import dataclasses
-import importlib
-import warnings
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -20,20 +18,22 @@ from dpjax.core import (
     check_fields,
     check_nonnegative,
     check_positive,
+    check_probability,
     check_unstacked,
     derived,
+    static_field,
 )
-from dpjax.privacy import Budget, Guarantee, calibrate_noise, joint_release
+from dpjax.privacy import Budget, Guarantee, joint_release
 from dpjax.problems import RateConstrained
 from dpjax.problems._constraints import RateConstraints
-from dpjax.solvers._check_sampler import sampled_relation
+from dpjax.solvers._published import moved_setting
+from dpjax.solvers._request import default_sampler, requested
 from dpjax.solvers._summary import register_solver
 from dpjax.solvers._swamped import checked_gradients
 from dpjax.solvers.descent._dpsgd import (
     DPSGD,
     DPSGDState,
     clipping_diagnostics,
-    default_sampler,
     with_defaults,
 )
 from dpjax.solvers.descent._dual import (
@@ -166,10 +166,10 @@ class RateConstrainedSGDA:
     size_decay: ArrayLike | None = None
     part_counts: ArrayLike | None = None
     count_noise: float | jax.Array = 50.0
-    histogram: str = dataclasses.field(default="gaussian", metadata={"static": True})
-    rates: str = dataclasses.field(default="hard", metadata={"static": True})
-    denominator: str = dataclasses.field(default="batch", metadata={"static": True})
-    multiplier_set: str = dataclasses.field(default="box", metadata={"static": True})
+    histogram: str = static_field(default="gaussian")
+    rates: str = static_field(default="hard")
+    denominator: str = static_field(default="batch")
+    multiplier_set: str = static_field(default="box")
 
     def __post_init__(self) -> None:
         if self.primal.noise is not None:
@@ -201,7 +201,6 @@ class RateConstrainedSGDA:
         batch_size: float | None = None,
         steps: int | None = None,
         histogram_share: float = 0.1,
-        as_published: bool = False,
         **overrides: Any,
     ) -> "RateConstrainedSGDA":
         """A solver with defaults that train, its noise calibrated jointly to `budget`.
@@ -214,8 +213,8 @@ class RateConstrainedSGDA:
           batch_size: Expected records a batch; default from `num_records`.
           steps: Number of steps; default 1000.
           histogram_share: Share of the precision that the table takes, in (0, 1).
-          as_published: Deprecated: `dpjax.papers.rate_constrained.rate_constrained_sgda`.
-          **overrides: Any other field of this class or of `DPSGD`.
+          **overrides: Any other field of this class or of `DPSGD`. All as printed is
+            `dpjax.papers.rate_constrained.rate_constrained_sgda`.
 
         Returns:
           A solver whose `guarantee().epsilon(budget.delta) <= budget.epsilon`.
@@ -233,26 +232,15 @@ class RateConstrainedSGDA:
           >>> solver.guarantee().epsilon(1e-5) <= 1.0
           True
         """
-        if as_published:
-            warnings.warn(
-                "as_published is dpjax.papers.rate_constrained.rate_constrained_sgda since 0.2: "
-                "the keyword goes in 0.3",
-                DeprecationWarning,
-                stacklevel=3,
+        if overrides.pop("as_published", False):
+            make_printed = moved_setting(
+                "rate_constrained", "rate_constrained_sgda", "as_published=True"
             )
-            printed = importlib.import_module("dpjax.papers.rate_constrained")
-            given: dict[str, Any] = {
-                "batch_size": batch_size,
-                "steps": steps,
-                "histogram_share": histogram_share,
-            }
-            return printed.rate_constrained_sgda(
-                problem, num_records, budget, sampler=sampler, **given, **overrides
-            )
+            given = {"batch_size": batch_size, "steps": steps, "histogram_share": histogram_share}
+            return make_printed(problem, num_records, budget, sampler=sampler, **given, **overrides)
         sampler = sampler or default_sampler(num_records, batch_size, steps)
-        relation = sampled_relation(budget, num_records, sampler)
-        if not 0 < histogram_share < 1:
-            raise ValueError(f"histogram_share must lie in (0, 1), got {histogram_share!r}")
+        request = requested(num_records, budget, sampler=sampler)
+        check_probability("histogram_share", histogram_share)
         own_names = {f.name for f in dataclasses.fields(cls)} - {"primal"}
         own = {name: overrides.pop(name) for name in own_names & set(overrides)}
         descent = {f.name for f in dataclasses.fields(DPSGD)} - {"sampler", "relation", "noise"}
@@ -267,7 +255,7 @@ class RateConstrainedSGDA:
             primal = with_defaults(
                 DPSGD, {"noise_multiplier": z_gradient} | overrides, sampler, num_records, problem
             )
-            descent = DPSGD(sampler, relation=relation, **primal)
+            descent = DPSGD(sampler, relation=request.relation, **primal)
             dual: dict[str, Any] = {"histogram_noise": z_histogram} | own
             if "dual_learning_rate" not in dual:
                 parts = problem.constraints.part.num_parts if problem.num_constraints else 1
@@ -279,12 +267,9 @@ class RateConstrainedSGDA:
 
         if "histogram_noise" in own and "noise_multiplier" in overrides:
             return checked_gradients(make(1.0), problem, num_records)
-        noise = calibrate_noise(
+        noise = request.noise_multiplier(
             lambda z: make(z)._event(),
-            budget,
-            relation=relation,
-            failure_probability=sampler.failure_probability()
-            + sum(make(1.0)._moved()) * MOST_SHORTFALL,
+            sampler.failure_probability() + sum(make(1.0)._moved()) * MOST_SHORTFALL,
         )
         return checked_gradients(make(noise), problem, num_records)
 
@@ -422,15 +407,11 @@ class RateConstrainedSGDA:
         )
 
     def _event(self) -> dp_accounting.DpEvent:
-        gradient = float(self.primal.noise_multiplier)
-        if self.histogram == "none":
-            return self.sampler.event(joint_release(gaussian=gradient))
-        table = float(self.histogram_noise)
-        if self.histogram == "laplace":
-            release = joint_release(gaussian=gradient, laplace_scale=table)
-        else:
-            release = joint_release(gaussian=gradient, histogram_gaussian=table)
-        event = self.sampler.event(release)
+        released = {"gaussian": float(self.primal.noise_multiplier)}
+        if self.histogram != "none":
+            name = "laplace_scale" if self.histogram == "laplace" else "histogram_gaussian"
+            released[name] = float(self.histogram_noise)
+        event = self.sampler.event(joint_release(**released))
         if self._moved()[1]:
             counts = dp_accounting.GaussianDpEvent(float(self.count_noise))
             event = dp_accounting.ComposedDpEvent([event, counts])

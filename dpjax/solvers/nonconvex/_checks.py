@@ -1,6 +1,6 @@
 """Which samplers, noise and directions of `OnlineToNonconvex` fit together."""
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 from dp_accounting import dp_event as dpe
 
@@ -8,10 +8,13 @@ from dpjax.core import check_int
 from dpjax.sampling import DisjointPartition, IndependentPartition, TaperedPartition
 from dpjax.transforms import BinaryTree, NoiseStrategy, is_every_step
 
+if TYPE_CHECKING:
+    from dpjax.solvers.nonconvex._online_to_nonconvex import OnlineToNonconvex
 
-def check_fit(solver: Any) -> None:
+
+def check_fit(solver: "OnlineToNonconvex") -> None:
     """Raises where the fields, each fine by itself, do not fit."""
-    noise, sampler = solver.noise, solver.sampler
+    noise, sampler, size = solver.noise, solver.sampler, solver.increment_records
     if not isinstance(noise, NoiseStrategy):
         raise TypeError(f"noise must be a NoiseStrategy, got {noise!r}")
     gaussian_multiplier(noise, 1.0, solver.relation)
@@ -23,11 +26,7 @@ def check_fit(solver: Any) -> None:
         )
     if not solver.common_directions and solver.directions != "record":
         raise ValueError("common_directions=False needs directions='record', got 'shared'")
-    _check_participation(solver, noise, sampler)
-
-
-def _check_participation(solver: Any, noise: Any, sampler: Any) -> None:
-    period, size = noise.num_steps, solver.increment_records
+    period = noise.num_steps
     if size is None:
         single = isinstance(sampler, DisjointPartition | TaperedPartition | IndependentPartition)
         if not is_every_step(noise) and (period > 1 or not single):
@@ -42,8 +41,7 @@ def _check_participation(solver: Any, noise: Any, sampler: Any) -> None:
             "increment_records needs DisjointPartition, whose records keep their places, "
             f"got {type(sampler).__name__}"
         )
-    left = sampler.batch_size - (period - 1) * size
-    if left < 1:
+    if sampler.batch_size <= (period - 1) * size:
         raise ValueError(
             f"increment_records must leave records for the first move: {period - 1} changes of "
             f"{size} are more than batch_size - 1 = {sampler.batch_size - 1}"
@@ -55,7 +53,7 @@ def plain_tree(noise: BinaryTree) -> bool:
     return noise.exponent == 0 and not noise.variance_reduced and noise.distribution == "gaussian"
 
 
-def gaussian_multiplier(noise: Any, noise_multiplier: float, relation: str) -> float:
+def gaussian_multiplier(noise: NoiseStrategy, noise_multiplier: float, relation: str) -> float:
     """Noise multiplier of the Gaussian that a period is; raises ValueError if it is none."""
     event = noise.event(noise_multiplier, relation)
     if not isinstance(event, dpe.GaussianDpEvent):

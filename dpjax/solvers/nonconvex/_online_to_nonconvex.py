@@ -1,12 +1,14 @@
 """Private nonsmooth nonconvex optimisation: clipped displacements on smoothed private oracles."""
 
 import dataclasses
+import math
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Self
 
 import jax
 import jax.numpy as jnp
 import optax
+from jax.typing import ArrayLike
 
 from dpjax.core import (
     PyTree,
@@ -23,14 +25,16 @@ from dpjax.core import (
 )
 from dpjax.privacy import Budget, Guarantee, joint_release
 from dpjax.solvers._check_sampler import check_sampler
+from dpjax.solvers._published import moved_setting
 from dpjax.solvers._summary import register_solver
+from dpjax.solvers._swamped import checked_gradients
 from dpjax.solvers.nonconvex._blocks import SELECTIONS, BlocksState, add_to_block, init_blocks
 from dpjax.solvers.nonconvex._checks import check_fit, gaussian_multiplier
-from dpjax.solvers.nonconvex._paper_settings import paper_settings
 from dpjax.solvers.nonconvex._plan import plan_fields
 from dpjax.solvers.nonconvex._smoothed_oracle import (
     DIRECTIONS,
     ORACLES,
+    LossProblem,
     Part,
     make_oracle,
 )
@@ -46,6 +50,7 @@ from dpjax.transforms import (
 )
 
 SCHEDULES = ("linear", "constant")
+_MOVED_PLANS = {"bound": "by_bound", "practical": "OnlineToNonconvex.for_budget"}
 
 
 class OnlineToNonconvexState(NamedTuple):
@@ -162,13 +167,13 @@ class OnlineToNonconvex:
     """
 
     sampler: Sampler = dataclasses.field(metadata={"static": True})
-    noise_multiplier: Any
-    clip_norm: Any
-    learning_rate: Any
-    max_displacement: Any
-    batch_size: Any
-    smoothing_radius: Any
-    smoothness: Any = 0.0
+    noise_multiplier: float | jax.Array
+    clip_norm: float | jax.Array
+    learning_rate: ArrayLike
+    max_displacement: float | jax.Array
+    batch_size: ArrayLike
+    smoothing_radius: float | jax.Array
+    smoothness: ArrayLike = 0.0
     noise: NoiseStrategy = static_field(default=SplitNoise(1, 1.0))
     oracle: str = static_field(default="first")
     num_directions: int = static_field(default=1)
@@ -204,7 +209,7 @@ class OnlineToNonconvex:
     @classmethod
     def for_budget(
         cls,
-        problem: Any,
+        problem: LossProblem,
         num_records: int,
         budget: Budget,
         *,
@@ -249,12 +254,23 @@ class OnlineToNonconvex:
           >>> solver.guarantee().epsilon(1e-5) <= 1.0
           True
         """
-        if "plan" in overrides or overrides.get("as_published"):
-            return paper_settings(problem, num_records, budget, radius, oracle, passes, **overrides)
-        overrides.pop("as_published", None)
-        return cls(
-            **plan_fields(cls, problem, num_records, budget, radius, oracle, passes, overrides)
-        )
+        published, plan = overrides.pop("as_published", False), overrides.pop("plan", None)
+        if published and passes != "single":
+            raise ValueError(
+                f"passes must be 'single' with as_published, got {passes!r}: its noise and period "
+                "are not stated in print"
+            )
+        if published or plan is not None:
+            check_choice("plan", plan or "bound", tuple(_MOVED_PLANS))
+            name = "as_published" if published else _MOVED_PLANS[plan]
+            spelling = "as_published=True" if published else f"plan={plan!r}"
+            make = moved_setting("nonsmooth_nonconvex", name, spelling)
+            asked = {"radius": radius, "oracle": oracle} | ({} if published else {"passes": passes})
+            return make(problem, num_records, budget, **asked, **overrides)
+        fields = plan_fields(cls, problem, num_records, budget, radius, oracle, passes, overrides)
+        # periods are independent, and in a period the first estimate's noise stays
+        gain = math.sqrt(fields["sampler"].steps)
+        return checked_gradients(cls(**fields), problem, num_records, gain)
 
     @property
     def ordered_batches(self) -> bool:
@@ -278,7 +294,7 @@ class OnlineToNonconvex:
         reach = (block + 1) / 2 * float(self.max_displacement) * left
         return float(self.smoothing_radius) + (reach if block > 1 else 0.0)
 
-    def init(self, problem: Any, *, key: jax.Array) -> OnlineToNonconvexState:
+    def init(self, problem: LossProblem, *, key: jax.Array) -> OnlineToNonconvexState:
         """The state before the first period; the key (*secret*) is for all that is drawn."""
         check_key("key", key)
         key, choice = jax.random.split(key)
@@ -294,7 +310,7 @@ class OnlineToNonconvex:
         )
 
     def step(
-        self, problem: Any, batch: PyTree, mask: jax.Array, state: OnlineToNonconvexState
+        self, problem: LossProblem, batch: PyTree, mask: jax.Array, state: OnlineToNonconvexState
     ) -> tuple[OnlineToNonconvexState, OnlineToNonconvexInfo]:
         """A period on the records of `batch` (leaves `[B, ...]`) where `mask [B]` is True."""
         oracle = make_oracle(self, problem, state.point)
@@ -302,7 +318,10 @@ class OnlineToNonconvex:
         directions, walk, noise = self._keys(state)
 
         def move(
-            state: OnlineToNonconvexState, total: PyTree, sensitivity: Any, position: Any
+            state: OnlineToNonconvexState,
+            total: PyTree,
+            sensitivity: ArrayLike,
+            position: ArrayLike,
         ) -> tuple[OnlineToNonconvexState, OnlineToNonconvexInfo]:
             estimate, sums = self._sums.update(
                 total, state.sums, key=noise, sensitivity=sensitivity
@@ -347,7 +366,7 @@ class OnlineToNonconvex:
         state, infos = jax.lax.scan(body, state, (positions, later))
         return state._replace(count=state.count + 1), jax.tree.map(lambda leaf: leaf[-1], infos)
 
-    def finalize(self, problem: Any, state: OnlineToNonconvexState) -> PyTree:
+    def finalize(self, problem: LossProblem, state: OnlineToNonconvexState) -> PyTree:
         """The mean of the points of a block."""
         result = state.blocks.result
         return jax.tree.map(lambda x, p: x.astype(jnp.result_type(p)), result, problem.init)
@@ -357,7 +376,7 @@ class OnlineToNonconvex:
         return state._replace(sums=state.sums._replace(noise=None))
 
     def diagnose(
-        self, problem: Any, batch: PyTree, mask: jax.Array, state: OnlineToNonconvexState
+        self, problem: LossProblem, batch: PyTree, mask: jax.Array, state: OnlineToNonconvexState
     ) -> dict[str, jax.Array]:
         """Raw values of a period, **not private**: batch size, clipped share at first."""
         oracle = make_oracle(self, problem, state.point)
@@ -388,7 +407,7 @@ class OnlineToNonconvex:
     def _descent(self) -> Transform:
         moves = self.num_moves
 
-        def scheduled(largest: Any) -> Any:
+        def scheduled(largest: ArrayLike) -> jax.Array | optax.Schedule:
             largest = jnp.asarray(largest, jnp.result_type(float))
             if self.schedule == "constant":
                 return largest
@@ -416,7 +435,7 @@ class OnlineToNonconvex:
         moved = optax.tree.norm(jax.tree.map(jnp.subtract, state.point, state.previous))
         return jnp.minimum(jnp.asarray(self.smoothness, moved.dtype) * moved, 2 * self.clip_norm)
 
-    def _sensitivity(self, bound: Any, size: jax.Array) -> jax.Array:
+    def _sensitivity(self, bound: ArrayLike, size: jax.Array) -> jax.Array:
         """Of an estimate, the mean of what records give."""
         return jnp.asarray(bound, size.dtype) / size
 

@@ -1,17 +1,19 @@
 """Defaults of `OnlineToNonconvex`, from public sizes and constants."""
 
-import dataclasses
+import inspect
 import math
 from typing import Any, NamedTuple
 
+import jax
 from dp_accounting import dp_event as dpe
+from jax.typing import ArrayLike
 from scipy import special
 
-from dpjax.core import check_choice, check_fields, check_int, check_positive
-from dpjax.privacy import Budget, calibrate_noise, check_budget, joint_release
-from dpjax.sampling import DisjointPartition, FullBatch, IndependentPartition
+from dpjax.core import Problem, check_choice, check_fields, check_int, check_positive, optional
+from dpjax.privacy import Budget, joint_release
+from dpjax.sampling import DisjointPartition, FullBatch
 from dpjax.solvers._check_sampler import check_sampler
-from dpjax.solvers.descent._dpsgd import default_sampler
+from dpjax.solvers._request import Request, default_sampler, microbatch, requested, stated
 from dpjax.solvers.nonconvex._checks import gaussian_multiplier
 from dpjax.solvers.nonconvex._smoothed_oracle import ORACLES
 from dpjax.transforms import BufferedToeplitz, NoiseStrategy, RestartNoise, SplitNoise
@@ -26,9 +28,8 @@ _SINGLE_PASS_NOISE = 0.15  # of the clip norm, in all coordinates
 _FEWEST_STEPS = 20
 _MOST_DIRECTIONS = 32
 
-_COEXISTING = 2**22  # numbers in the values of a microbatch
-_FEWEST = 64
-_OPTIONS = ("steps", "period")
+Fields = dict[str, Any]
+"""Fields of a solver by name."""
 
 
 class Asked(NamedTuple):
@@ -36,7 +37,7 @@ class Asked(NamedTuple):
 
     num_records: int
     dim: int
-    lipschitz: Any
+    lipschitz: float | jax.Array
     budget: Budget
     relation: str
     radius: float
@@ -45,125 +46,118 @@ class Asked(NamedTuple):
 
 
 def asked_for(
-    problem: Any, num_records: int, budget: Budget, radius: float, oracle: str, passes: str
+    problem: Problem, num_records: int, budget: Budget, radius: float, oracle: str, passes: str
 ) -> Asked:
     """Validates the request; fills in constants and the default relation."""
-    check_int("num_records", num_records, minimum=1)
     check_positive("radius", radius)
     check_choice("oracle", oracle, ORACLES)
     check_choice("passes", passes, PASSES)
     natural = "replace_one" if passes == "single" else "add_or_remove_one"
-    lipschitz = getattr(problem, "lipschitz", None)
     return Asked(
         num_records,
         problem.num_params,
-        1.0 if lipschitz is None else lipschitz,
+        stated(problem, "lipschitz", 1.0),
         budget,
-        check_budget(budget, num_records).relation_or(natural).name.lower(),
+        requested(num_records, budget, natural).relation,
         radius,
         oracle,
-        lipschitz is not None,
+        optional(problem, "lipschitz") is not None,
     )
 
 
 def plan_fields(
-    kind: Any,
-    problem: Any,
+    kind: type,
+    problem: Problem,
     num_records: int,
     budget: Budget,
     radius: float,
     oracle: str,
     passes: str,
-    overrides: dict[str, Any],
-) -> dict[str, Any]:
+    overrides: Fields,
+) -> Fields:
     """All fields of a solver of class `kind`; see `OnlineToNonconvex.for_budget`."""
     asked = asked_for(problem, num_records, budget, radius, oracle, passes)
-    known = {field.name for field in dataclasses.fields(kind)} | set(_OPTIONS)
+    request = Request(num_records, budget, asked.relation)
+    known = set(inspect.signature(kind).parameters) | {"steps", "period"}
     check_fields(kind, overrides, known - {"relation", "oracle"})
-    single, relation = passes == "single", asked.relation
-    fields = overrides | {"oracle": oracle}
-    options = {name: fields.pop(name, None) for name in _OPTIONS}
-    if "sampler" in fields and options["steps"] is not None:
-        raise ValueError(f"steps must be left out with a sampler, got {options['steps']!r}")
-    if "sampler" in fields:
-        check_sampler(fields["sampler"], relation)
-    if "batch_size" in fields:
-        check_positive("batch_size", fields["batch_size"])
-    noise = fields.get("noise")
-    if noise is not None and not isinstance(noise, NoiseStrategy):
-        raise TypeError(f"noise must be a NoiseStrategy, got {noise!r}")
-    fields = _sizes(asked, single, options, fields)
+    fields = overrides | {"oracle": oracle, "relation": asked.relation}
+    steps, period = fields.pop("steps", None), fields.pop("period", None)
+    period = _checked_period(fields, steps, period)
+    defaults: Fields = {
+        "clip_norm": asked.lipschitz,
+        "num_directions": 1 if oracle == "first" else min(asked.dim, _MOST_DIRECTIONS),
+        "directions": "shared",
+        "schedule": "linear",
+        "smoothing_radius": smoothing_radius(asked, period),
+    }
+    if "sampler" not in fields:
+        defaults |= _sampling(request, asked.dim, steps, period, passes == "single")
+    fields = defaults | fields
+    sampler = fields["sampler"]
+    fields.setdefault("batch_size", num_records * sampler.participation_rate(num_records))
+    moves = sampler.steps * period
+    fields.setdefault("max_displacement", _DISPLACEMENT / moves**0.5)
+    if "smoothness" not in fields and period > 1:
+        fields["smoothness"] = _smoothness(asked.dim, fields)
+    if fields.get("noise") is None:
+        fields["noise"] = _noise(period, fields)
+    fields.setdefault("block_size", _block(moves, fields, radius))
     if "noise_multiplier" not in fields:
-        fields["noise_multiplier"] = calibrate_noise(
-            lambda z: fields["sampler"].event(
-                joint_release(gaussian=gaussian_multiplier(fields["noise"], z, relation))
+        fields["noise_multiplier"] = request.noise_multiplier(
+            lambda z: sampler.event(
+                joint_release(gaussian=gaussian_multiplier(fields["noise"], z, asked.relation))
             ),
-            budget,
-            relation=relation,
-            failure_probability=fields["sampler"].failure_probability(),
+            sampler.failure_probability(),
         )
     if "learning_rate" not in fields:
         noise = fields["noise_multiplier"] * fields["clip_norm"] * asked.dim**0.5
         length = fields["clip_norm"] / 2 + noise / fields["batch_size"]
         fields["learning_rate"] = _RATE * fields["max_displacement"] / length
-    fields.setdefault("microbatch_size", _microbatch(num_records, problem, fields))
-    return fields | {"relation": relation}
-
-
-def _sizes(
-    asked: Asked, single: bool, options: dict[str, Any], fields: dict[str, Any]
-) -> dict[str, Any]:
-    """All fields that neither noise nor its calibration decide."""
-    count = 1 if asked.oracle == "first" else min(asked.dim, _MOST_DIRECTIONS)
-    fields = {
-        "clip_norm": asked.lipschitz,
-        "num_directions": count,
-    } | fields
-    period = 1 if options["period"] is None else options["period"]
-    check_int("period", period, minimum=1)
-    if isinstance(fields.get("noise"), NoiseStrategy):
-        if options["period"] not in (None, fields["noise"].num_steps):
-            raise ValueError(f"period must be left out with a noise, got {period}")
-        period = fields["noise"].num_steps
-    fields.setdefault("smoothing_radius", smoothing_radius(asked, period))
-    if "sampler" not in fields:
-        fields = _sampling(asked, options["steps"], period, single) | fields
-    sampler = fields["sampler"]
-    fields.setdefault(
-        "batch_size", asked.num_records * sampler.participation_rate(asked.num_records)
-    )
-    moves = sampler.steps * period
-    fields.setdefault("max_displacement", _DISPLACEMENT / moves**0.5)
-    if "smoothness" not in fields and period > 1:
-        fields["smoothness"] = _smoothness(asked.dim, fields)
-    if not isinstance(fields.get("noise"), NoiseStrategy):
-        fields["noise"] = _noise(period, fields)
-    fields.setdefault("block_size", _block(moves, fields, asked.radius))
+    coordinates = oracle == "zeroth" and fields["directions"] == "shared"
+    if coordinates or oracle == "zeroth" or not optional(problem, "factored"):
+        width = fields["num_directions"] if coordinates else problem.num_params
+        fields.setdefault("microbatch_size", microbatch(width, sampler.slots or num_records))
     return fields
 
 
-def _sampling(asked: Asked, steps: int | None, period: int, single: bool) -> dict[str, Any]:
+def _checked_period(fields: Fields, steps: int | None, period: int | None) -> int:
+    """Moves in a period, 1 unless told otherwise; raises where what was given does not fit."""
+    if "sampler" in fields:
+        if steps is not None:
+            raise ValueError(f"steps must be left out with a sampler, got {steps!r}")
+        check_sampler(fields["sampler"], fields["relation"])
+    if "batch_size" in fields:
+        check_positive("batch_size", fields["batch_size"])
+    noise = fields.get("noise")
+    if noise is not None:
+        if not isinstance(noise, NoiseStrategy):
+            raise TypeError(f"noise must be a NoiseStrategy, got {noise!r}")
+        if period not in (None, noise.num_steps):
+            raise ValueError(f"period must be left out with a noise, got {period}")
+        return noise.num_steps
+    period = 1 if period is None else period
+    check_int("period", period, minimum=1)
+    return period
+
+
+def _sampling(request: Request, dim: int, steps: int | None, period: int, single: bool) -> Fields:
     """Sampler, and how a batch is shared among the moves of a period."""
-    n = asked.num_records
+    n = request.num_records
     if steps is None:
-        steps = _single_pass_steps(asked) if single else _STEPS
-        steps = max(period, steps)
+        steps = max(period, _single_pass_steps(request, dim) if single else _STEPS)
     check_int("steps", steps, minimum=period)
     periods = steps // period
     if not single:
-        if period > 1:
-            return {"sampler": FullBatch(periods)}
-        return {"sampler": default_sampler(n, None, steps)}
+        several = FullBatch(periods) if period > 1 else default_sampler(n, None, steps)
+        return {"sampler": several}
     if periods * (2 * period - 1) > n:
         raise ValueError(
             f"steps must be <= {n // (2 * period - 1) * period} in a single pass over "
             f"num_records = {n} in periods of {period}, got {steps}"
         )
-    size = n // periods
     if period == 1:
-        if asked.relation == "add_or_remove_one":
-            return {"sampler": IndependentPartition(periods, n)}
-        return {"sampler": DisjointPartition(periods, size)}
+        return {"sampler": request.one_pass(periods)}
+    size = n // periods
     change = max(1, size // (2 * (period - 1)))
     return {
         "sampler": DisjointPartition(periods, size),
@@ -172,17 +166,17 @@ def _sampling(asked: Asked, steps: int | None, period: int, single: bool) -> dic
     }
 
 
-def _single_pass_steps(asked: Asked) -> int:
+def _single_pass_steps(request: Request, dim: int) -> int:
     """So many that the noise of each move is a small part of a record's gradient."""
-    z = calibrate_noise(dpe.GaussianDpEvent, asked.budget, relation=asked.relation)
-    wanted = _SINGLE_PASS_NOISE * asked.num_records / (z * asked.dim**0.5)
-    return max(1, min(_STEPS, asked.num_records // 2, max(_FEWEST_STEPS, round(wanted))))
+    z = request.noise_multiplier(dpe.GaussianDpEvent)
+    wanted = _SINGLE_PASS_NOISE * request.num_records / (z * dim**0.5)
+    return max(1, min(_STEPS, request.num_records // 2, max(_FEWEST_STEPS, round(wanted))))
 
 
-def _smoothness(dim: int, fields: dict[str, Any]) -> Any:
+def _smoothness(dim: int, fields: Fields) -> ArrayLike:
     """H, by which a record's smoothed gradient or coordinates of value differences turn."""
     slope, radius = fields["clip_norm"], fields["smoothing_radius"]
-    if fields["oracle"] == "zeroth" and fields.get("directions", "shared") == "shared":
+    if fields["oracle"] == "zeroth" and fields["directions"] == "shared":
         return dim**0.5 * slope / radius  # no change of coordinates is larger
     turn = mean_absolute_coordinate(dim) / radius
     if fields["oracle"] == "zeroth":
@@ -193,7 +187,7 @@ def _smoothness(dim: int, fields: dict[str, Any]) -> Any:
     return slope / far * (share + (2 * share / fields["num_directions"]) ** 0.5)
 
 
-def _noise(period: int, fields: dict[str, Any]) -> NoiseStrategy:
+def _noise(period: int, fields: Fields) -> NoiseStrategy:
     if period == 1:
         return SplitNoise(1, 1.0)
     if fields.get("increment_records") is not None:
@@ -209,28 +203,12 @@ def _block(moves: int, fields: dict[str, Any], radius: float) -> int:
     largest = float(fields["max_displacement"])
     best = 1
     for block in range(2, moves + 1):
-        constant = fields.get("schedule", "linear") == "constant"
-        share = 1.0 if constant else min(1.0, (block + 1) / moves)
+        share = 1.0 if fields["schedule"] == "constant" else min(1.0, (block + 1) / moves)
         if (block + 1) / 2 * largest * share > left:
             break
         if moves % block == 0:
             best = block
     return best
-
-
-def _microbatch(num_records: int, problem: Any, fields: dict[str, Any]) -> int | None:
-    """As many records as keep memory in bounds; None for all of a batch."""
-    shared = fields.get("directions", "shared") == "shared"
-    if shared and fields["oracle"] == "zeroth":
-        width = fields["num_directions"]
-    elif getattr(problem, "factored", False) and fields["oracle"] == "first":
-        return None
-    else:
-        width = problem.num_params
-    size = max(_FEWEST, _COEXISTING // max(1, width))
-    sampler = fields["sampler"]
-    slots = getattr(sampler, "capacity", None) or getattr(sampler, "batch_size", num_records)
-    return None if size >= slots else size
 
 
 def smoothing_radius(asked: Asked, period: int) -> float:

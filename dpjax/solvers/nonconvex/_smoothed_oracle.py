@@ -1,12 +1,13 @@
 """What records tell of a smoothed loss at a point, and the gradient that sums of it make."""
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
+from jax.typing import ArrayLike
 
-from dpjax.core import PyTree
+from dpjax.core import Problem, PyTree
 from dpjax.solvers._increment import combination
 from dpjax.transforms import (
     clip_by_norm,
@@ -15,10 +16,20 @@ from dpjax.transforms import (
     smooth_zeroth_order,
 )
 
+if TYPE_CHECKING:
+    from dpjax.solvers.nonconvex._online_to_nonconvex import OnlineToNonconvex
+
 DIRECTIONS = ("shared", "record")
 ORACLES = ("first", "zeroth")
 
 _OTHER = 2**31  # no place in a batch
+
+
+class LossProblem(Problem, Protocol):
+    """A problem whose losses may be evaluated alone, as `oracle="zeroth"` does."""
+
+    def per_example_losses(self, params: PyTree, batch: PyTree) -> jax.Array:
+        """The loss of each record, `[B]`."""
 
 
 class Part(NamedTuple):
@@ -48,14 +59,14 @@ class SmoothedOracle(NamedTuple):
     common: bool
     ordered: bool
 
-    def total(self, point: PyTree, part: Part, clip_norm: Any, key: jax.Array) -> PyTree:
+    def total(self, point: PyTree, part: Part, clip_norm: ArrayLike, key: jax.Array) -> PyTree:
         """Sum over records of their values at a point, clipped to a norm."""
         return self._sum(
             lambda batch, places: self.values(point, batch, places, key), clip_norm, part
         )
 
     def change(
-        self, before: PyTree, now: PyTree, part: Part, clip_norm: Any, key: jax.Array
+        self, before: PyTree, now: PyTree, part: Part, clip_norm: ArrayLike, key: jax.Array
     ) -> PyTree:
         """Sum over records of how their values change between points, clipped to a norm."""
         other = key if self.common else jax.random.fold_in(key, _OTHER)
@@ -66,7 +77,7 @@ class SmoothedOracle(NamedTuple):
 
         return self._sum(values, clip_norm, part)
 
-    def _sum(self, values: Callable[..., PyTree], clip_norm: Any, part: Part) -> PyTree:
+    def _sum(self, values: Callable[..., PyTree], clip_norm: ArrayLike, part: Part) -> PyTree:
         total = microbatched_sum(
             lambda rows: values(*rows),
             clip_by_norm(clip_norm),
@@ -79,7 +90,7 @@ class SmoothedOracle(NamedTuple):
         return jax.tree.map(lambda t, z: t.reshape(z.shape).astype(z.dtype), total, self.zeros)
 
 
-def make_oracle(solver: Any, problem: Any, point: PyTree) -> SmoothedOracle:
+def make_oracle(solver: "OnlineToNonconvex", problem: LossProblem, point: PyTree) -> SmoothedOracle:
     """The oracle that a solver's fields describe, at points like `point`."""
 
     def losses(params: PyTree, batch: PyTree) -> jax.Array:

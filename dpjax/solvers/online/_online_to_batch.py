@@ -7,8 +7,10 @@ from typing import Any, NamedTuple, Self
 
 import jax
 import jax.numpy as jnp
+from jax.typing import ArrayLike
 
 from dpjax.core import (
+    Problem,
     PyTree,
     Sampler,
     check_choice,
@@ -21,7 +23,8 @@ from dpjax.core import (
     wide,
 )
 from dpjax.privacy import Budget, Guarantee
-from dpjax.solvers._check_sampler import check_sampler
+from dpjax.sampling import FullBatch
+from dpjax.solvers._check_sampler import check_participation, check_sampler, distribution_of
 from dpjax.solvers._increment import (
     CLIPS,
     Gradients,
@@ -32,10 +35,9 @@ from dpjax.solvers._increment import (
 from dpjax.solvers._published import moved_setting
 from dpjax.solvers._summary import register_solver
 from dpjax.solvers._swamped import checked_gradients
-from dpjax.solvers.online._checks import check_fit
-from dpjax.solvers.online._learners import Learner, check_learner, make_learner
+from dpjax.solvers.online._learners import LEARNERS, Learner, make_learner
 from dpjax.solvers.online._plan import plan_fields
-from dpjax.solvers.online._weights import Weights, weights_at
+from dpjax.solvers.online._weights import Weights, estimate_degree, weights_at
 from dpjax.transforms import (
     NoiseStrategy,
     SplitNoise,
@@ -67,8 +69,8 @@ class OnlineToBatchState(NamedTuple):
     previous: PyTree
     iterate: PyTree
     estimate: PyTree
-    learner: Any
-    noise: Any
+    learner: PyTree
+    noise: PyTree
     reach: jax.Array
     variance: jax.Array
     count: jax.Array  # type: ignore[assignment]
@@ -163,11 +165,11 @@ class OnlineToBatch:
 
     sampler: Sampler = dataclasses.field(metadata={"static": True})
     noise: NoiseStrategy = dataclasses.field(metadata={"static": True})
-    noise_multiplier: Any
-    clip_norm: Any
-    smoothness: Any
-    learning_rate: Any
-    batch_size: Any
+    noise_multiplier: float | jax.Array
+    clip_norm: ArrayLike
+    smoothness: ArrayLike
+    learning_rate: ArrayLike
+    batch_size: ArrayLike
     learner: str | Learner = static_field(default="gradient_descent")
     weights: float = static_field(default=2.0)
     estimate_weights: float | None = static_field(default=None)
@@ -179,22 +181,33 @@ class OnlineToBatch:
 
     def __post_init__(self) -> None:
         check_sampler(self.sampler, self.relation)
-        check_nonnegative("noise_multiplier", self.noise_multiplier)
-        check_nonnegative("clip_norm", self.clip_norm)
-        check_nonnegative("smoothness", self.smoothness)
+        for name in ("noise_multiplier", "clip_norm", "smoothness"):
+            check_nonnegative(name, getattr(self, name))
         check_positive("learning_rate", self.learning_rate)
         check_positive("batch_size", self.batch_size)
-        check_learner(self.learner)
+        if not callable(self.learner):
+            check_choice("learner", self.learner, tuple(LEARNERS))
         check_choice("clip", self.clip, CLIPS)
         check_choice("norm", self.norm, ("l2", "linf"))
         if self.microbatch_size is not None:
             check_int("microbatch_size", self.microbatch_size, minimum=1)
-        check_fit(self)
+        check_participation(self.sampler, self.noise)
+        kind, least = type(self.sampler).__name__, 0 if isinstance(self.sampler, FullBatch) else 1
+        for name, value in (("weights", self.weights), ("estimate_weights", estimate_degree(self))):
+            if not (math.isfinite(value) and value >= least):
+                raise ValueError(f"{name} must be finite and >= {least} with {kind}, got {value!r}")
+        if self.norm == "linf" and self.clip == "centred":
+            raise ValueError("clip must be 'plain' or 'whole' with norm='linf', got 'centred'")
+        distribution = distribution_of(self.noise)
+        if distribution not in ("gaussian", "l2", self.norm):
+            raise ValueError(
+                f"norm must be {distribution!r} with {self.noise!r}, got {self.norm!r}"
+            )
 
     @classmethod
     def for_budget(
         cls,
-        problem: Any,
+        problem: Problem,
         num_records: int,
         budget: Budget,
         *,
@@ -246,7 +259,7 @@ class OnlineToBatch:
         fields = plan_fields(cls, problem, num_records, budget, learner, single_pass, overrides)
         return checked_gradients(cls(**fields), problem, num_records)
 
-    def init(self, problem: Any, *, key: jax.Array) -> OnlineToBatchState:
+    def init(self, problem: Problem, *, key: jax.Array) -> OnlineToBatchState:
         """The state before the first step; the key (*secret*) is for the noise."""
         check_key("key", key)
         start = jax.tree.map(wide, problem.init)
@@ -265,7 +278,7 @@ class OnlineToBatch:
         )
 
     def step(
-        self, problem: Any, batch: PyTree, mask: jax.Array, state: OnlineToBatchState
+        self, problem: Problem, batch: PyTree, mask: jax.Array, state: OnlineToBatchState
     ) -> tuple[OnlineToBatchState, OnlineToBatchInfo]:
         """One step on the records of `batch` (leaves `[B, ...]`) where `mask [B]` is True."""
         weights = weights_at(self, state.count)
@@ -293,7 +306,7 @@ class OnlineToBatch:
             2 * rounding_allowance(mask.shape[0], leaf.dtype) for leaf in jax.tree.leaves(total)
         )
         exact = self._record_bound(bound, weights, reach, state.count)
-        if self.norm == "linf" and getattr(self.noise, "distribution", "") != "linf":
+        if self.norm == "linf" and distribution_of(self.noise) != "linf":
             exact = exact * math.sqrt(sum(leaf.size for leaf in jax.tree.leaves(state.point)))
         sensitivity = (1 + rounding) * exact / self.batch_size
         noisy, noise = correlated_noise(self.noise, self.noise_multiplier).update(
@@ -328,7 +341,7 @@ class OnlineToBatch:
         )
         return after, OnlineToBatchInfo(_length(gradient, "l2"), displacement, sensitivity)
 
-    def finalize(self, problem: Any, state: OnlineToBatchState) -> PyTree:
+    def finalize(self, problem: Problem, state: OnlineToBatchState) -> PyTree:
         """The last average, after one more point of the learner."""
         return jax.tree.map(lambda x, p: x.astype(jnp.result_type(p)), state.point, problem.init)
 
@@ -337,7 +350,7 @@ class OnlineToBatch:
         return state._replace(noise=None)
 
     def diagnose(
-        self, problem: Any, batch: PyTree, mask: jax.Array, state: OnlineToBatchState
+        self, problem: Problem, batch: PyTree, mask: jax.Array, state: OnlineToBatchState
     ) -> dict[str, jax.Array]:
         """Raw values of a step, **not private**: batch size and shares of clipped records."""
         bound, centre, _ = self._bound(state, weights_at(self, state.count))
@@ -399,7 +412,7 @@ class OnlineToBatch:
         return bound.sensitivity(self.clip)
 
 
-def _gradients(problem: Any, state: OnlineToBatchState, batch: PyTree) -> Gradients:
+def _gradients(problem: Problem, state: OnlineToBatchState, batch: PyTree) -> Gradients:
     """Of each record at the point before and now."""
 
     def at(point: PyTree) -> PyTree:

@@ -1,12 +1,15 @@
 """Public weights of the steps of an online-to-batch conversion."""
 
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from dpjax.sampling import FullBatch
+
+if TYPE_CHECKING:
+    from dpjax.solvers.online._online_to_batch import OnlineToBatch
 
 
 class Weights(NamedTuple):
@@ -27,25 +30,19 @@ class Weights(NamedTuple):
     next_share: jax.Array
 
 
-def weights_at(solver: Any, count: jax.Array) -> Weights:
+def weights_at(solver: "OnlineToBatch", count: jax.Array) -> Weights:
     """The weights of the step after `count` of them."""
     steps = solver.sampler.steps
-    t = np.arange(1, steps + 2, dtype=np.float64)
-    gradient = (t / steps) ** float(solver.weights)
-    estimate = (t / steps) ** estimate_degree(solver)
+    t = np.arange(1, steps + 2, dtype=np.float64) / steps
+    gradient, estimate = t ** float(solver.weights), t[:-1] ** estimate_degree(solver)
     total = np.cumsum(gradient)
-    columns = (
-        gradient[:-1],
-        total[:-1],
-        estimate[:-1],
-        np.diff(estimate[:-1], prepend=0.0),
-        (gradient / total)[1:],
-    )
+    old = np.diff(estimate, prepend=0.0)
+    columns = (gradient[:-1], total[:-1], estimate, old, (gradient / total)[1:])
     dtype = jnp.result_type(float)
     return Weights(*(jnp.asarray(column, dtype)[count] for column in columns))
 
 
-def estimate_degree(solver: Any) -> float:
+def estimate_degree(solver: "OnlineToBatch") -> float:
     r"""j, where $\theta_t = t^j$."""
     if solver.estimate_weights is not None:
         return float(solver.estimate_weights)

@@ -1,45 +1,30 @@
 """Anytime mirror descent on sampled vertices: convex risks over polytopes, in one pass."""
 
 import dataclasses
-from typing import Any, NamedTuple
+import math
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
-from dpjax.core import (
-    PyTree,
-    check_fields,
-    check_int,
-    check_key,
-    check_unstacked,
-    static_field,
-)
+from dpjax.core import PyTree, check_int, check_key, static_field
 from dpjax.geometry import log_normalize, sample_vertices
-from dpjax.privacy import Budget, Guarantee, check_budget
+from dpjax.privacy import Budget
 from dpjax.solvers._summary import register_solver
-from dpjax.solvers.vertices._anytime_plan import (
-    output_draws,
-    plan_anytime,
-    refreshes_left,
-    taper_tail,
+from dpjax.solvers._vertex_problem import VertexProblem
+from dpjax.solvers.vertices._plan import (
+    Constants,
+    Setting,
+    VertexPlan,
+    draw_grid,
+    geometric,
+    setting_of,
 )
-from dpjax.solvers.vertices._constants import check_one_block, constants_of
-from dpjax.solvers.vertices._plan import VertexPlan
-from dpjax.solvers.vertices._replay import VertexSolver
-from dpjax.solvers.vertices._steps import (
-    add_scores,
-    available_rho,
-    check_vertex_fields,
-    coordinates,
-    draws_event,
-    influence,
-    no_scores,
-    range_sums,
-    single_pass_sampler,
-    step_weights,
-)
+from dpjax.solvers.vertices._steps import add_scores, coordinates, no_scores, range_sums
+from dpjax.solvers.vertices._vertex_solver import SinglePass, VertexSolver
 
-_CHOICES = ("certified", "steps", "num_draws", "refresh")  # of plan_anytime
+OUTPUT_SHARE = 0.1  # of all draws, for the result
 
 
 class AnytimeState(NamedTuple):
@@ -55,8 +40,8 @@ class AnytimeState(NamedTuple):
       key: For the draws (*secret*).
     """
 
-    scores: Any
-    average: Any
+    scores: PyTree
+    average: PyTree
     indices: jax.Array
     count: jax.Array  # type: ignore[assignment]
     key: jax.Array
@@ -108,9 +93,9 @@ class AnytimeMirrorDescent(VertexSolver):
     McSherry and Talwar 2007; Maurey's sampling (Pisier 1981).
     """
 
-    sampler: Any = dataclasses.field(metadata={"static": True})
-    step_size: Any
-    grad_range: Any
+    sampler: SinglePass = dataclasses.field(metadata={"static": True})
+    step_size: PyTree
+    grad_range: PyTree
     num_draws: int = static_field(default=1)
     refresh: int = static_field(default=1)
     output_draws: int | None = static_field(default=None)
@@ -118,29 +103,51 @@ class AnytimeMirrorDescent(VertexSolver):
     relation: str = static_field(default="replace_one")
 
     def __post_init__(self) -> None:
-        check_vertex_fields(self)
+        super().__post_init__()
         check_int("num_draws", self.num_draws, minimum=1)
         check_int("refresh", self.refresh, minimum=1)
         if self.output_draws is not None:
             check_int("output_draws", self.output_draws, minimum=1)
 
     @classmethod
-    def plan(cls, problem: Any, num_records: int, budget: Budget, **choices: Any) -> VertexPlan:
-        """Steps, draws, refreshes and step size from explicit bounds and public constants alone.
+    def plan(
+        cls,
+        problem: VertexProblem,
+        num_records: int,
+        budget: Budget,
+        *,
+        certified: bool = False,
+        steps: int | None = None,
+        num_draws: int | None = None,
+        refresh: int | None = None,
+    ) -> VertexPlan:
+        r"""Steps, draws, refreshes and step size from explicit bounds and public constants alone.
+
+        The least over integers T, K and q of
+
+        $$ \frac{\ell}{\tau T} + \frac{\tau L^2}{2} + \min\Big(\frac{4 L_2}{K},
+           \frac{8 L_1}{\sqrt K} \Big) + \frac{2 L_1}{K'} + 1_{q > 1} \Big(4 \tau q A_K^2 +
+           \frac{4 L_1 q (1 + \log(T/q))}{T}\Big), \qquad \tau \le \frac{1}{4 L q} $$
+
+        with $A_K = 2 L_2 / K + L_1 \sqrt{2 (1 + \log 2m) / K}$, under the privacy budget, and
+        K' draws for the result.
 
         Args:
           problem: `SimplexRisk`; its constants are used, never data.
           num_records: *Public* number of records (a bound on it under add-or-remove-one).
           budget: What must hold; the relation defaults to replace-one.
-          **choices: `certified` (minimise the bound itself, rather than what is typical), and
-            `steps`, `num_draws` or `refresh` where they are to be fixed.
+          certified: Whether to minimise the bound itself, rather than what is typical, as in
+            `SaddleMirrorDescent.plan`.
+          steps: Number of steps, if it is to be fixed.
+          num_draws: K, if it is to be fixed.
+          refresh: q, if it is to be fixed.
 
         Returns:
           The plan, with its bound on the expected excess risk.
 
         Raises:
           ValueError: If a value is outside its bound, or the budget cannot be met.
-          TypeError: If `problem` is none over vertices, `budget` no `Budget`, or a choice unknown.
+          TypeError: If `problem` is none over vertices, or `budget` no `Budget`.
 
         Example:
           >>> import dpjax
@@ -151,68 +158,15 @@ class AnytimeMirrorDescent(VertexSolver):
           >>> plan.steps > 10
           True
         """
-        check_fields(cls, choices, _CHOICES)
-        return plan_anytime(
-            constants_of(problem),
-            num_records,
-            available_rho(budget),
-            influence(check_budget(budget, num_records).relation_or("replace_one")),
-            **choices,
+        setting = setting_of(problem, num_records, budget, certified, one_block=True)
+        return _best_plan(
+            setting,
+            setting.candidates("steps", steps, lambda n: geometric(n, 250)),
+            setting.candidates("num_draws", num_draws, lambda n: draw_grid(n)[:250]),
+            setting.candidates("refresh", refresh, lambda n: geometric(min(n, 2000), 40)),
         )
 
-    @classmethod
-    def for_budget(
-        cls,
-        problem: Any,
-        num_records: int,
-        budget: Budget,
-        *,
-        order: str = "random",
-        assume_bounded: bool = False,
-        **choices: Any,
-    ) -> "AnytimeMirrorDescent":
-        """The solver of `plan`.
-
-        Args:
-          problem: `SimplexRisk`.
-          num_records: *Public* number of records (a bound on it under add-or-remove-one).
-          budget: epsilon, delta and relation to meet; the relation defaults to replace-one.
-          order: Of the records under replace-one: `"random"`, or `"given"` to read them in turn.
-          assume_bounded: Skip the clipping.
-          **choices: As in `plan`.
-
-        Returns:
-          A solver whose `guarantee().epsilon(budget.delta) <= budget.epsilon`.
-
-        Raises:
-          ValueError: If a value is outside its bound, or the budget cannot be met.
-          TypeError: If `problem` is none over vertices, `budget` no `Budget`, or a choice unknown.
-
-        Example:
-          >>> import dpjax
-          >>> problem = dpjax.problems.SimplexRisk(
-          ...     loss=lambda w, rec: rec["c"] @ w, dim=20, grad_range=1.0)
-          >>> solver = AnytimeMirrorDescent.for_budget(problem, 1000, dpjax.Budget(1.0, 1e-6))
-          >>> solver.guarantee().epsilon(1e-6) <= 1.0
-          True
-        """
-        check_fields(cls, choices, {"order", "assume_bounded", *_CHOICES})
-        check_one_block(problem)
-        plan = cls.plan(problem, num_records, budget, **choices)
-        last = output_draws(plan.steps, plan.num_draws, plan.refresh)
-        tail = taper_tail(last, plan.num_draws, plan.refresh)
-        return cls(
-            single_pass_sampler(num_records, plan.steps, budget, order, tail),
-            plan.step_size,
-            tuple(problem.ranges),
-            plan.num_draws,
-            plan.refresh,
-            last,
-            assume_bounded,
-            check_budget(budget).relation_or("replace_one").name.lower(),
-        )
-
-    def init(self, problem: Any, *, key: jax.Array) -> AnytimeState:
+    def init(self, problem: VertexProblem, *, key: jax.Array) -> AnytimeState:
         """The state before the first step; the key (*secret*) is for the draws."""
         (domain,) = problem.domains
         m = domain.num_vertices
@@ -224,7 +178,7 @@ class AnytimeMirrorDescent(VertexSolver):
             check_key("key", key),
         )
 
-    def prepare(self, problem: Any, state: AnytimeState) -> AnytimeState:
+    def prepare(self, problem: VertexProblem, state: AnytimeState) -> AnytimeState:
         """Adds the present iterate to the average."""
         iterate = log_normalize(coordinates(problem.domains[0]).logits(*state.scores))
         top, mass = state.average
@@ -232,7 +186,7 @@ class AnytimeMirrorDescent(VertexSolver):
         mass = jnp.where(iterate > top, mass * smaller + 1, mass + smaller)
         return state._replace(average=(jnp.maximum(top, iterate), mass))
 
-    def logits(self, problem: Any, state: AnytimeState) -> tuple[jax.Array]:
+    def logits(self, problem: VertexProblem, state: AnytimeState) -> tuple[jax.Array]:
         """What a draw now is the softmax of, `[m]`, up to a shift. **Not private**."""
         del problem
         top, mass = state.average
@@ -243,7 +197,7 @@ class AnytimeMirrorDescent(VertexSolver):
         time = state.count + 1
         return (time <= self.refresh) | (time % self.refresh == 0)
 
-    def sample(self, problem: Any, state: AnytimeState) -> tuple[jax.Array]:
+    def sample(self, problem: VertexProblem, state: AnytimeState) -> tuple[jax.Array]:
         """Vertices `[K]` from the average if it is time, else those drawn last."""
         key = jax.random.fold_in(state.key, state.count)
 
@@ -254,26 +208,28 @@ class AnytimeMirrorDescent(VertexSolver):
             return (draw(state),)
         return (jax.lax.cond(self.draws_now(state), draw, lambda state: state.indices, state),)
 
-    def accept(self, problem: Any, indices: tuple[jax.Array], state: AnytimeState) -> AnytimeState:
+    def accept(
+        self, problem: VertexProblem, indices: tuple[jax.Array], state: AnytimeState
+    ) -> AnytimeState:
         """Keeps the vertices to take gradients at."""
         del problem
         return state._replace(indices=indices[0])
 
     def advance(
-        self, problem: Any, batch: PyTree, mask: jax.Array, state: AnytimeState
+        self, problem: VertexProblem, batch: PyTree, mask: jax.Array, state: AnytimeState
     ) -> AnytimeState:
         """The part of a step that sees data: new scores, given what was drawn."""
         gradients = problem.gradients_at_vertices((state.indices,), batch)
         # each iterate rounds the average's logits once more
         rounded = 100 + 2 * (self.sampler.steps + 1)
-        weights = step_weights(self, state.count, state.scores.high.dtype, logit=rounded)
+        weights = self._step_weights(state.count, state.scores.high.dtype, logit=rounded)
         (term,) = range_sums(
             problem.domains, gradients, mask, self.grad_range, weights, self.assume_bounded
         )
         scores = add_scores(problem.domains[0], state.scores, term, 1)
         return state._replace(scores=scores, count=state.count + 1)
 
-    def finalize(self, problem: Any, state: AnytimeState) -> PyTree:
+    def finalize(self, problem: VertexProblem, state: AnytimeState) -> PyTree:
         """The mean of vertices drawn from the average of all iterates."""
         (logits,) = self.logits(problem, self.prepare(problem, state))
         key = jax.random.fold_in(state.key, state.count)
@@ -284,16 +240,102 @@ class AnytimeMirrorDescent(VertexSolver):
         """The state without what no draw covers."""
         return state._replace(scores=None, average=None)
 
-    def guarantee(self) -> Guarantee:
-        """The guarantee of the whole run (host); raises ValueError for stacked fields."""
-        check_unstacked(self, "step_size", "grad_range")
+    def _exposure(self) -> tuple[np.ndarray, float]:
         left = refreshes_left(self.sampler.steps, self.refresh)
-        return Guarantee(
-            draws_event(self, self.num_draws * (left - 1) + self._last_draws),
-            self.relation,
-            self.sampler.failure_probability(),
-        )
+        return self.num_draws * (left - 1) + self._last_draws, 1.0
+
+    @staticmethod
+    def _tail(plan: PyTree) -> int:
+        return taper_tail(plan.output_draws, plan.num_draws, plan.refresh)
 
     @property
     def _last_draws(self) -> int:
         return self.num_draws if self.output_draws is None else self.output_draws
+
+
+def output_draws(steps: int, num_draws: int, refresh: int) -> int:
+    """Draws for the result: a tenth of all others, since they are drawn only once."""
+    return max(num_draws, math.ceil(OUTPUT_SHARE * num_draws * refreshes_left(steps, refresh)[0]))
+
+
+def taper_tail(output: int, num_draws: int, refresh: int) -> int:
+    """The draws for the result in units of a step's draws."""
+    return (output - num_draws) * refresh // num_draws
+
+
+def refreshes_left(steps: int, refresh: int) -> np.ndarray:
+    """Draws after each batch, `[steps]`: at times 2..q, at multiples of q, and after the last.
+
+    Batch t (from 0) is used between times t + 1 and t + 2; there are steps + 1 times.
+    """
+    times = np.arange(1, steps + 2)
+    drawn = (times <= refresh) | (times % refresh == 0) | (times == steps + 1)
+    return np.cumsum(drawn[::-1])[::-1][1:]
+
+
+def _best_plan(
+    setting: Setting, steps: np.ndarray, draws: np.ndarray, refreshes: np.ndarray
+) -> VertexPlan:
+    """The best plan of the anytime method over numbers of steps, draws and refreshes."""
+    grids = (steps, draws, refreshes)
+    many, count, every = np.meshgrid(*grids, indexing="ij", sparse=True)
+    last = np.maximum(count, OUTPUT_SHARE * count * many / every)
+    number = count * (1 / every + every / many + OUTPUT_SHARE)  # of draws a step, about
+    candidates = _Bound(setting.constants, many + 1, count, every, last)
+    sizes = candidates.best_size(setting.about_room(many, number), setting.typical)
+    objective = np.where(every <= many + 1, candidates.at(sizes, setting.typical), np.inf)
+    at = np.unravel_index(int(np.argmin(objective)), objective.shape)
+    chosen, k, q = (int(grid[i]) for grid, i in zip(grids, at, strict=True))
+    last_k = output_draws(chosen, k, q)
+    left = k * (refreshes_left(chosen, q) - 1) + last_k
+    room = setting.room(left, taper_tail(last_k, k, q))
+    bound = _Bound(setting.constants, *(np.asarray(float(v)) for v in (chosen + 1, k, q, last_k)))
+    size = bound.best_size(room, setting.typical)
+    step_size = (float(size) / setting.constants.half_ranges[0],)
+    stated = float(bound.at(size, (1.0, 1.0)))
+    return VertexPlan(chosen, k, q, step_size, "anytime", stated, last_k)
+
+
+class _Bound(NamedTuple):
+    """The bound of the anytime method, for arrays of T iterates, K draws, q, and K' at the end.
+
+    `weights` multiply sampling errors and squared gradients.
+    """
+
+    constants: Constants
+    iterates: np.ndarray
+    draws: np.ndarray
+    every: np.ndarray
+    last: np.ndarray
+
+    def best_size(self, room: np.ndarray, weights: tuple[float, float]) -> np.ndarray:
+        """The best size tau L within the room."""
+        half, log_m = self.constants.half_ranges[0], self.constants.log_vertices[0]
+        slope = weights[1] * half / 2 + weights[0] * self._drift()
+        free = np.sqrt(log_m * half / self.iterates / slope)
+        most = np.where(self.every > 1, 1 / (4 * self.every), np.inf)
+        return np.minimum(np.minimum(free, room), most)
+
+    def at(self, size: np.ndarray, weights: tuple[float, float]) -> np.ndarray:
+        """The bound at a size tau L."""
+        half, log_m = self.constants.half_ranges[0], self.constants.log_vertices[0]
+        smooth, third = self.constants.joint_smoothness, self.constants.third_order
+        held = 4 * smooth * self.every * (1 + np.log(self.iterates / self.every)) / self.iterates
+        sampling = (
+            np.minimum(4 * third / self.draws, 8 * smooth / np.sqrt(self.draws))
+            + 2 * smooth / self.last
+            + size * self._drift()
+            + np.where(self.every > 1, held, 0)
+        )
+        regret = log_m * half / (size * self.iterates) + weights[1] * half * size / 2
+        return regret + weights[0] * sampling
+
+    def _drift(self) -> np.ndarray:
+        """How gradients change between two draws, in units of tau L; A_K^2 is its last factor.
+
+        That is the mean square of the largest change of a gradient by sampling K vertices.
+        """
+        smooth, third = self.constants.joint_smoothness, self.constants.third_order
+        spread = np.sqrt(2 * (1 + math.log(2) + self.constants.log_vertices[0]) / self.draws)
+        variation = (2 * third / self.draws + smooth * spread) ** 2
+        return 4 * self.every * variation / self.constants.half_ranges[0] * (self.every > 1)

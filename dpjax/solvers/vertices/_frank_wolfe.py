@@ -25,20 +25,19 @@ from dpjax.privacy import Budget, Guarantee, PureZCDpEvent, check_budget, zcdp_b
 from dpjax.sampling import FullBatch
 from dpjax.solvers._summary import register_solver
 from dpjax.solvers._swamped import checked_draws
-from dpjax.solvers.vertices._constants import check_one_block, constants_of
-from dpjax.solvers.vertices._replay import VertexInfo
+from dpjax.solvers._vertex_problem import VertexProblem
+from dpjax.solvers.vertices._plan import constants_of, influence
 from dpjax.solvers.vertices._steps import (
     add_scores,
     draw_vertices,
-    influence,
     no_scores,
     range_sums,
     shrunk,
 )
+from dpjax.solvers.vertices._vertex_solver import RELATIONS, VertexInfo
 from dpjax.transforms.clipping._parts import fold_in_parts
 from dpjax.transforms.clipping._weighted_sum import Pair, add_pairs
 
-_RELATIONS = ("add_or_remove_one", "replace_one", "replace_special")
 # by default so many numbers, but no fewer records, of features or gradients are floats at a time;
 # faster on CPU than either 4 times as many or as few, and than the data as a whole
 _NUMBERS, _RECORDS = 2**20, 16
@@ -119,10 +118,10 @@ class FrankWolfe:
     Zhang 2015 (private, on the l1 ball); the exponential mechanism of McSherry and Talwar 2007.
     """
 
-    sampler: Any = dataclasses.field(metadata={"static": True})
-    sharpness: Any
-    grad_range: Any
-    num_records: Any
+    sampler: FullBatch = dataclasses.field(metadata={"static": True})
+    sharpness: float | jax.Array
+    grad_range: float | jax.Array
+    num_records: float | jax.Array
     microbatch_size: int | None = static_field(default=None)
     assume_bounded: bool = static_field(default=False)
     relation: str = static_field(default="add_or_remove_one")
@@ -137,12 +136,12 @@ class FrankWolfe:
             check_positive(name, getattr(self, name))
         if self.microbatch_size is not None:
             check_int("microbatch_size", self.microbatch_size, minimum=1)
-        check_choice("relation", self.relation, _RELATIONS)
+        check_choice("relation", self.relation, RELATIONS)
 
     @classmethod
     def plan(
         cls,
-        problem: Any,
+        problem: VertexProblem,
         num_records: int,
         budget: Budget,
         *,
@@ -190,9 +189,7 @@ class FrankWolfe:
           >>> FrankWolfe.plan(problem, 10_000, dpjax.Budget(1.0, 1e-6)).steps
           45
         """
-        check_int("num_records", num_records, minimum=1)
-        check_one_block(problem)
-        constants = constants_of(problem)
+        constants = constants_of(problem, one_block=True)
         (log_m,), (smooth,) = constants.log_vertices, constants.smoothness
         relation = check_budget(budget, num_records).relation_or("add_or_remove_one")
         check_finite("epsilon", budget.epsilon)
@@ -213,7 +210,7 @@ class FrankWolfe:
     @classmethod
     def for_budget(
         cls,
-        problem: Any,
+        problem: VertexProblem,
         num_records: int,
         budget: Budget,
         *,
@@ -264,13 +261,13 @@ class FrankWolfe:
         solver = cls(FullBatch(plan.steps), **(fields | overrides))
         return checked_draws(solver, [solver.sharpness * solver.grad_range])
 
-    def init(self, problem: Any, *, key: jax.Array) -> FrankWolfeState:
+    def init(self, problem: VertexProblem, *, key: jax.Array) -> FrankWolfeState:
         """The state before the first step; the key (*secret*) is for the draws."""
         check_key("key", key)
         return FrankWolfeState(jnp.asarray(problem.init), jnp.zeros((), jnp.int32), key)
 
     def step(
-        self, problem: Any, batch: PyTree, mask: jax.Array, state: FrankWolfeState
+        self, problem: VertexProblem, batch: PyTree, mask: jax.Array, state: FrankWolfeState
     ) -> tuple[FrankWolfeState, VertexInfo]:
         """One step on the records of `batch` (leaves `[B, ...]`) where `mask [B]` is True."""
         key = jax.random.fold_in(state.key, state.count)
@@ -279,7 +276,7 @@ class FrankWolfe:
         return self.move(problem, index, state), VertexInfo((index,))
 
     def direction(
-        self, problem: Any, batch: PyTree, mask: jax.Array, state: FrankWolfeState
+        self, problem: VertexProblem, batch: PyTree, mask: jax.Array, state: FrankWolfeState
     ) -> Pair:
         """What a draw is from the softmax of, over the vertices, as a pair of `[p]`.
 
@@ -290,7 +287,7 @@ class FrankWolfe:
         weight = shrunk(weight, moved, state.params.dtype)
         domains = problem.domains
 
-        def part_sum(part: PyTree, part_mask: jax.Array, number: Any = None) -> Pair:
+        def part_sum(part: PyTree, part_mask: jax.Array, number: object = None) -> Pair:
             del number
             gradients = problem.per_example_gradients(state.params, part)
             (total,) = range_sums(
@@ -307,7 +304,9 @@ class FrankWolfe:
             )
         return add_scores(domains[0], no_scores(domains[0]), total, 1)
 
-    def move(self, problem: Any, index: jax.Array, state: FrankWolfeState) -> FrankWolfeState:
+    def move(
+        self, problem: VertexProblem, index: jax.Array, state: FrankWolfeState
+    ) -> FrankWolfeState:
         """The state after the vertex `index [1]` was drawn."""
         dtype = state.params.dtype
         share = 2 / (state.count.astype(dtype) + 2)
@@ -315,7 +314,7 @@ class FrankWolfe:
         params = (1 - share) * state.params + share * vertex
         return FrankWolfeState(params, state.count + 1, state.key)
 
-    def finalize(self, problem: Any, state: FrankWolfeState) -> PyTree:
+    def finalize(self, problem: VertexProblem, state: FrankWolfeState) -> PyTree:
         """The last iterate."""
         return problem.assemble((state.params,))
 

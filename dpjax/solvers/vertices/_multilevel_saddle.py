@@ -1,43 +1,40 @@
 """Mirror descent with bias-reduced multilevel gradients, for second-order smooth losses."""
 
 import dataclasses
-from typing import Any, NamedTuple
+import math
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from dpjax.core import (
-    PyTree,
-    check_fields,
-    check_int,
-    check_key,
-    check_unstacked,
-    static_field,
-)
-from dpjax.privacy import Budget, Guarantee, check_budget
+from dpjax.core import PyTree, check_int, check_key, static_field
+from dpjax.privacy import Budget
 from dpjax.solvers._summary import register_solver
-from dpjax.solvers.vertices._constants import constants_of
-from dpjax.solvers.vertices._multilevel_plan import (
-    MultilevelPlan,
-    batches_of,
-    draws_left,
-    plan_multilevel,
-)
-from dpjax.solvers.vertices._replay import VertexSolver
-from dpjax.solvers.vertices._steps import (
-    add_scores,
-    available_rho,
-    check_vertex_fields,
-    draw_vertices,
-    draws_event,
-    influence,
-    no_scores,
-    range_sums,
-    single_pass_sampler,
-    step_weights,
-)
-from dpjax.transforms import multilevel
+from dpjax.solvers._vertex_problem import VertexProblem
+from dpjax.solvers.vertices._plan import Setting, draft_sampler, setting_of
+from dpjax.solvers.vertices._steps import add_scores, draw_vertices, no_scores, range_sums
+from dpjax.solvers.vertices._vertex_solver import SinglePass, VertexSolver
+from dpjax.transforms import Multilevel, draw_levels, multilevel
+from dpjax.transforms.clipping._weighted_sum import Pair
+
+_TAPER_GAIN = 1.5
+
+
+class MultilevelPlan(NamedTuple):
+    """What a plan chose.
+
+    Attributes:
+      levels: Level of each estimate, drawn without data.
+      max_level: Largest level M.
+      steps: Batches in all: 3 for an estimate of level 0, 4 * 2^N + 1 for level N.
+      step_size: Step size of each block, in units of 1 / gradient.
+    """
+
+    levels: tuple[int, ...]
+    max_level: int
+    steps: int
+    step_size: tuple[float, ...]
 
 
 class MultilevelState(NamedTuple):
@@ -51,7 +48,7 @@ class MultilevelState(NamedTuple):
       key: For the draws (*secret*).
     """
 
-    scores: Any
+    scores: PyTree
     points: tuple[jax.Array, ...]
     counts: tuple[jax.Array, ...]
     count: jax.Array  # type: ignore[assignment]
@@ -106,9 +103,9 @@ class MultilevelSaddle(VertexSolver):
     multilevel estimators of Blanchet and Glynn 2015; see also `SaddleMirrorDescent`.
     """
 
-    sampler: Any = dataclasses.field(metadata={"static": True})
-    step_size: Any
-    grad_range: Any
+    sampler: SinglePass = dataclasses.field(metadata={"static": True})
+    step_size: PyTree
+    grad_range: PyTree
     levels: tuple[int, ...] = dataclasses.field(metadata={"static": True})
     max_level: int = dataclasses.field(metadata={"static": True})
     antithetic: bool = static_field(default=False)
@@ -116,7 +113,7 @@ class MultilevelSaddle(VertexSolver):
     relation: str = static_field(default="replace_one")
 
     def __post_init__(self) -> None:
-        check_vertex_fields(self)
+        super().__post_init__()
         check_int("max_level", self.max_level, minimum=0)
         object.__setattr__(self, "levels", tuple(int(n) for n in self.levels))
         if not self.levels or min(self.levels) < 0 or max(self.levels) > self.max_level:
@@ -130,14 +127,20 @@ class MultilevelSaddle(VertexSolver):
     @classmethod
     def plan(
         cls,
-        problem: Any,
+        problem: VertexProblem,
         num_records: int,
         budget: Budget,
         *,
         seed: int = 0,
         max_level: int | None = None,
     ) -> MultilevelPlan:
-        """Levels, batches and step size, from public constants alone.
+        r"""Levels, batches and step size, from public constants alone.
+
+        Privacy just allows the step size that the error bound asks for: with
+        $G^2 = L_0^2 + L_2^2 + \ell L_1^2$ and U the sum of $2^N$ over estimates, $\tau =
+        \sqrt{\ell / (G^2 U)}$ and a unit batch has $b_0 = c L_0 \sqrt{3 \ell / \rho} / G$ records
+        (for two blocks), cut by 1.5 since batches are tapered;
+        $M = \lfloor \log_2 \sqrt U \rfloor$.
 
         Args:
           problem: `Saddle` or `SimplexRisk`; its constants are used, never data.
@@ -160,66 +163,9 @@ class MultilevelSaddle(VertexSolver):
           >>> MultilevelSaddle.plan(problem, 100_000, dpjax.Budget(1.0, 1e-6)).max_level > 0
           True
         """
-        return plan_multilevel(
-            constants_of(problem),
-            num_records,
-            available_rho(budget),
-            influence(check_budget(budget, num_records).relation_or("replace_one")),
-            seed=seed,
-            max_level=max_level,
-        )
+        return _best_plan(setting_of(problem, num_records, budget), seed, max_level)
 
-    @classmethod
-    def for_budget(
-        cls,
-        problem: Any,
-        num_records: int,
-        budget: Budget,
-        *,
-        seed: int = 0,
-        max_level: int | None = None,
-        order: str = "random",
-        **overrides: Any,
-    ) -> "MultilevelSaddle":
-        """The solver of `plan`.
-
-        Args:
-          problem: `Saddle` or `SimplexRisk`.
-          num_records: *Public* number of records (a bound on it under add-or-remove-one).
-          budget: epsilon, delta and relation to meet; the relation defaults to replace-one.
-          seed: As in `plan`.
-          max_level: As in `plan`.
-          order: Of the records under replace-one: `"random"` or `"given"`.
-          **overrides: `antithetic`, `assume_bounded`.
-
-        Returns:
-          A solver whose `guarantee().epsilon(budget.delta) <= budget.epsilon`.
-
-        Raises:
-          ValueError: If a value is outside its bound, or there are too few records.
-          TypeError: If `problem` is none over vertices, `budget` no `Budget`, or an override no
-            field.
-
-        Example:
-          >>> import dpjax
-          >>> game = dpjax.problems.Saddle.matrix_game((5, 5))
-          >>> solver = MultilevelSaddle.for_budget(game, 10_000, dpjax.Budget(1.0, 1e-6))
-          >>> solver.guarantee().epsilon(1e-6) <= 1.0
-          True
-        """
-        check_fields(cls, overrides)
-        plan = cls.plan(problem, num_records, budget, seed=seed, max_level=max_level)
-        fields = {
-            "step_size": plan.step_size,
-            "grad_range": tuple(problem.ranges),
-            "levels": plan.levels,
-            "max_level": plan.max_level,
-            "relation": check_budget(budget).relation_or("replace_one").name.lower(),
-        }
-        sampler = single_pass_sampler(num_records, plan.steps, budget, order)
-        return cls(sampler, **(fields | overrides))
-
-    def init(self, problem: Any, *, key: jax.Array) -> MultilevelState:
+    def init(self, problem: VertexProblem, *, key: jax.Array) -> MultilevelState:
         """The state before the first batch; the key (*secret*) is for the draws."""
         points = self._estimator.num_points
         return MultilevelState(
@@ -236,7 +182,7 @@ class MultilevelSaddle(VertexSolver):
 
     draws_last = False
 
-    def sample(self, problem: Any, state: MultilevelState) -> tuple[jax.Array, ...]:
+    def sample(self, problem: VertexProblem, state: MultilevelState) -> tuple[jax.Array, ...]:
         """If an estimate begins a pool of vertices, and one for the output; else -1.
 
         `[2^(M+1) + 1]` a block, -1 where the level has no use for a draw.
@@ -245,19 +191,19 @@ class MultilevelSaddle(VertexSolver):
         used = jnp.append(jnp.any(self._weights(state) > 0, axis=0), True)
         now = jax.random.fold_in(state.key, state.count)
 
-        def draw(scores: Any) -> tuple[jax.Array, ...]:
+        def draw(scores: tuple[Pair, ...]) -> tuple[jax.Array, ...]:
             return tuple(
                 jnp.where(used, draw_vertices(jax.random.fold_in(now, b), domain, score, size), -1)
                 for b, (domain, score) in enumerate(zip(problem.domains, scores, strict=True))
             )
 
-        def none(scores: Any) -> tuple[jax.Array, ...]:
+        def none(scores: tuple[Pair, ...]) -> tuple[jax.Array, ...]:
             return tuple(jnp.full(size, -1, jnp.int32) for _ in scores)
 
         return jax.lax.cond(self.draws_now(state), draw, none, state.scores)
 
     def accept(
-        self, problem: Any, indices: tuple[jax.Array, ...], state: MultilevelState
+        self, problem: VertexProblem, indices: tuple[jax.Array, ...], state: MultilevelState
     ) -> MultilevelState:
         """Makes the points of the level of what was drawn, if anything was."""
         weights = self._weights(state)
@@ -276,7 +222,7 @@ class MultilevelSaddle(VertexSolver):
         return jax.lax.cond(self.draws_now(state), take, lambda state: state, state)
 
     def advance(
-        self, problem: Any, batch: PyTree, mask: jax.Array, state: MultilevelState
+        self, problem: VertexProblem, batch: PyTree, mask: jax.Array, state: MultilevelState
     ) -> MultilevelState:
         """The part of a step that sees data: new scores, given the points in the state."""
         level = jnp.asarray(self._tables()[1])[state.count]
@@ -286,8 +232,8 @@ class MultilevelSaddle(VertexSolver):
         records = jnp.asarray([estimator.records(n) for n in levels], dtype)[level]
         factor = jnp.asarray([estimator.factor(n) for n in levels], dtype)[level]
         # a step of a batch is of a record's share of a unit batch; estimates are rounded once more
-        weights = step_weights(
-            self, state.count, dtype, gain=factor / records, total=8 * mask.shape[0]
+        weights = self._step_weights(
+            state.count, dtype, gain=factor / records, total=8 * mask.shape[0]
         )
         sums = [
             range_sums(
@@ -305,7 +251,7 @@ class MultilevelSaddle(VertexSolver):
         scores = tuple(map(add_scores, problem.domains, state.scores, terms, problem.signs))
         return state._replace(scores=scores, count=state.count + 1)
 
-    def finalize(self, problem: Any, state: MultilevelState) -> PyTree:
+    def finalize(self, problem: VertexProblem, state: MultilevelState) -> PyTree:
         """The mean of the vertices drawn for the output, one an estimate."""
         return problem.assemble(
             tuple(
@@ -314,20 +260,18 @@ class MultilevelSaddle(VertexSolver):
             )
         )
 
-    def guarantee(self) -> Guarantee:
-        """The guarantee of the whole run (host); raises ValueError for stacked fields."""
-        check_unstacked(self, "step_size", "grad_range")
+    def _exposure(self) -> tuple[np.ndarray, np.ndarray]:
         levels, estimator = np.array(self.levels), self._estimator
         ratios = [estimator.factor(n) / estimator.records(n) for n in range(self.max_level + 1)]
         repeated = np.repeat(levels, batches_of(levels, self.max_level))
-        return Guarantee(
-            draws_event(self, draws_left(levels, self.max_level), np.array(ratios)[repeated]),
-            self.relation,
-            self.sampler.failure_probability(),
-        )
+        return draws_left(levels, self.max_level), np.array(ratios)[repeated]
 
     @property
-    def _estimator(self) -> Any:
+    def _updates(self) -> int:
+        return len(self.levels) - 1  # the last estimate moves nothing that is drawn
+
+    @property
+    def _estimator(self) -> Multilevel:
         return multilevel(self.max_level, self.antithetic)
 
     def _tables(self) -> tuple[np.ndarray, np.ndarray]:
@@ -340,3 +284,52 @@ class MultilevelSaddle(VertexSolver):
 
     def _weights(self, state: MultilevelState) -> jax.Array:
         return self._estimator.weights(jnp.asarray(self._tables()[1])[state.count])
+
+
+def batches_of(levels: np.ndarray, max_level: int) -> np.ndarray:
+    """Batches of each estimate."""
+    sizes = [multilevel(max_level).records(level) for level in range(max_level + 1)]
+    return np.array(sizes)[levels]
+
+
+def draws_left(levels: np.ndarray, max_level: int) -> np.ndarray:
+    """For each batch, the draws of one block after its estimate: 2^(N+1) + 1 in each later one."""
+    each = 2 ** (levels.astype(np.int64) + 1) + 1
+    after = np.cumsum(each[::-1])[::-1] - each
+    return np.repeat(after, batches_of(levels, max_level))
+
+
+def _best_plan(setting: Setting, seed: int, max_level: int | None) -> MultilevelPlan:
+    """Unit batches such that privacy just allows the step size that the error bound asks for."""
+    constants, rho, influence = setting.constants, setting.rho, setting.influence
+    half, log_m = max(constants.half_ranges), sum(constants.log_vertices)
+    smooth = constants.joint_smoothness
+    blocks = len(constants.half_ranges)
+    moment = math.sqrt(half**2 + constants.third_order**2 + log_m * smooth**2)
+    unit = influence * half * math.sqrt(1.5 * blocks * log_m / rho) / moment / _TAPER_GAIN
+    unit = max(1.0, unit)
+    total = max(1.0, setting.num_records / (1 + 5 * unit))
+    top = math.floor(math.log2(math.sqrt(total))) if max_level is None else max_level
+    size = math.sqrt(log_m / (moment**2 * total))
+    batches = int(setting.num_records // unit)
+    levels = draw_levels(seed, top, batches)
+    used = np.cumsum(batches_of(levels, top))
+    levels = levels[: int(np.searchsorted(used, batches, side="right"))]
+    spent = sum((influence * size * 2 * half) ** 2 / 8 for half in constants.half_ranges)
+    # the realised number of draws may exceed its mean: then the last estimates are left out
+    while len(levels) and spent * _worst(setting, levels, top) > rho * (1 - 1e-6):
+        levels = levels[: max(len(levels) - max(1, len(levels) // 50), 0)]
+    if len(levels) < 2:  # the last estimate moves nothing that is drawn
+        raise ValueError(
+            f"num_records = {setting.num_records} is too few for two multilevel estimates at "
+            f"rho = {rho:.3g}"
+        )
+    steps = int(batches_of(levels, top).sum())
+    return MultilevelPlan(tuple(int(n) for n in levels), top, steps, (size,) * blocks)
+
+
+def _worst(setting: Setting, levels: np.ndarray, top: int) -> float:
+    """The largest number of draws after a batch over its squared size."""
+    left = draws_left(levels, top)
+    sizes = draft_sampler(setting.num_records, len(left), setting.influence).sizes
+    return float(np.max(left / np.square(sizes)))

@@ -1,0 +1,50 @@
+"""Problems over domains with vertices, which several families of solvers take."""
+
+from typing import Protocol, TypeGuard
+
+import jax
+
+from dpjax.core import Problem, PyTree, optional
+from dpjax.geometry import Domain
+
+
+class VertexProblem(Problem, Protocol):
+    """A problem over domains with vertices, one entry a block: `Saddle` or `SimplexRisk`."""
+
+    @property
+    def domains(self) -> tuple[Domain, ...]:
+        """Where each block lies."""
+
+    @property
+    def ranges(self) -> tuple[float | jax.Array, ...]:
+        """Range of a record's gradient over the vertices."""
+
+    @property
+    def signs(self) -> tuple[int, ...]:
+        """1 where the loss is minimised, -1 where it is maximised."""
+
+    @property
+    def smoothness(self) -> float | tuple[float, ...] | None:
+        """Largest second derivative within a block."""
+
+    @property
+    def coupling(self) -> float | None:
+        """The same across blocks."""
+
+    @property
+    def third_order(self) -> float:
+        """Lipschitz constant of second derivatives."""
+
+    def assemble(self, points: PyTree) -> PyTree:
+        """The parameters that a point of each block makes."""
+
+    def gradients_at_vertices(self, indices: PyTree, batch: PyTree) -> PyTree:
+        """Gradients `[B, p]` of each record at the means of vertices, for each block."""
+
+    def gradients_at(self, points: PyTree, batch: PyTree) -> PyTree:
+        """Gradients `[B, p]` of each record at a point of each block."""
+
+
+def over_vertices(problem: Problem) -> TypeGuard[VertexProblem]:
+    """Whether a problem is one."""
+    return bool(optional(problem, "domains"))
