@@ -32,8 +32,8 @@ class VertexProblem(Problem, Protocol):
         """The same across blocks."""
 
     @property
-    def third_order(self) -> float:
-        """Lipschitz constant of second derivatives."""
+    def third_order(self) -> float | None:
+        """Lipschitz constant of all second derivatives; None where unknown."""
 
     def assemble(self, points: PyTree) -> PyTree:
         """The parameters that a point of each block makes."""

@@ -152,7 +152,7 @@ def test_largest_of_losses(rng):
     assert isinstance(problem.domains[0], Simplex)
     assert [d.dim for d in problem.domains] == [4, 2]
     assert problem.smoothness == (1.5, 0.0)
-    assert problem.third_order == 0.3
+    assert problem.third_order == 1.5  # the derivative in y and twice in x is a Hessian in x
     data = {name: jnp.asarray(rng.normal(size=(3, 4)), float) for name in ("t", "c")}
     x, y = jnp.asarray(rng.dirichlet(np.ones(4)), float), jnp.array([0.3, 0.7])
     gx, gy = problem.gradients_at((x, y), data)

@@ -54,7 +54,7 @@ def test_contract(blocks, relation):
         problem = saddle()
         data = {"A": rng.uniform(-0.5, 0.5, (n, 4, 3)).astype(np.float32)}
     else:
-        problem = SimplexRisk(lambda w, rec: rec["c"] @ w, dim=5, grad_range=2.0)
+        problem = SimplexRisk(lambda w, rec: rec["c"] @ w, dim=5, grad_range=2.0, third_order=0.0)
         data = {"c": rng.uniform(-1, 1, (n, 5)).astype(np.float32)}
     budget = dpjax.Budget(2.0, 1e-6, relation)
     solver = MultilevelSaddle.for_budget(problem, num_records=n, budget=budget, max_level=1)

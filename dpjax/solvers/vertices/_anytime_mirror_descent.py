@@ -337,5 +337,5 @@ class _Bound(NamedTuple):
         """
         smooth, third = self.constants.joint_smoothness, self.constants.third_order
         spread = np.sqrt(2 * (1 + math.log(2) + self.constants.log_vertices[0]) / self.draws)
-        variation = (2 * third / self.draws + smooth * spread) ** 2
+        variation = np.minimum(2 * third / self.draws + smooth * spread, 2 * smooth) ** 2
         return 4 * self.every * variation / self.constants.half_ranges[0] * (self.every > 1)

@@ -305,6 +305,11 @@ def _best_plan(setting: Setting, seed: int, max_level: int | None) -> Multilevel
     half, log_m = max(constants.half_ranges), sum(constants.log_vertices)
     smooth = constants.joint_smoothness
     blocks = len(constants.half_ranges)
+    if math.isinf(constants.third_order):
+        raise ValueError(
+            "third_order must be stated to plan multilevel estimates, got None: set it in the "
+            "problem (0 for quadratics), or use SaddleMirrorDescent"
+        )
     moment = math.sqrt(half**2 + constants.third_order**2 + log_m * smooth**2)
     unit = influence * half * math.sqrt(1.5 * blocks * log_m / rho) / moment / _TAPER_GAIN
     unit = max(1.0, unit)

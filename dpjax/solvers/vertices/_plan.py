@@ -26,7 +26,8 @@ class Constants(NamedTuple):
       half_ranges: Half the range of a record's gradient.
       smoothness: Largest modulus of second derivatives within a block.
       coupling: The same across blocks.
-      third_order: Lipschitz constant of second derivatives; 0 for quadratics.
+      third_order: Lipschitz constant of all second derivatives; 0 for quadratics, infinite where
+        it is unknown.
     """
 
     log_vertices: tuple[float, ...]
@@ -111,13 +112,16 @@ def constants_of(problem: VertexProblem, one_block: bool = False) -> Constants:
     given = problem.smoothness
     if given is not None and not isinstance(given, tuple | list):
         given = (given,) * len(half)
+    smoothness = half if given is None else tuple(map(float, given))
     coupling = min(half) if len(half) > 1 else 0.0
+    # what is linear in each block has no third derivatives
+    unknown = math.inf if any(smoothness) else 0.0
     return Constants(
         tuple(math.log(domain.num_vertices) for domain in problem.domains),
         half,
-        half if given is None else tuple(map(float, given)),
+        smoothness,
         coupling if problem.coupling is None else float(problem.coupling),
-        float(problem.third_order),
+        unknown if problem.third_order is None else float(problem.third_order),
     )
 
 
