@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from dpjax.core import Problem, PyTree
-from dpjax.solvers._increment import combination
+from dpjax.solvers._increment import combination, in_dtypes_of
 from dpjax.transforms import (
     clip_by_norm,
     microbatched_sum,
@@ -91,10 +91,10 @@ def make_oracle(solver: "OnlineToNonconvex", problem: LossProblem, point: PyTree
     """The oracle that a solver's fields describe, at points like `point`."""
 
     def losses(params: PyTree, batch: PyTree) -> jax.Array:
-        return problem.per_example_losses(_like(params, problem.init), batch)
+        return problem.per_example_losses(in_dtypes_of(params, problem.init), batch)
 
     def gradients(params: PyTree, batch: PyTree) -> PyTree:
-        return problem.per_example_gradients(_like(params, problem.init), batch)
+        return problem.per_example_gradients(in_dtypes_of(params, problem.init), batch)
 
     radius, count, kind = solver.smoothing_radius, solver.num_directions, solver.directions
     if solver.oracle == "zeroth" and kind == "shared":
@@ -117,8 +117,3 @@ def make_oracle(solver: "OnlineToNonconvex", problem: LossProblem, point: PyTree
 
     still = jax.tree.map(jnp.zeros_like, point)
     return SmoothedOracle(solver, values, lambda total, at, key: total, still)
-
-
-def _like(params: PyTree, like: PyTree) -> PyTree:
-    """In the dtypes that the problem's parameters have."""
-    return jax.tree.map(lambda x, p: x.astype(jnp.result_type(p)), params, like)
