@@ -170,6 +170,11 @@ def combination(a: ArrayLike, first: PyTree, b: ArrayLike, second: PyTree) -> Py
     return jax.tree.map(add, first, second, is_leaf=_is_outer)
 
 
+def in_dtypes_of(tree: PyTree, like: PyTree) -> PyTree:
+    """The tree in the dtypes that the parameters of a problem have."""
+    return jax.tree.map(lambda x, p: x.astype(jnp.result_type(p)), tree, like)
+
+
 def _shaped(total: PyTree, like: PyTree) -> PyTree:
     """A sum of factored gradients may have a trailing axis of one that the parameters have not."""
     return jax.tree.map(lambda t, o: t.reshape(o.shape), total, like)

@@ -46,10 +46,12 @@ def test_an_unknown_field_is_named_and_known_ones_listed(kind, problem):
     fields = {field.name for field in dataclasses.fields(kind)}
     assert fields & set(known)
     options = set(inspect.signature(kind.for_budget).parameters)
+    if hasattr(kind, "plan"):
+        options |= set(inspect.signature(kind.plan).parameters)
     if kind in NAMED:
         assert NAMED[kind] <= set(known)
         assert not {"relation", "num_records", "budget"} & set(known)
-        assert set(known) <= fields | options | {"certified", "num_draws", "refresh", "steps"}
+        assert set(known) <= fields | options
 
 
 NAMED = {
@@ -66,10 +68,8 @@ NAMED = {
 }
 
 
-def test_choices_of_a_plan_are_listed():
-    with pytest.raises(
-        TypeError, match=r"unknown field 'order'; .* has \['certified', 'num_draws'"
-    ):
+def test_unknown_choices_of_a_plan_are_named():
+    with pytest.raises(TypeError, match="unexpected keyword argument 'order'"):
         solvers.AnytimeMirrorDescent.plan(ON_SIMPLEX, 1000, dpjax.Budget(1.0, 1e-5), order="given")
 
 

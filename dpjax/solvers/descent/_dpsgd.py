@@ -330,29 +330,12 @@ def with_defaults(
     check_fields(kind, overrides, known)
     fields = defaults | overrides
     if "learning_rate" not in fields:
-        fields["learning_rate"] = default_learning_rate(
-            fields["noise_multiplier"],
-            fields["clip_norm"],
-            fields["batch_size"],
-            problem.num_params,
-            # problems over vertices state theirs in other coordinates
-            None if over_vertices(problem) else optional(problem, "smoothness"),
-        )
+        # problems over vertices state theirs in other coordinates
+        smoothness = None if over_vertices(problem) else optional(problem, "smoothness")
+        largest = 1.0 if smoothness is None else 1 / float(smoothness)
+        # the norm of the noise in a mean gradient, of which a step may move by 0.3; the best step
+        # falls as its inverse
+        noise = fields["noise_multiplier"] * fields["clip_norm"] * problem.num_params**0.5
+        noise /= fields["batch_size"]
+        fields["learning_rate"] = min(largest, 0.3 / noise) if noise > 0 else largest
     return fields
-
-
-def default_learning_rate(
-    noise_multiplier: float,
-    clip_norm: float,
-    batch_size: float,
-    num_params: int,
-    smoothness: float | None = None,
-) -> float:
-    """1, or 1 / H for a stated smoothness, or less where a step's noise would move by over 0.3.
-
-    That noise, in the mean gradient, has norm about `z C sqrt(d) / m`; the best step falls as its
-    inverse.
-    """
-    largest = 1.0 if smoothness is None else 1 / float(smoothness)
-    noise = noise_multiplier * clip_norm * num_params**0.5 / batch_size
-    return min(largest, 0.3 / noise) if noise > 0 else largest

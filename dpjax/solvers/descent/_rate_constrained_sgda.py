@@ -177,14 +177,11 @@ class RateConstrainedSGDA:
                 "primal must be a DPSGD with independent noise, which the joint event is made for, "
                 f"got a {type(self.primal).__name__} with {self.primal.noise!r}"
             )
-        check_nonnegative("dual_learning_rate", self.dual_learning_rate)
-        check_nonnegative("histogram_noise", self.histogram_noise)
-        check_positive("temperature", self.temperature)
-        check_positive("multiplier_bound", self.multiplier_bound)
-        check_positive("size_floor", self.size_floor)
+        for name in ("dual_learning_rate", "histogram_noise", "count_noise", "part_counts"):
+            check_nonnegative(name, getattr(self, name))
+        for name in ("temperature", "multiplier_bound", "size_floor"):
+            check_positive(name, getattr(self, name))
         check_between("size_decay", self.size_decay, 0, 1)
-        check_nonnegative("count_noise", self.count_noise)
-        check_nonnegative("part_counts", self.part_counts)
         check_choice("histogram", self.histogram, HISTOGRAMS)
         check_choice("rates", self.rates, ("hard", "soft"))
         check_choice("denominator", self.denominator, DENOMINATORS)
@@ -233,11 +230,10 @@ class RateConstrainedSGDA:
           True
         """
         if overrides.pop("as_published", False):
-            make_printed = moved_setting(
-                "rate_constrained", "rate_constrained_sgda", "as_published=True"
-            )
             given = {"batch_size": batch_size, "steps": steps, "histogram_share": histogram_share}
-            return make_printed(problem, num_records, budget, sampler=sampler, **given, **overrides)
+            name = "rate_constrained_sgda"
+            printed = moved_setting("rate_constrained", name, "as_published=True")
+            return printed(problem, num_records, budget, sampler=sampler, **given, **overrides)
         sampler = sampler or default_sampler(num_records, batch_size, steps)
         request = requested(num_records, budget, sampler=sampler)
         check_probability("histogram_share", histogram_share)
@@ -265,12 +261,12 @@ class RateConstrainedSGDA:
                 )
             return cls(descent, **dual)
 
-        if "histogram_noise" in own and "noise_multiplier" in overrides:
-            return checked_gradients(make(1.0), problem, num_records)
-        noise = request.noise_multiplier(
-            lambda z: make(z)._event(),
-            sampler.failure_probability() + sum(make(1.0)._moved()) * MOST_SHORTFALL,
-        )
+        noise = 1.0
+        if "histogram_noise" not in own or "noise_multiplier" not in overrides:
+            noise = request.noise_multiplier(
+                lambda z: make(z)._event(),
+                sampler.failure_probability() + sum(make(1.0)._moved()) * MOST_SHORTFALL,
+            )
         return checked_gradients(make(noise), problem, num_records)
 
     @property

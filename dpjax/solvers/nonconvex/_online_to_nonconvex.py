@@ -25,6 +25,7 @@ from dpjax.core import (
 )
 from dpjax.privacy import Budget, Guarantee, joint_release
 from dpjax.solvers._check_sampler import check_sampler
+from dpjax.solvers._increment import in_dtypes_of
 from dpjax.solvers._published import moved_setting
 from dpjax.solvers._summary import register_solver
 from dpjax.solvers._swamped import checked_gradients
@@ -368,8 +369,7 @@ class OnlineToNonconvex:
 
     def finalize(self, problem: LossProblem, state: OnlineToNonconvexState) -> PyTree:
         """The mean of the points of a block."""
-        result = state.blocks.result
-        return jax.tree.map(lambda x, p: x.astype(jnp.result_type(p)), result, problem.init)
+        return in_dtypes_of(state.blocks.result, problem.init)
 
     def redact(self, state: OnlineToNonconvexState) -> OnlineToNonconvexState:
         """The state without the noise's buffers, with which noise could be subtracted."""

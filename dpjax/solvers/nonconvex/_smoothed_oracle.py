@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from dpjax.core import Problem, PyTree
-from dpjax.solvers._increment import combination
+from dpjax.solvers._increment import combination, in_dtypes_of
 from dpjax.transforms import (
     clip_by_norm,
     microbatched_sum,
@@ -44,20 +44,16 @@ class SmoothedOracle(NamedTuple):
     """What is summed over records, and what is made of the sum.
 
     Attributes:
+      solver: Says which records coexist, and whether both points of a change have one direction.
       values: `values(point, batch, places, key) -> [B, *s]`, along the key's directions.
       gradient: `gradient(sum, point, key) -> tree [*p]`.
       zeros: The sum over no records, `[*s]`.
-      microbatch_size: Records whose values coexist; None for all.
-      common: Whether a change is taken along the same directions at both points.
-      ordered: Whether directions depend on how a batch is cut into microbatches.
     """
 
+    solver: "OnlineToNonconvex"
     values: Callable[[PyTree, PyTree, jax.Array, jax.Array], PyTree]
     gradient: Callable[[PyTree, PyTree, jax.Array], PyTree]
     zeros: PyTree
-    microbatch_size: int | None
-    common: bool
-    ordered: bool
 
     def total(self, point: PyTree, part: Part, clip_norm: ArrayLike, key: jax.Array) -> PyTree:
         """Sum over records of their values at a point, clipped to a norm."""
@@ -69,7 +65,7 @@ class SmoothedOracle(NamedTuple):
         self, before: PyTree, now: PyTree, part: Part, clip_norm: ArrayLike, key: jax.Array
     ) -> PyTree:
         """Sum over records of how their values change between points, clipped to a norm."""
-        other = key if self.common else jax.random.fold_in(key, _OTHER)
+        other = key if self.solver.common_directions else jax.random.fold_in(key, _OTHER)
 
         def values(batch: PyTree, places: jax.Array) -> PyTree:
             old = self.values(before, batch, places, other)
@@ -83,8 +79,9 @@ class SmoothedOracle(NamedTuple):
             clip_by_norm(clip_norm),
             (part.batch, part.places),
             part.mask,
-            size=self.microbatch_size,
-            consecutive=self.ordered,
+            size=self.solver.microbatch_size,
+            # each microbatch has directions of its own
+            consecutive=self.solver.directions == "record",
         )
         # a sum of factored gradients may have an axis of one that the parameters have not
         return jax.tree.map(lambda t, z: t.reshape(z.shape).astype(z.dtype), total, self.zeros)
@@ -94,23 +91,19 @@ def make_oracle(solver: "OnlineToNonconvex", problem: LossProblem, point: PyTree
     """The oracle that a solver's fields describe, at points like `point`."""
 
     def losses(params: PyTree, batch: PyTree) -> jax.Array:
-        return problem.per_example_losses(_like(params, problem.init), batch)
+        return problem.per_example_losses(in_dtypes_of(params, problem.init), batch)
 
     def gradients(params: PyTree, batch: PyTree) -> PyTree:
-        return problem.per_example_gradients(_like(params, problem.init), batch)
+        return problem.per_example_gradients(in_dtypes_of(params, problem.init), batch)
 
     radius, count, kind = solver.smoothing_radius, solver.num_directions, solver.directions
-    size, common = solver.microbatch_size, solver.common_directions
-    still = jax.tree.map(jnp.zeros_like, point)
     if solver.oracle == "zeroth" and kind == "shared":
         zeroth = smooth_zeroth_order(losses, radius, count)
         return SmoothedOracle(
+            solver,
             lambda at, batch, places, key: zeroth.coordinates(at, batch, key=key),
             lambda total, at, key: zeroth.gradient(total, at, key=key),
             jnp.zeros(count, jnp.result_type(float)),
-            size,
-            common,
-            False,
         )
     own: Callable[..., PyTree] = (
         smooth_first_order(gradients, radius, count, directions=kind)
@@ -122,11 +115,5 @@ def make_oracle(solver: "OnlineToNonconvex", problem: LossProblem, point: PyTree
         # records of other microbatches have other directions
         return own(at, batch, key=key if kind == "shared" else jax.random.fold_in(key, places[0]))
 
-    return SmoothedOracle(
-        values, lambda total, at, key: total, still, size, common, kind == "record"
-    )
-
-
-def _like(params: PyTree, like: PyTree) -> PyTree:
-    """In the dtypes that the problem's parameters have."""
-    return jax.tree.map(lambda x, p: x.astype(jnp.result_type(p)), params, like)
+    still = jax.tree.map(jnp.zeros_like, point)
+    return SmoothedOracle(solver, values, lambda total, at, key: total, still)

@@ -31,6 +31,7 @@ from dpjax.solvers._increment import (
     IncrementBound,
     clipped_increments,
     clipped_share,
+    in_dtypes_of,
 )
 from dpjax.solvers._published import moved_setting
 from dpjax.solvers._summary import register_solver
@@ -343,7 +344,7 @@ class OnlineToBatch:
 
     def finalize(self, problem: Problem, state: OnlineToBatchState) -> PyTree:
         """The last average, after one more point of the learner."""
-        return jax.tree.map(lambda x, p: x.astype(jnp.result_type(p)), state.point, problem.init)
+        return in_dtypes_of(state.point, problem.init)
 
     def redact(self, state: OnlineToBatchState) -> OnlineToBatchState:
         """The state without the noise's buffers, with which noise could be subtracted."""
@@ -416,8 +417,7 @@ def _gradients(problem: Problem, state: OnlineToBatchState, batch: PyTree) -> Gr
     """Of each record at the point before and now."""
 
     def at(point: PyTree) -> PyTree:
-        like = jax.tree.map(lambda x, p: x.astype(jnp.result_type(p)), point, problem.init)
-        return problem.per_example_gradients(like, batch)
+        return problem.per_example_gradients(in_dtypes_of(point, problem.init), batch)
 
     return Gradients(at(state.previous), at(state.point))
 
