@@ -17,7 +17,7 @@ from dpjax.papers._saddle_release import SaddleRelease
 from dpjax.privacy import Budget, check_budget
 from dpjax.problems import QueryRelease
 from dpjax.queries import Hierarchy, Marginals
-from dpjax.queries._workload import check_records, is_workload
+from dpjax.queries._workload import Workload, check_records
 from dpjax.runtime import solve
 from dpjax.solvers._swamped import candidates
 from dpjax.solvers.queries._frank_wolfe_release import FrankWolfeRelease
@@ -133,12 +133,12 @@ def release(
 
 def check_workload(workload: Any, data: Any) -> None:
     """Raises TypeError unless the first is a workload and the second is none."""
-    if not is_workload(workload):
+    if not isinstance(workload, Workload):
         raise TypeError(
             "workload must come first, in release(workload, data, budget, key=key), and be queries "
             f"of dpjax.queries such as Marginals, got {type(workload).__name__}"
         )
-    if is_workload(data):
+    if isinstance(data, Workload):
         raise TypeError(f"data must be the records, got the workload {type(data).__name__}")
 
 

@@ -3,17 +3,20 @@
 import dataclasses
 import functools
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 
 from dpjax.core import check_shape, register_dataclass
-from dpjax.queries import _cells
+from dpjax.queries._cells import check_range, checked_codes, integers
 from dpjax.queries._domain_spec import normal_spec, read_json
 from dpjax.queries._table import decode_table, encode_table
+
+_MOST_CELLS = 2**31
 
 
 @register_dataclass
@@ -173,17 +176,40 @@ class Domain:
             there are $2^{31}$ cells or more.
         """
         self.check_enumerable()
-        return _cells.cells_of_codes(self.shape, self.record_codes(codes))
+        return self.record_codes(codes) @ jnp.asarray(strides(self.shape), jnp.int32)
 
     def codes(self, cells: ArrayLike) -> jax.Array:
         """The codes `[..., A]` int32 of cells `[...]` in `[0, k)`: the inverse of `cells`."""
         self.check_enumerable()
-        return _cells.codes_of_cells(self.shape, cells)
+        known = checked_codes("cells", cells, np.shape(cells), self.universe_size)
+        pairs = zip(strides(self.shape), self.shape, strict=True)
+        return jnp.stack([known // step % count for step, count in pairs], axis=-1)
 
     def record_codes(self, codes: ArrayLike) -> jax.Array:
         """`codes` `[..., A]` as int32: checked where known, clipped to their range where traced."""
-        return _cells.record_codes(self.attributes, self.shape, codes)
+        got = np.shape(codes)
+        if not got or got[-1] != len(self.shape):
+            raise ValueError(
+                f"codes must have shape [..., {len(self.shape)}], one column for each of "
+                f"{list(self.attributes)}, got {list(got)}"
+            )
+        array = integers("codes", codes)
+        for i, (name, size) in enumerate(zip(self.attributes, self.shape, strict=True)):
+            check_range(f"codes of {name!r}", array[..., i], size)
+        last = np.reshape(self.shape, (1,) * (len(got) - 1) + (-1,)) - 1
+        return jnp.clip(array, 0, last.astype(array.dtype)).astype(jnp.int32)
 
     def check_enumerable(self) -> None:
         """Raises ValueError unless there are fewer than $2^{31}$ cells."""
-        _cells.check_enumerable(self.shape)
+        size = self.universe_size
+        if size >= _MOST_CELLS:
+            raise ValueError(
+                f"the universe must have < 2**31 cells to be enumerated, got {size} "
+                f"(2**{math.log2(size):.1f}) from shape {list(self.shape)}: drop attributes "
+                "(Domain.project) or merge categories"
+            )
+
+
+def strides(shape: Sequence[int]) -> tuple[int, ...]:
+    """Distance in C order between neighbours along each axis."""
+    return tuple(math.prod(shape[axis + 1 :]) for axis in range(len(shape)))

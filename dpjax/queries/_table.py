@@ -6,7 +6,6 @@ from typing import Any
 import numpy as np
 
 Labels = tuple[Any, ...] | None
-_SHOWN = 12
 
 
 def encode_table(
@@ -33,7 +32,7 @@ def decode_table(
 ) -> dict[str, np.ndarray]:
     """Columns by name of valid codes `[n, A]`."""
     return {
-        name: column if known is None else _as_array(known)[column]
+        name: column if known is None else _array(known)[column]
         for name, known, column in zip(attributes, labels, codes.T, strict=True)
     }
 
@@ -52,7 +51,7 @@ def _named_columns(attributes: Sequence[str], table: Any) -> list[np.ndarray] | 
         return None
     for name in attributes:
         if name not in names:
-            raise ValueError(f"table lacks column {name!r}: it has {_some(names)}")
+            raise ValueError(f"table lacks column {name!r}: it has {some(names)}")
     columns = [np.asarray(table[name]) for name in attributes]
     for name, column in zip(attributes, columns, strict=True):
         if column.ndim != 1:
@@ -91,7 +90,7 @@ def _labelled(name: str, labels: Labels, column: np.ndarray) -> np.ndarray:
     kinds = (str, int, float)
     codes = [index.get(v, -1) if isinstance(v, kinds) else -1 for v in column.tolist()]
     array = np.array(codes, np.int32)
-    _refuse(name, column, array < 0, f"one of its {len(labels)} labels {_some(labels)}")
+    _refuse(name, column, array < 0, f"one of its {len(labels)} labels {some(labels)}")
     return array
 
 
@@ -117,16 +116,12 @@ def _refuse(name: str, column: np.ndarray, bad: np.ndarray, bound: str) -> None:
         )
 
 
-def _as_array(labels: tuple[Any, ...]) -> np.ndarray:
+def _array(labels: tuple[Any, ...]) -> np.ndarray:
     """Labels as an array, each of its own type."""
-    if len({type(label) for label in labels}) == 1:
-        return np.array(labels)
-    array = np.empty(len(labels), object)
-    array[:] = labels
-    return array
+    return np.array(labels, None if len(set(map(type, labels))) == 1 else object)
 
 
-def _some(names: Sequence[Any]) -> str:
+def some(names: Sequence[object], shown: int = 12) -> str:
     """The first few of many names."""
-    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-    return f"{list(names)[:_SHOWN]}{more}"
+    more = f" and {len(names) - shown} more" if len(names) > shown else ""
+    return f"{list(names)[:shown]}{more}"

@@ -24,7 +24,7 @@ from dpjax.core import (
 from dpjax.core._checks import known_numbers
 from dpjax.privacy import Budget, Guarantee, check_budget
 from dpjax.queries import Hierarchy, Marginals
-from dpjax.queries._workload import check_counted, is_workload, sums_dtype
+from dpjax.queries._workload import Workload, check_sums, sums_dtype
 from dpjax.sampling import FullBatch
 from dpjax.solvers._summary import register_solver
 from dpjax.solvers._swamped import checked_answers
@@ -167,7 +167,7 @@ class GaussianFit:
             "num_records": num_records,
             "relation": relation,
         }
-        _check_sums(measured, num_records)
+        check_sums(num_records, measured.sensitivity("add_or_remove_one"))
         solver = cls(FullBatch(1), **(fields | overrides))
         return checked_answers(solver, solver.stddev, problem)
 
@@ -250,7 +250,7 @@ class GaussianFit:
 
     @derived
     def _tables(self) -> CountTables | None:
-        if not (is_workload(self.measured) and _counted(self.measured)):
+        if not (isinstance(self.measured, Workload) and _counted(self.measured)):
             return None
         stddev = known_numbers("stddev", self.stddev)
         number = known_numbers("num_records", self.num_records)
@@ -268,7 +268,7 @@ class GaussianFit:
     def guarantee(self) -> Guarantee:
         """The guarantee of the release (host); raises ValueError for stacked fields."""
         check_unstacked(self, "num_records")
-        _check_sums(self.measured, int(self.num_records))
+        check_sums(int(self.num_records), self.measured.sensitivity("add_or_remove_one"))
         stddev = np.asarray(self.stddev, float)
         change = _changes(self.measured, self.relation, stddev.ndim == 0) / float(self.num_records)
         if np.any((stddev == 0) & (change > 0)):
@@ -291,12 +291,6 @@ def _moved(measured: Any) -> int:
         return 0
     tables = isinstance(measured, Marginals)
     return 2 * len(measured.sizes) if tables else measured.num_queries
-
-
-def _check_sums(measured: Any, number: int) -> None:
-    """Raises ValueError if the sums of so many records' answers are rounded by what one changes."""
-    added = measured.sensitivity("add_or_remove_one")
-    check_counted(number, added.linf / (added.value_range or 1.0))
 
 
 def _changes(measured: Any, relation: str, together: bool) -> np.ndarray:
