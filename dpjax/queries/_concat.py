@@ -86,7 +86,7 @@ class Concat(Workload):
         """Number of cells of every part."""
         return self.workloads[0].universe_size
 
-    @functools.cached_property
+    @property
     def centre(self) -> jax.Array:
         """Mid-range of each query, `[m]`."""
         each = [jnp.broadcast_to(wide(w.centre), (w.num_queries,)) for w in self.workloads]

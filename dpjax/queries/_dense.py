@@ -78,7 +78,7 @@ class Dense(Workload):
         """Number of columns."""
         return jnp.shape(self.matrix)[1]
 
-    @functools.cached_property
+    @property
     def centre(self) -> jax.Array:
         """Mid-range of each row, `[m]`."""
         array = wide(self.matrix)

@@ -148,7 +148,7 @@ class Marginals(Workload):
         """Number of cells k."""
         return self.domain.universe_size
 
-    @functools.cached_property
+    @property
     def centre(self) -> ArrayLike:
         """Mid-range of the queries: 1/2; of a table of one cell, whose answer never varies, 1."""
         if 1 not in self.sizes:

@@ -108,7 +108,7 @@ class Sparse(Workload):
         m, k = coo.shape
         return cls(coo.row, coo.col, coo.data, num_queries=m, universe_size=k)
 
-    @functools.cached_property
+    @property
     def centre(self) -> jax.Array:
         """Mid-range of each row, `[m]`."""
         given = segment_sum(jnp.ones_like(self.rows), self.rows, self.num_queries)

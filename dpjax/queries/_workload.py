@@ -42,7 +42,7 @@ class Workload(abc.ABC):
         """Number of cells $k$."""
         raise NotImplementedError
 
-    @functools.cached_property
+    @property
     def centre(self) -> ArrayLike:
         r"""Mid-range of each query, $(\max_z q_j(z) + \min_z q_j(z)) / 2$: `[m]`, or a scalar."""
         raise NotImplementedError

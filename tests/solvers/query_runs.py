@@ -173,7 +173,7 @@ def noising(plus):
         others = ("solvers.queries._histogram_release", "papers._mirror_descent_release")
         for name in (fit, mwem):
             stack.enter_context(mock.patch(f"dpjax.{name}.plus_gaussian", plus))
-        for name in (fit, mwem, *others):
+        for name in (mwem, *others):
             stack.enter_context(mock.patch(f"dpjax.{name}.noisy_counts", counted))
         yield
 

@@ -17,6 +17,7 @@ from dpjax.core import (
 from dpjax.queries import Marginals
 from dpjax.queries._workload import num_records
 from dpjax.sampling import FullBatch
+from dpjax.solvers.queries._budget import RELATIONS
 from dpjax.solvers.queries._state import (
     SHARPEST,
     ReleasedDistribution,
@@ -30,8 +31,6 @@ from dpjax.solvers.queries._state import (
     select_query,
 )
 from dpjax.solvers.vertices._steps import shrunk
-
-RELATIONS = ("replace_one", "add_or_remove_one", "replace_special")
 
 
 class SelectionRelease(abc.ABC):
