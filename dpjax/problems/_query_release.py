@@ -138,7 +138,7 @@ class QueryRelease:
                 "the queries as floats"
             )
 
-    def answers(self, records: ArrayLike, num_records: Any) -> jax.Array:
+    def answers(self, records: ArrayLike, num_records: ArrayLike) -> jax.Array:
         """Sums of the queries over the records by the *public* `num_records`, `[m]` (*secret*)."""
         sums = self.workload.answers(self.workload.histogram(records))
         return sums.astype(float) / num_records
@@ -170,7 +170,12 @@ class QueryRelease:
         return doubled - self._doubled_centre().astype(dtype) * jnp.shape(records)[0]
 
     def gaps(
-        self, targets: jax.Array, answers: jax.Array, num_records: Any, *, centred: bool = True
+        self,
+        targets: jax.Array,
+        answers: jax.Array,
+        num_records: ArrayLike,
+        *,
+        centred: bool = True,
     ) -> tuple[jax.Array, jax.Array]:
         """`targets` less those of `num_records` records that answer so, as a sum of two parts.
 

@@ -3,8 +3,9 @@
 import dataclasses
 import functools
 import math
+import os
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, TextIO
 
 import jax
 import jax.numpy as jnp
@@ -13,7 +14,7 @@ from jax.typing import ArrayLike
 
 from dpjax.core import check_shape, register_dataclass
 from dpjax.queries._cells import check_range, checked_codes, integers
-from dpjax.queries._domain_spec import normal_spec, read_json
+from dpjax.queries._domain_spec import Labels, check_distinct, normal_spec, read_json
 from dpjax.queries._table import decode_table, encode_table
 
 _MOST_CELLS = 2**31
@@ -51,7 +52,7 @@ class Domain:
         object.__setattr__(self, "spec", normal_spec(self.spec))
 
     @classmethod
-    def from_json(cls, source: Any) -> "Domain":
+    def from_json(cls, source: str | os.PathLike[str] | TextIO) -> "Domain":
         """A domain from JSON such as `{"sex": 2, "race": ["white", "black"]}`.
 
         Args:
@@ -80,7 +81,7 @@ class Domain:
         return tuple(v if isinstance(v, int) else len(v) for _, v in self.spec)
 
     @functools.cached_property
-    def labels(self) -> tuple[tuple[Any, ...] | None, ...]:
+    def labels(self) -> tuple[Labels | None, ...]:
         """Labels of each attribute's codes; None where there are only codes."""
         return tuple(None if isinstance(v, int) else v for _, v in self.spec)
 
@@ -105,8 +106,7 @@ class Domain:
                 raise ValueError(
                     f"attribute must be one of {list(self.attributes)}, got unknown {name!r}"
                 )
-            if names.count(name) > 1:
-                raise ValueError(f"attributes must be distinct, got {name!r} twice")
+        check_distinct("attributes", names)
         return tuple(sorted(known[name] for name in names))
 
     def project(self, attributes: Iterable[str]) -> "Domain":
@@ -121,7 +121,7 @@ class Domain:
         """
         return Domain(tuple(self.spec[axis] for axis in self.axes(attributes)))
 
-    def encode(self, table: Any) -> np.ndarray:
+    def encode(self, table: object) -> np.ndarray:
         """The codes of a table's records.
 
         A column of an attribute with labels holds labels; or, if all labels are text and the column

@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -87,7 +86,7 @@ class Sparse(Workload):
         )
 
     @classmethod
-    def from_matrix(cls, matrix: Any) -> "Sparse":
+    def from_matrix(cls, matrix: ArrayLike | sparse.sparray | sparse.spmatrix) -> "Sparse":
         """The queries of a matrix.
 
         Args:

@@ -1,15 +1,14 @@
 """Tables of records to integer codes, and back."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
 
-Labels = tuple[Any, ...] | None
+from dpjax.queries._domain_spec import Labels
 
 
 def encode_table(
-    attributes: Sequence[str], shape: Sequence[int], labels: Sequence[Labels], table: Any
+    attributes: Sequence[str], shape: Sequence[int], labels: Sequence[Labels | None], table: object
 ) -> np.ndarray:
     """Codes `[n, A]` int32 of a table: see `Domain.encode`."""
     columns = _named_columns(attributes, table)
@@ -28,7 +27,7 @@ def encode_table(
 
 
 def decode_table(
-    attributes: Sequence[str], labels: Sequence[Labels], codes: np.ndarray
+    attributes: Sequence[str], labels: Sequence[Labels | None], codes: np.ndarray
 ) -> dict[str, np.ndarray]:
     """Columns by name of valid codes `[n, A]`."""
     return {
@@ -37,7 +36,7 @@ def decode_table(
     }
 
 
-def _named_columns(attributes: Sequence[str], table: Any) -> list[np.ndarray] | None:
+def _named_columns(attributes: Sequence[str], table: object) -> list[np.ndarray] | None:
     """The attributes' columns `[n]` in their order; None where a table has no named columns."""
     if isinstance(table, Mapping):
         names = list(table)
@@ -59,7 +58,7 @@ def _named_columns(attributes: Sequence[str], table: Any) -> list[np.ndarray] | 
     return columns
 
 
-def _array_columns(attributes: Sequence[str], table: Any) -> list[np.ndarray]:
+def _array_columns(attributes: Sequence[str], table: object) -> list[np.ndarray]:
     try:
         array = np.asarray(table)
     except ValueError:  # ragged
@@ -77,13 +76,13 @@ def _array_columns(attributes: Sequence[str], table: Any) -> list[np.ndarray]:
     return list(array.T)
 
 
-def _is_coded(labels: Labels, column: np.ndarray) -> bool:
+def _is_coded(labels: Labels | None, column: np.ndarray) -> bool:
     """Whether a column is of codes: there are no labels, or it is of numbers and they are text."""
     numbers = column.dtype.kind in "iuf"
     return labels is None or (numbers and all(isinstance(label, str) for label in labels))
 
 
-def _labelled(name: str, labels: Labels, column: np.ndarray) -> np.ndarray:
+def _labelled(name: str, labels: Labels | None, column: np.ndarray) -> np.ndarray:
     """Codes of a column of labels."""
     assert labels is not None
     index = {label: code for code, label in enumerate(labels)}
@@ -116,7 +115,7 @@ def _refuse(name: str, column: np.ndarray, bad: np.ndarray, bound: str) -> None:
         )
 
 
-def _array(labels: tuple[Any, ...]) -> np.ndarray:
+def _array(labels: Labels) -> np.ndarray:
     """Labels as an array, each of its own type."""
     return np.array(labels, None if len(set(map(type, labels))) == 1 else object)
 

@@ -63,8 +63,7 @@ def neighbours(workload, relation):
 
 def records(workload, cells):
     """Data sets as the workload takes records."""
-    domain = getattr(workload, "domain", None)
-    return cells if domain is None else np.asarray(domain.codes(cells))
+    return cells if workload.domain is None else np.asarray(workload.domain.codes(cells))
 
 
 def targets(solver, problem, sets):
