@@ -134,26 +134,25 @@ def _index(points: np.ndarray, directions: np.ndarray) -> _Index:
     k, r = len(points), len(directions)
     if k * r >= 2**31:
         raise ValueError(f"points times directions must be < 2**31, got {k} times {r}")
-    order, ends = np.empty((r, k), np.int32), []
-    for u, direction in enumerate(directions.astype(np.float64)):
-        projected = np.zeros(k)
-        for axis, weight in enumerate(direction):  # the same operations for every point
-            with np.errstate(over="ignore", invalid="ignore"):
-                projected += points[:, axis].astype(np.float64) * weight
-        if not np.isfinite(projected).all():
+    projected = np.zeros((r, k))
+    # the same operations for every point
+    for coordinate, weight in zip(points.T, directions.T.astype(np.float64), strict=True):
+        with np.errstate(over="ignore", invalid="ignore"):
+            projected += weight[:, None] * coordinate.astype(np.float64)
+    for direction, along in zip(directions, projected, strict=True):
+        if not np.isfinite(along).all():
             raise ValueError(f"projections must be finite, got an infinite one on {direction}")
-        order[u] = np.argsort(projected, kind="stable")
-        ascending = projected[order[u]]
-        ends.append(u * k + np.flatnonzero(ascending[1:] > ascending[:-1]))
-    last = np.concatenate(ends) if ends else np.empty(0)
-    if not last.size:
+    order = np.argsort(projected, axis=1, kind="stable")
+    ascending = np.take_along_axis(projected, order, axis=1)
+    ends = np.flatnonzero(np.pad(ascending[:, 1:] > ascending[:, :-1], ((0, 0), (0, 1))))
+    if not ends.size:
         raise ValueError(
             f"some two points must have different projections, got none of {k} points on {r} "
             "directions"
         )
     rank = np.empty_like(order)
-    np.put_along_axis(rank, order, np.arange(k, dtype=np.int32)[None], axis=1)
-    return _Index(*(jnp.asarray(array, jnp.int32) for array in (order, rank, last)))
+    np.put_along_axis(rank, order, np.arange(k)[None], axis=1)
+    return _Index(*(jnp.asarray(array, jnp.int32) for array in (order, rank, ends)))
 
 
 def _largest_l1_distance(ranks: np.ndarray, highest: np.ndarray) -> int:

@@ -19,11 +19,8 @@ def encode_table(
         raise ValueError(f"columns of table must be of one length, got {lengths}")
     if not len(columns[0]):
         raise ValueError("table must have n >= 1 records, got none")
-    codes = [
-        _coded(name, size, column) if _is_coded(known, column) else _labelled(name, known, column)
-        for name, size, known, column in zip(attributes, shape, labels, columns, strict=True)
-    ]
-    return np.stack(codes, axis=1)
+    given = zip(attributes, shape, labels, columns, strict=True)
+    return np.stack([_codes(*column) for column in given], axis=1)
 
 
 def decode_table(
@@ -76,43 +73,29 @@ def _array_columns(attributes: Sequence[str], table: object) -> list[np.ndarray]
     return list(array.T)
 
 
-def _is_coded(labels: Labels | None, column: np.ndarray) -> bool:
-    """Whether a column is of codes: there are no labels, or it is of numbers and they are text."""
-    numbers = column.dtype.kind in "iuf"
-    return labels is None or (numbers and all(isinstance(label, str) for label in labels))
-
-
-def _labelled(name: str, labels: Labels | None, column: np.ndarray) -> np.ndarray:
-    """Codes of a column of labels."""
-    assert labels is not None
-    index = {label: code for code, label in enumerate(labels)}
-    kinds = (str, int, float)
-    codes = [index.get(v, -1) if isinstance(v, kinds) else -1 for v in column.tolist()]
-    array = np.array(codes, np.int32)
-    _refuse(name, column, array < 0, f"one of its {len(labels)} labels {some(labels)}")
-    return array
-
-
-def _coded(name: str, size: int, column: np.ndarray) -> np.ndarray:
-    """A column of codes; whole numbers of a floating type pass."""
-    bound = f"an integer code in [0, {size})"
-    if column.dtype.kind == "O":
-        numbers = [isinstance(value, int | float | np.number) for value in column.tolist()]
-        _refuse(name, column, ~np.array(numbers, bool), bound)
-        column = column.astype(float)
-    if column.dtype.kind not in "biuf":
-        _refuse(name, column, np.ones(len(column), bool), bound)
-    inside = (column >= 0) & (column < size)  # not NaN
-    _refuse(name, column, ~inside | (column != np.floor(column)), bound)
-    return column.astype(np.int32)
-
-
-def _refuse(name: str, column: np.ndarray, bad: np.ndarray, bound: str) -> None:
-    """Raises ValueError where a value of a column is bad."""
+def _codes(name: str, size: int, labels: Labels | None, column: np.ndarray) -> np.ndarray:
+    """Codes of a column of labels; or of codes, where there are none or only they are text."""
+    numeric = column.dtype.kind in "iuf"
+    if labels is None or (numeric and all(isinstance(label, str) for label in labels)):
+        bound = f"an integer code in [0, {size})"
+        if column.dtype.kind not in "biuf":
+            each = column.tolist() if column.dtype.kind == "O" else [None] * len(column)
+            kinds = (int, float, np.number)
+            column = np.array([v if isinstance(v, kinds) else np.nan for v in each], float)
+        bad = ~((column >= 0) & (column < size) & (column == np.floor(column)))  # or NaN
+    else:
+        bound = f"one of its {len(labels)} labels {some(labels)}"
+        index = {label: code for code, label in enumerate(labels)}
+        known = (
+            index.get(v, -1) if isinstance(v, str | int | float) else -1 for v in column.tolist()
+        )
+        column = np.fromiter(known, np.int32, len(column))
+        bad = column < 0
     if bad.any():
         raise ValueError(
             f"column {name!r} must hold {bound}: {int(bad.sum())} of {len(bad)} rows are outside"
         )
+    return column.astype(np.int32)
 
 
 def _array(labels: Labels) -> np.ndarray:

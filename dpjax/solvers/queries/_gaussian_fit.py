@@ -239,10 +239,8 @@ class GaussianFit(Measurement):
             return None
         if 0 < number.ndim < stddev.ndim:  # stacked, of one for each marginal
             number = number[..., None]
-        each = isinstance(self.measured, Marginals) and stddev.shape == np.shape(
-            self.measured.sizes
-        )
-        if each and np.all(stddev == stddev[0]):
+        tables = len(self.measured.sizes) if isinstance(self.measured, Marginals) else None
+        if stddev.shape == (tables,) and np.all(stddev == stddev[0]):
             stddev = stddev[0]  # one table for all
         return count_tables(stddev, number)
 
@@ -319,15 +317,8 @@ def _fit_marginals(
     variance = jnp.square(jnp.clip(estimate, 0, 1) * (1 - jnp.clip(estimate, 0, 1)))
     scale = 1 / jnp.sqrt(variance / spread**2 + 1 / taus**2)
     start = _start(hierarchy, estimate, spread)
-    return fit_log_linear(
-        hierarchy.closure,
-        hierarchy.lift(values),
-        hierarchy.lift(1 / noise),
-        taus,
-        start,
-        scale,
-        steps=steps,
-    ).log_probs
+    given = (hierarchy.lift(values), hierarchy.lift(1 / noise), taus, start, scale)
+    return fit_log_linear(hierarchy.closure, *given, steps=steps).log_probs
 
 
 def _total(measured: Marginals, values: jax.Array, noise: jax.Array) -> jax.Array:

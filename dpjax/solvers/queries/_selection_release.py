@@ -76,7 +76,7 @@ class SelectionRelease(abc.ABC):
         check_key("key", key)
         if self.vertices == "marginals":
             tables_of(problem)
-        bound = self.needed_range(problem)
+        bound = needed_range(problem, self.relation, self.vertices)
         if bound > self.score_range * (1 + 1e-9):
             raise ValueError(
                 f"score_range must be >= {bound} for this workload under {self.relation}, got "
@@ -96,10 +96,6 @@ class SelectionRelease(abc.ABC):
             count=jnp.zeros((), jnp.int32),
             key=key,
         )
-
-    def needed_range(self, problem: QueryRelease) -> float:
-        """Range of the change of the scores by one record, times its number of records."""
-        return needed_range(problem, self.relation, self.vertices)
 
     def prologue(
         self, problem: QueryRelease, data: PyTree, state: SelectionState
