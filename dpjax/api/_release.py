@@ -10,14 +10,15 @@ import jax.numpy as jnp
 import numpy as np
 
 from dpjax.api._released import Release
-from dpjax.core import check_choice, check_int
+from dpjax.core import Solver, check_choice, check_int
 from dpjax.papers._mirror_descent_release import MirrorDescentRelease
 from dpjax.papers._mwem import MWEM
 from dpjax.papers._saddle_release import SaddleRelease
 from dpjax.privacy import Budget, check_budget
+from dpjax.privacy._relations import relation_name
 from dpjax.problems import QueryRelease
 from dpjax.queries import Hierarchy, Marginals
-from dpjax.queries._workload import check_records, is_workload
+from dpjax.queries._workload import Workload, check_records
 from dpjax.runtime import solve
 from dpjax.solvers._swamped import candidates
 from dpjax.solvers.queries._frank_wolfe_release import FrankWolfeRelease
@@ -37,8 +38,8 @@ _COARSE = 0.05
 
 
 def release(
-    workload: Any,
-    data: Any,
+    workload: Workload,
+    data: object,
     budget: Budget,
     *,
     key: jax.Array,
@@ -91,12 +92,11 @@ def release(
       >>> sorted(set(released.decode(synthetic)["sex"].tolist()))
       ['F', 'M']
     """
-    check_budget(budget)
+    relation = relation_name(check_budget(budget).relation_or("replace_one"))
     check_workload(workload, data)
     check_choice("method", method, ("auto", *_METHODS))
     problem = QueryRelease(workload)
     records = _records(workload, data)
-    relation = check_budget(budget).relation_or("replace_one").name.lower()
     if num_records is None:
         if relation != "replace_one":
             raise ValueError(
@@ -131,22 +131,21 @@ def release(
     )
 
 
-def check_workload(workload: Any, data: Any) -> None:
+def check_workload(workload: object, data: object) -> None:
     """Raises TypeError unless the first is a workload and the second is none."""
-    if not is_workload(workload):
+    if not isinstance(workload, Workload):
         raise TypeError(
             "workload must come first, in release(workload, data, budget, key=key), and be queries "
             f"of dpjax.queries such as Marginals, got {type(workload).__name__}"
         )
-    if is_workload(data):
+    if isinstance(data, Workload):
         raise TypeError(f"data must be the records, got the workload {type(data).__name__}")
 
 
-def _records(workload: Any, data: Any) -> Any:
-    domain = getattr(workload, "domain", None)
-    if domain is None:
+def _records(workload: Workload, data: object) -> np.ndarray:
+    if workload.domain is None:
         check_records(data)
-    records = np.asarray(data) if domain is None else domain.encode(data)
+    records = np.asarray(data) if workload.domain is None else workload.domain.encode(data)
     if len(records) == 0:
         raise ValueError("data must hold n >= 1 records, got none")
     return records
@@ -162,11 +161,8 @@ def _choose(
     full = GaussianFit.for_budget(problem, num_records, budget)
     bars = _stddev(full, workload)
     noise = float(jnp.max(full.stddevs() if bars is None else bars))
-    summed = float(
-        jnp.max(
-            _histogram_stddev(HistogramRelease.for_budget(problem, num_records, budget), workload)
-        )
-    )
+    cells = HistogramRelease.for_budget(problem, num_records, budget)
+    summed = float(jnp.max(_histogram_stddev(cells, workload)))
     why = f"noise in the worst answer: {noise:.2g} if answers are measured, {summed:.2g} if cells"
     if summed < noise:
         return "histogram", {}, why
@@ -187,7 +183,7 @@ def _without_noise(solver: Any) -> Any:
     return dataclasses.replace(solver, **dict.fromkeys(fields & {"stddev", "noise_scale"}, 0.0))
 
 
-def _stddev(solver: Any, workload: Any) -> jax.Array | None:
+def _stddev(solver: Solver, workload: Workload) -> jax.Array | None:
     """Noise of the best unbiased estimate of each answer, where noise is on answers or cells."""
     if isinstance(solver, HistogramRelease):
         return _histogram_stddev(solver, workload)
@@ -203,7 +199,7 @@ def _stddev(solver: Any, workload: Any) -> jax.Array | None:
     return jnp.asarray(np.asarray(tables)[workload.clique_of], float)
 
 
-def _histogram_stddev(solver: HistogramRelease, workload: Any) -> jax.Array:
+def _histogram_stddev(solver: HistogramRelease, workload: Workload) -> jax.Array:
     # of 0/1 queries; of others it is off by at most their largest entry
     squares = jnp.abs(workload.answers(jnp.ones(workload.universe_size)))
     return jnp.asarray(solver.stddev, float) * jnp.sqrt(squares)

@@ -1,7 +1,6 @@
 """What query release gives its user: answers, a distribution to sample from, and why."""
 
 import dataclasses
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -10,7 +9,10 @@ from jax.typing import ArrayLike
 
 from dpjax.core import check_int, check_key, register_dataclass, static_field
 from dpjax.geometry import sample_vertices
+from dpjax.privacy import Guarantee
 from dpjax.privacy._guarantee import epsilon_line
+from dpjax.privacy._relations import relation_name
+from dpjax.queries import Workload
 
 
 @register_dataclass
@@ -34,8 +36,8 @@ class Release:
     answers: jax.Array
     log_probs: jax.Array
     stddev: jax.Array | None
-    workload: Any
-    guarantee: Any = dataclasses.field(metadata={"static": True})
+    workload: Workload
+    guarantee: Guarantee = dataclasses.field(metadata={"static": True})
     method: str = dataclasses.field(metadata={"static": True})
     reason: str = dataclasses.field(metadata={"static": True})
     delta: float | None = static_field(default=None)
@@ -49,7 +51,7 @@ class Release:
         return (
             f"Release(method={self.method!r}, workload={type(self.workload).__name__}, "
             f"{', '.join(sizes)})\n  {epsilon_line(self.guarantee, *deltas)}, "
-            f"relation={self.guarantee.relation.name.lower()!r}"
+            f"relation={relation_name(self.guarantee.relation)!r}"
         )
 
     def sample(self, key: jax.Array, n: int, *, systematic: bool = False) -> jax.Array:
@@ -84,8 +86,7 @@ class Release:
             cells = jax.random.permutation(order, jnp.asarray(np.minimum(found, last), jnp.int32))
         else:
             cells = sample_vertices(key, self.log_probs, n)
-        domain = getattr(self.workload, "domain", None)
-        return cells if domain is None else domain.codes(cells)
+        return cells if self.workload.domain is None else self.workload.domain.codes(cells)
 
     def decode(self, codes: ArrayLike) -> dict[str, np.ndarray]:
         """Columns by name, in the labels of the domain, from codes `[n, A]`.
@@ -93,7 +94,6 @@ class Release:
         Raises:
           ValueError: If the workload has no domain.
         """
-        domain = getattr(self.workload, "domain", None)
-        if domain is None:
+        if self.workload.domain is None:
             raise ValueError(f"workload must be over a domain, got {type(self.workload).__name__}")
-        return domain.decode(codes)
+        return self.workload.domain.decode(codes)

@@ -12,7 +12,7 @@ from jax.typing import ArrayLike
 from dpjax.core import PyTree, check_int, is_traced, static_field, wide
 from dpjax.privacy import RelationLike, resolve_relation
 from dpjax.queries import QuerySensitivity
-from dpjax.queries._workload import check_counted, sums_dtype
+from dpjax.queries._workload import Workload, check_counted, check_sums, sums_dtype
 from dpjax.transforms.clipping._weighted_sum import add_pairs, pair_of
 
 _BYTES = 4 * 8  # float32 vectors over the universe that a solver may hold at once
@@ -62,12 +62,12 @@ class QueryRelease:
       2.0
     """
 
-    workload: Any
+    workload: Workload
     max_bytes: int = static_field(default=16 * 2**30)
 
     def __post_init__(self) -> None:
         check_int("max_bytes", self.max_bytes, minimum=1)
-        if not hasattr(self.workload, "answers_of_records"):
+        if not isinstance(self.workload, Workload):
             raise TypeError(
                 f"workload must be of dpjax.queries, got {type(self.workload).__name__}"
             )
@@ -129,7 +129,7 @@ class QueryRelease:
         if self._sensitivities is None:
             return
         added = self.sensitivity("add_or_remove_one")
-        check_counted(number, added.linf / (added.value_range or 1.0))
+        check_sums(number, added)
         if number * added.linf < 2**31:
             return
         if jnp.issubdtype(sums_dtype(self.workload), jnp.integer):

@@ -4,23 +4,22 @@ import dataclasses
 import functools
 import itertools
 import math
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from dpjax.core import check_shape, register_dataclass, static_field, wide
+from dpjax.core import register_dataclass, static_field, wide
 from dpjax.privacy._relations import RelationLike
 from dpjax.queries._domain import Domain
 from dpjax.queries._sensitivity import QuerySensitivity
-from dpjax.queries._workload import CellRecords, check_records, checked_vector, query_index
+from dpjax.queries._workload import Workload, checked_vector
 
 
 @register_dataclass
 @dataclasses.dataclass(frozen=True, eq=False)
-class Concat(CellRecords):
+class Concat(Workload):
     r"""The queries of several workloads, one after the other.
 
     $M = [M_1; M_2; \dots]$
@@ -47,7 +46,7 @@ class Concat(CellRecords):
       (3, [0.0, 0.0, 2.0])
     """
 
-    workloads: Sequence[Any]
+    workloads: Sequence[Workload]
     _checked: bool = static_field(default=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -57,34 +56,32 @@ class Concat(CellRecords):
         if not workloads:
             raise ValueError("workloads must be >= 1 of them, got none")
         for workload in workloads:
-            if not hasattr(workload, "answer_of_record"):
+            if not isinstance(workload, Workload):
                 raise TypeError(f"workloads must be of queries, got {type(workload).__name__}")
         sizes = [workload.universe_size for workload in workloads]
         if len(set(sizes)) > 1:
             raise ValueError(f"workloads must be over one universe, got {sizes} cells")
-        domains = {_domain(workload) for workload in workloads} - {None}
+        domains = {workload.domain for workload in workloads} - {None}
         if len(domains) > 1:
             raise ValueError(f"workloads must be over one domain, got {sorted(map(str, domains))}")
-        object.__setattr__(self, "workloads", workloads)
-        object.__setattr__(self, "_checked", True)
+        vars(self).update(workloads=workloads, _checked=True)
 
-    @property
+    @functools.cached_property
     def domain(self) -> Domain | None:
         """The domain of the parts that have one; None if records are indices of cells."""
-        known = [_domain(workload) for workload in self.workloads]
-        return next((domain for domain in known if domain is not None), None)
+        return next((w.domain for w in self.workloads if w.domain is not None), None)
 
-    @property
+    @functools.cached_property
     def offsets(self) -> tuple[int, ...]:
         """Where the queries of each part start in `[m]`."""
         return (0, *itertools.accumulate(w.num_queries for w in self.workloads))[:-1]
 
-    @property
+    @functools.cached_property
     def num_queries(self) -> int:
         """Number of queries of all parts."""
         return sum(workload.num_queries for workload in self.workloads)
 
-    @property
+    @functools.cached_property
     def universe_size(self) -> int:
         """Number of cells of every part."""
         return self.workloads[0].universe_size
@@ -108,32 +105,11 @@ class Concat(CellRecords):
         ]
         return functools.reduce(jnp.add, parts)
 
-    def row(self, j: ArrayLike) -> jax.Array:
-        """Query `j`, `[k]`; `j` may be traced: only its part is asked, unless under vmap."""
-        j = query_index(j, self.num_queries)
-        part = jnp.searchsorted(jnp.asarray(self.offsets, jnp.int32), j, side="right") - 1
-        return jax.lax.switch(part, [self._row_of(i) for i in range(len(self.workloads))], j)
-
     def answer_of_record(self, record: ArrayLike) -> jax.Array:
         """All queries at one record, `[m]` (*secret*)."""
-        cell = record
-        if self.domain is not None and None in map(_domain, self.workloads):
-            check_shape("record", record, (len(self.domain.shape),))
-            cell = self.domain.cells(record)
-        return jnp.concatenate(
-            [
-                workload.answer_of_record(cell if _domain(workload) is None else record)
-                for workload in self.workloads
-            ]
-        )
-
-    def record_cells(self, records: ArrayLike) -> jax.Array:
-        """The cells of records: codes `[n, A]` over a domain, else `[n]`; or a TypeError."""
-        if self.domain is None:
-            return super().record_cells(records)
-        check_records(records)
-        check_shape("records", records, (None, len(self.domain.shape)))
-        return self.domain.cells(records)
+        cell = self.record_cell(record)
+        parts = ((w, cell if w.domain is None else record) for w in self.workloads)
+        return jnp.concatenate([workload.answer_of_record(own) for workload, own in parts])
 
     def sensitivity(self, relation: RelationLike) -> QuerySensitivity:
         """How far one record moves the sum over the records."""
@@ -145,17 +121,3 @@ class Concat(CellRecords):
             l2_histogram=max(part.l2_histogram for part in parts),
             linf=max(part.linf for part in parts),
         )
-
-    def _row_of(self, part: int) -> Callable[[jax.Array], jax.Array]:
-        workload, start = self.workloads[part], self.offsets[part]
-
-        def row(j: jax.Array) -> jax.Array:
-            # in other branches too it may be traced with any j
-            own = jnp.clip(j - start, 0, workload.num_queries - 1)
-            return jnp.asarray(workload.row(own)).astype(float)
-
-        return row
-
-
-def _domain(workload: Any) -> Domain | None:
-    return getattr(workload, "domain", None)

@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -11,23 +10,16 @@ from jax.sharding import NamedSharding, PartitionSpec
 from jax.typing import ArrayLike
 
 from dpjax.core import check_shape, is_traced, register_dataclass, static_field, wide
-from dpjax.privacy._relations import RelationLike
-from dpjax.queries._columns import dense_constants, held_entries, known_array
-from dpjax.queries._sensitivity import QuerySensitivity, query_sensitivity
-from dpjax.queries._workload import (
-    CellRecords,
-    checked_sharding,
-    checked_vector,
-    query_index,
-    spread_cells,
-)
+from dpjax.queries._cells import checked_codes
+from dpjax.queries._columns import column_constants, held_entries, known_array
+from dpjax.queries._workload import Workload, checked_sharding, checked_vector, spread_cells
 
 _HIGHEST = jax.lax.Precision.HIGHEST  # scores must not be rounded to half precision
 
 
 @register_dataclass
 @dataclasses.dataclass(frozen=True, eq=False)
-class Dense(CellRecords):
+class Dense(Workload):
     r"""Queries given as a matrix of any finite real entries; records are indices of cells.
 
     $q_j(z) = M_{jz}$
@@ -58,7 +50,7 @@ class Dense(CellRecords):
     """
 
     matrix: ArrayLike
-    sharding: Any = static_field(default=None, kw_only=True)
+    sharding: NamedSharding | None = static_field(default=None, kw_only=True)
     _checked: bool = static_field(default=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -68,25 +60,20 @@ class Dense(CellRecords):
         if 0 in np.shape(self.matrix):
             shape = list(np.shape(self.matrix))
             raise ValueError(f"matrix must have >= 1 row and column, got shape {shape}")
-        object.__setattr__(self, "matrix", held_entries("matrix", self.matrix))
-        object.__setattr__(self, "sharding", self._sharding())
-        object.__setattr__(self, "_checked", True)
-
-    def _sharding(self) -> NamedSharding | None:
-        sharding = self.sharding
-        matrix: Any = self.matrix
-        if sharding is None and isinstance(matrix, jax.Array) and not is_traced(matrix):
+        matrix, sharding = held_entries("matrix", self.matrix), self.sharding
+        if sharding is None and not is_traced(matrix):
             own = matrix.sharding
             if isinstance(own, NamedSharding) and len(own.spec) == 2 and own.spec[1] is not None:
                 sharding = NamedSharding(own.mesh, PartitionSpec(own.spec[1]))
-        return checked_sharding(sharding, self.universe_size)
+        sharding = checked_sharding(sharding, matrix.shape[1])
+        vars(self).update(matrix=matrix, sharding=sharding, _checked=True)
 
-    @property
+    @functools.cached_property
     def num_queries(self) -> int:
         """Number of rows."""
         return jnp.shape(self.matrix)[0]
 
-    @property
+    @functools.cached_property
     def universe_size(self) -> int:
         """Number of columns."""
         return jnp.shape(self.matrix)[1]
@@ -109,18 +96,13 @@ class Dense(CellRecords):
 
     def row(self, j: ArrayLike) -> jax.Array:
         """Row `j`, `[k]`; `j` may be traced."""
-        row = jnp.asarray(self.matrix)[query_index(j, self.num_queries)]
+        row = jnp.asarray(self.matrix)[checked_codes("j", j, (), self.num_queries)]
         return spread_cells(self, wide(row))
 
     def answer_of_record(self, record: ArrayLike) -> jax.Array:
         """The column of `record`, a cell: `[m]` (*secret*)."""
-        cell = self.record_cells(jnp.asarray(record)[None])[0]
-        return wide(jnp.asarray(self.matrix)[:, cell])
-
-    def sensitivity(self, relation: RelationLike) -> QuerySensitivity:
-        """How far one record moves the sum over the records (host; computed once)."""
-        return query_sensitivity(relation, **self._constants, universe_size=self.universe_size)
+        return wide(jnp.asarray(self.matrix)[:, self.record_cell(record)])
 
     @functools.cached_property
     def _constants(self) -> dict[str, float]:
-        return dense_constants(known_array("matrix", self.matrix))
+        return column_constants(known_array("matrix", self.matrix))

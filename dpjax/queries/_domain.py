@@ -3,17 +3,21 @@
 import dataclasses
 import functools
 import math
-from collections.abc import Iterable
-from typing import Any
+import os
+from collections.abc import Iterable, Sequence
+from typing import Any, TextIO
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 
 from dpjax.core import check_shape, register_dataclass
-from dpjax.queries import _cells
-from dpjax.queries._domain_spec import normal_spec, read_json
+from dpjax.queries._cells import check_range, checked_codes, integers
+from dpjax.queries._domain_spec import Labels, check_distinct, normal_spec, read_json
 from dpjax.queries._table import decode_table, encode_table
+
+_MOST_CELLS = 2**31
 
 
 @register_dataclass
@@ -48,7 +52,7 @@ class Domain:
         object.__setattr__(self, "spec", normal_spec(self.spec))
 
     @classmethod
-    def from_json(cls, source: Any) -> "Domain":
+    def from_json(cls, source: str | os.PathLike[str] | TextIO) -> "Domain":
         """A domain from JSON such as `{"sex": 2, "race": ["white", "black"]}`.
 
         Args:
@@ -77,7 +81,7 @@ class Domain:
         return tuple(v if isinstance(v, int) else len(v) for _, v in self.spec)
 
     @functools.cached_property
-    def labels(self) -> tuple[tuple[Any, ...] | None, ...]:
+    def labels(self) -> tuple[Labels | None, ...]:
         """Labels of each attribute's codes; None where there are only codes."""
         return tuple(None if isinstance(v, int) else v for _, v in self.spec)
 
@@ -102,8 +106,7 @@ class Domain:
                 raise ValueError(
                     f"attribute must be one of {list(self.attributes)}, got unknown {name!r}"
                 )
-            if names.count(name) > 1:
-                raise ValueError(f"attributes must be distinct, got {name!r} twice")
+        check_distinct("attributes", names)
         return tuple(sorted(known[name] for name in names))
 
     def project(self, attributes: Iterable[str]) -> "Domain":
@@ -118,7 +121,7 @@ class Domain:
         """
         return Domain(tuple(self.spec[axis] for axis in self.axes(attributes)))
 
-    def encode(self, table: Any) -> np.ndarray:
+    def encode(self, table: object) -> np.ndarray:
         """The codes of a table's records.
 
         A column of an attribute with labels holds labels; or, if all labels are text and the column
@@ -173,17 +176,40 @@ class Domain:
             there are $2^{31}$ cells or more.
         """
         self.check_enumerable()
-        return _cells.cells_of_codes(self.shape, self.record_codes(codes))
+        return self.record_codes(codes) @ jnp.asarray(strides(self.shape), jnp.int32)
 
     def codes(self, cells: ArrayLike) -> jax.Array:
         """The codes `[..., A]` int32 of cells `[...]` in `[0, k)`: the inverse of `cells`."""
         self.check_enumerable()
-        return _cells.codes_of_cells(self.shape, cells)
+        known = checked_codes("cells", cells, np.shape(cells), self.universe_size)
+        pairs = zip(strides(self.shape), self.shape, strict=True)
+        return jnp.stack([known // step % count for step, count in pairs], axis=-1)
 
     def record_codes(self, codes: ArrayLike) -> jax.Array:
         """`codes` `[..., A]` as int32: checked where known, clipped to their range where traced."""
-        return _cells.record_codes(self.attributes, self.shape, codes)
+        got = np.shape(codes)
+        if not got or got[-1] != len(self.shape):
+            raise ValueError(
+                f"codes must have shape [..., {len(self.shape)}], one column for each of "
+                f"{list(self.attributes)}, got {list(got)}"
+            )
+        array = integers("codes", codes)
+        for i, (name, size) in enumerate(zip(self.attributes, self.shape, strict=True)):
+            check_range(f"codes of {name!r}", array[..., i], size)
+        last = np.reshape(self.shape, (1,) * (len(got) - 1) + (-1,)) - 1
+        return jnp.clip(array, 0, last.astype(array.dtype)).astype(jnp.int32)
 
     def check_enumerable(self) -> None:
         """Raises ValueError unless there are fewer than $2^{31}$ cells."""
-        _cells.check_enumerable(self.shape)
+        size = self.universe_size
+        if size >= _MOST_CELLS:
+            raise ValueError(
+                f"the universe must have < 2**31 cells to be enumerated, got {size} "
+                f"(2**{math.log2(size):.1f}) from shape {list(self.shape)}: drop attributes "
+                "(Domain.project) or merge categories"
+            )
+
+
+def strides(shape: Sequence[int]) -> tuple[int, ...]:
+    """Distance in C order between neighbours along each axis."""
+    return tuple(math.prod(shape[axis + 1 :]) for axis in range(len(shape)))

@@ -1,29 +1,31 @@
 """What a user may write for a domain, and its normal form."""
 
 import json
-from collections.abc import Mapping
+import os
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TextIO, TypeAlias
 
 import numpy as np
 
 from dpjax.core import check_int
 
-Spec = tuple[tuple[str, int | tuple[Any, ...]], ...]
+Labels: TypeAlias = tuple[str | int | float, ...]
+Spec: TypeAlias = tuple[tuple[str, int | Labels], ...]
 
 
 class _Pairs(tuple):
     """The entries of a JSON object in order, names given twice included."""
 
 
-def read_json(source: Any) -> tuple[tuple[str, Any], ...]:
+def read_json(source: str | os.PathLike[str] | TextIO) -> tuple[object, ...]:
     """The entries of a JSON object: from a path, its text, or an open file."""
-    if hasattr(source, "read"):
-        text = source.read()
-    elif isinstance(source, str) and source.lstrip().startswith("{"):
+    if isinstance(source, str) and source.lstrip().startswith("{"):
         text = source
-    else:
+    elif isinstance(source, str | os.PathLike):
         text = Path(source).read_text(encoding="utf-8")
+    else:
+        text = source.read()
     try:
         pairs = json.loads(text, object_pairs_hook=_Pairs)
     except json.JSONDecodeError as error:
@@ -33,30 +35,31 @@ def read_json(source: Any) -> tuple[tuple[str, Any], ...]:
     return pairs
 
 
-def normal_spec(spec: Any) -> Spec:
+def normal_spec(spec: object) -> Spec:
     """Names with a number of codes or a tuple of labels, all checked."""
     if not isinstance(spec, Mapping | list | tuple):
         raise TypeError(f"a domain must be a mapping of attributes, got {type(spec).__name__}")
     pairs = list(spec.items() if isinstance(spec, Mapping) else spec)
     if not all(isinstance(pair, tuple | list) and len(pair) == 2 for pair in pairs):
         raise TypeError("a domain must be a mapping or pairs: a name, and a number or labels")
-    normal = tuple((_name(name), _values(name, values)) for name, values in pairs)
+    for name, _ in pairs:
+        if not isinstance(name, str):
+            raise TypeError(f"the name of an attribute must be text, got {name!r}")
+    normal = tuple((name, _values(name, values)) for name, values in pairs)
     if not normal:
         raise ValueError("a domain must have >= 1 attribute, got none")
-    names = [name for name, _ in normal]
-    if len(set(names)) < len(names):
-        twice = next(name for name in names if names.count(name) > 1)
-        raise ValueError(f"attributes must be distinct, got {twice!r} twice")
+    check_distinct("attributes", [name for name, _ in normal])
     return normal
 
 
-def _name(name: Any) -> str:
-    if not isinstance(name, str):
-        raise TypeError(f"the name of an attribute must be text, got {name!r}")
-    return name
+def check_distinct(what: str, names: Sequence[object]) -> None:
+    """Raises ValueError if one is given twice."""
+    if len(set(names)) < len(names):
+        twice = next(name for name in names if names.count(name) > 1)
+        raise ValueError(f"{what} must be distinct, got {twice!r} twice")
 
 
-def _values(name: str, values: Any) -> int | tuple[Any, ...]:
+def _values(name: str, values: object) -> int | Labels:
     """A number of codes, or distinct labels."""
     if isinstance(values, np.ndarray):
         values = values.tolist()
@@ -73,7 +76,5 @@ def _values(name: str, values: Any) -> int | tuple[Any, ...]:
     for label in labels:
         if not isinstance(label, str | int | float) or label != label:
             raise TypeError(f"labels of {name!r} must be text or numbers, got {label!r}")
-    if len(set(labels)) < len(labels):
-        twice = next(label for label in labels if labels.count(label) > 1)
-        raise ValueError(f"labels of {name!r} must be distinct, got {twice!r} twice")
+    check_distinct(f"labels of {name!r}", labels)
     return labels

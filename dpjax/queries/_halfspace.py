@@ -4,25 +4,23 @@ import dataclasses
 import functools
 import itertools
 import math
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 
-from dpjax.core import check_finite, check_shape, is_traced, register_dataclass
-from dpjax.privacy._relations import RelationLike
+from dpjax.core import check_finite, check_shape, register_dataclass
 from dpjax.queries._columns import known_array
-from dpjax.queries._sensitivity import QuerySensitivity, query_sensitivity
-from dpjax.queries._workload import CellRecords, checked_vector, query_index
+from dpjax.queries._workload import Workload, checked_vector
 
 _EXACT_DIRECTIONS = 10  # 2^10 sign patterns
 
 
 @register_dataclass
 @dataclasses.dataclass(frozen=True, eq=False)
-class Halfspace(CellRecords):
+class Halfspace(Workload):
     r"""All halfspaces of given normals over points: one query for each distinct threshold.
 
     $q_{u,\theta}(z) = 1[\langle u, x_z\rangle \le \theta]$
@@ -58,36 +56,33 @@ class Halfspace(CellRecords):
 
     points: ArrayLike
     directions: ArrayLike
-    _index: Any = dataclasses.field(default=None, repr=False)
+    _index: "_Index" = dataclasses.field(default=None, repr=False)  # type: ignore[assignment]
+    centre = 0.5
 
     def __post_init__(self) -> None:
         if self._index is not None:  # a pytree that is rebuilt, of placeholders maybe
             return
-        for name in ("points", "directions"):
-            if is_traced(getattr(self, name)):
-                raise ValueError(f"{name} must be known, got a traced array: build it outside jit")
-            check_finite(name, getattr(self, name))
-            check_shape(name, getattr(self, name), (None, None))
-        points, directions = np.asarray(self.points), np.asarray(self.directions)
+        for name, value in (("points", self.points), ("directions", self.directions)):
+            check_finite(name, value)
+            check_shape(name, value, (None, None))
+        points = known_array("points", self.points)
+        directions = known_array("directions", self.directions)
         check_shape("directions", directions, (None, points.shape[1]))
-        object.__setattr__(self, "_index", _index(points, directions))
-        object.__setattr__(self, "points", jnp.asarray(self.points))
-        object.__setattr__(self, "directions", jnp.asarray(self.directions))
+        vars(self).update(
+            _index=_index(points, directions),
+            points=jnp.asarray(self.points),
+            directions=jnp.asarray(self.directions),
+        )
 
-    @property
+    @functools.cached_property
     def num_queries(self) -> int:
         """Number of distinct thresholds of all directions, without the largest of each."""
         return jnp.shape(self._index.ends)[0]
 
-    @property
+    @functools.cached_property
     def universe_size(self) -> int:
         """Number of points."""
         return jnp.shape(self._index.rank)[1]
-
-    @property
-    def centre(self) -> float:
-        """Mid-range of every query: 0.5."""
-        return 0.5
 
     def answers(self, p: ArrayLike) -> jax.Array:
         """Cumulative sums along each direction, `[m]`, for `p` `[k]`."""
@@ -103,27 +98,6 @@ class Halfspace(CellRecords):
         sums = jnp.cumsum(ends.reshape(rank.shape)[:, ::-1], axis=1)[:, ::-1]
         each = jnp.take_along_axis(sums, rank, axis=1)
         return jnp.sum(each, axis=0, dtype=vector.dtype)
-
-    def row(self, j: ArrayLike) -> jax.Array:
-        """The indicator of halfspace `j`, `[k]`; `j` may be traced."""
-        j = query_index(j, self.num_queries)
-        direction, end = (each[j] for each in self._thresholds())
-        return (jnp.asarray(self._index.rank)[direction] <= end).astype(float)
-
-    def answer_of_record(self, record: ArrayLike) -> jax.Array:
-        """All queries at one record, `[m]` (*secret*)."""
-        cell = self.record_cells(jnp.asarray(record)[None])[0]
-        direction, end = self._thresholds()
-        return (jnp.asarray(self._index.rank)[:, cell][direction] <= end).astype(float)
-
-    def sensitivity(self, relation: RelationLike) -> QuerySensitivity:
-        """How far one record moves the sum over the records (host; computed once)."""
-        return query_sensitivity(relation, **self._constants, universe_size=self.universe_size)
-
-    def _thresholds(self) -> tuple[jax.Array, jax.Array]:
-        """The direction of each query, and the rank of the last point that it holds, `[m]`."""
-        ends = jnp.asarray(self._index.ends)
-        return ends // self.universe_size, ends % self.universe_size
 
     @functools.cached_property
     def _constants(self) -> dict[str, float]:
@@ -160,26 +134,25 @@ def _index(points: np.ndarray, directions: np.ndarray) -> _Index:
     k, r = len(points), len(directions)
     if k * r >= 2**31:
         raise ValueError(f"points times directions must be < 2**31, got {k} times {r}")
-    order, ends = np.empty((r, k), np.int32), []
-    for u, direction in enumerate(directions.astype(np.float64)):
-        projected = np.zeros(k)
-        for axis, weight in enumerate(direction):  # the same operations for every point
-            with np.errstate(over="ignore", invalid="ignore"):
-                projected += points[:, axis].astype(np.float64) * weight
-        if not np.isfinite(projected).all():
+    projected = np.zeros((r, k))
+    # the same operations for every point
+    for coordinate, weight in zip(points.T, directions.T.astype(np.float64), strict=True):
+        with np.errstate(over="ignore", invalid="ignore"):
+            projected += weight[:, None] * coordinate.astype(np.float64)
+    for direction, along in zip(directions, projected, strict=True):
+        if not np.isfinite(along).all():
             raise ValueError(f"projections must be finite, got an infinite one on {direction}")
-        order[u] = np.argsort(projected, kind="stable")
-        ascending = projected[order[u]]
-        ends.append(u * k + np.flatnonzero(ascending[1:] > ascending[:-1]))
-    last = np.concatenate(ends) if ends else np.empty(0)
-    if not last.size:
+    order = np.argsort(projected, axis=1, kind="stable")
+    ascending = np.take_along_axis(projected, order, axis=1)
+    ends = np.flatnonzero(np.pad(ascending[:, 1:] > ascending[:, :-1], ((0, 0), (0, 1))))
+    if not ends.size:
         raise ValueError(
             f"some two points must have different projections, got none of {k} points on {r} "
             "directions"
         )
     rank = np.empty_like(order)
-    np.put_along_axis(rank, order, np.arange(k, dtype=np.int32)[None], axis=1)
-    return _Index(*(jnp.asarray(array, jnp.int32) for array in (order, rank, last)))
+    np.put_along_axis(rank, order, np.arange(k)[None], axis=1)
+    return _Index(*(jnp.asarray(array, jnp.int32) for array in (order, rank, ends)))
 
 
 def _largest_l1_distance(ranks: np.ndarray, highest: np.ndarray) -> int:

@@ -11,6 +11,8 @@ import numpy as np
 
 from dpjax.queries._marginals import Marginals
 
+Clique = tuple[str, ...]
+
 
 @dataclasses.dataclass(frozen=True)
 class Hierarchy:
@@ -48,51 +50,53 @@ class Hierarchy:
     @functools.cached_property
     def parents(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Of each cell of a table of two attributes: its index, and those of its two margins."""
-        shape = dict(zip(self.closure.domain.attributes, self.closure.domain.shape, strict=True))
-        starts = dict(zip(self.closure.cliques, self.closure.offsets, strict=True))
-        cells, first, second = ([np.zeros(0, np.int32)] for _ in range(3))
-        for clique, start in starts.items():
+        triples = [np.zeros((3, 0), np.int32)]
+        for clique in self.closure.cliques:
             if len(clique) == 2:
-                a, b = (shape[name] for name in clique)
-                rows, columns = np.divmod(np.arange(a * b, dtype=np.int32), b)
-                cells.append(start + np.arange(a * b, dtype=np.int32))
-                first.append(starts[clique[:1]] + rows)
-                second.append(starts[clique[1:]] + columns)
-        return np.concatenate(cells), np.concatenate(first), np.concatenate(second)
+                margins = self._margins(clique)
+                triples.append(np.stack([margins[p] for p in (clique, clique[:1], clique[1:])]))
+        cells, first, second = np.concatenate(triples, axis=1)
+        return cells, first, second
 
     @functools.cached_property
     def _links(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Each cell of a measured table, a cell of the closure that it is in, how many share it."""
-        shape = dict(zip(self.closure.domain.attributes, self.closure.domain.shape, strict=True))
-        starts = dict(zip(self.closure.cliques, self.closure.offsets, strict=True))
         sources, targets, shares = [], [], []
         for clique, start in zip(self.measured.cliques, self.measured.offsets, strict=True):
-            sizes = [shape[name] for name in clique]
-            codes = np.stack(np.unravel_index(np.arange(math.prod(sizes)), sizes))
-            for size in range(1, len(clique) + 1):
-                for kept in itertools.combinations(range(len(clique)), size):
-                    cell = np.ravel_multi_index(
-                        tuple(codes[i] for i in kept), [sizes[i] for i in kept]
-                    )
-                    sources.append(start + np.arange(cell.size))
-                    targets.append(starts[tuple(clique[i] for i in kept)] + cell)
-                    summed = math.prod(sizes) // math.prod(sizes[i] for i in kept)
-                    shares.append(np.full(cell.size, summed))
-        joined = (np.concatenate(parts) for parts in (sources, targets, shares))
-        source, target, share = joined
-        return source.astype(np.int32), target.astype(np.int32), share.astype(np.float32)
+            for part, cells in self._margins(clique).items():
+                summed = cells.size / math.prod(self._sizes[name] for name in part)
+                sources.append(start + np.arange(cells.size, dtype=np.int32))
+                targets.append(cells)
+                shares.append(np.full(cells.size, summed, np.float32))
+        return np.concatenate(sources), np.concatenate(targets), np.concatenate(shares)
+
+    @functools.cached_property
+    def _starts(self) -> dict[Clique, int]:
+        """Where each table of the closure begins among its answers."""
+        return dict(zip(self.closure.cliques, self.closure.offsets, strict=True))
+
+    @functools.cached_property
+    def _sizes(self) -> dict[str, int]:
+        domain = self.measured.domain
+        return dict(zip(domain.attributes, domain.shape, strict=True))
+
+    def _margins(self, clique: Clique) -> dict[Clique, np.ndarray]:
+        """Of each cell of a table, by subset of its clique, the cell of the closure it is in."""
+        sizes = [self._sizes[name] for name in clique]
+        codes = dict(zip(clique, np.indices(sizes).reshape(len(sizes), -1), strict=True))
+        margins = {}
+        for part in _parts(clique):
+            kept = tuple(codes[name] for name in part)
+            cells = np.ravel_multi_index(kept, [self._sizes[name] for name in part])
+            margins[part] = (self._starts[part] + cells).astype(np.int32)
+        return margins
 
     def lift(self, values: jax.Array) -> jax.Array:
         """`values` `[m]` of measured queries at their places in the closure, else 0: `[m']`."""
-        starts = dict(zip(self.closure.cliques, self.closure.offsets, strict=True))
-        places = np.concatenate(
-            [
-                starts[clique] + np.arange(size)
-                for clique, size in zip(self.measured.cliques, self.measured.sizes, strict=True)
-            ]
-        )
+        tables = zip(self.measured.cliques, self.measured.sizes, strict=True)
+        places = [self._starts[clique] + np.arange(size) for clique, size in tables]
         zeros = jnp.zeros(self.closure.num_queries, values.dtype)
-        return zeros.at[places].set(values, unique_indices=True)
+        return zeros.at[np.concatenate(places)].set(values, unique_indices=True)
 
     def combine(self, values: jax.Array, stddev: jax.Array) -> tuple[jax.Array, jax.Array]:
         """The best unbiased estimate of each cell from sums of each measured table alone.
@@ -131,7 +135,7 @@ class Hierarchy:
 
         Source: the residual bases of Xiao, He, Zhang and Kifer 2023.
         """
-        shape = dict(zip(self.closure.domain.attributes, self.closure.domain.shape, strict=True))
+        shape = self._sizes
         precision = dict.fromkeys(self.closure.cliques, 0.0)
         for clique, sigma in zip(self.measured.cliques, stddev, strict=True):
             for part in _parts(clique):
@@ -149,7 +153,7 @@ class Hierarchy:
         return np.sqrt(np.array(variances))
 
 
-def _parts(clique: tuple[str, ...]) -> list[tuple[str, ...]]:
+def _parts(clique: Clique) -> list[Clique]:
     """All subsets but the empty one."""
     sizes = range(1, len(clique) + 1)
     return [part for size in sizes for part in itertools.combinations(clique, size)]

@@ -3,8 +3,6 @@
 import functools
 import itertools
 import math
-import operator
-from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
@@ -43,7 +41,7 @@ def all_cells(plan: Plan, v: jax.Array) -> jax.Array:
         start += finish.size
     for i in reversed(range(len(plan.nodes))):
         node = plan.nodes[i]
-        cube = _combined(operator.add, terms[i], plan.sizes(node.groups))
+        cube = _total(terms[i], plan.sizes(node.groups))
         if node.parent >= 0:
             above = plan.nodes[node.parent].groups
             sizes = zip(above, plan.sizes(above), strict=True)
@@ -53,31 +51,15 @@ def all_cells(plan: Plan, v: jax.Array) -> jax.Array:
     return cube.reshape(-1)
 
 
-@functools.partial(jax.jit, static_argnums=0)
-def cells_of(plan: Plan, asked: jax.Array, code: jax.Array) -> jax.Array:
-    """1 for the cells whose code is the given one `[A]` in every attribute asked for `[A]`."""
-    factors = []
-    for position, group in enumerate(plan.groups):
-        codes = np.indices([plan.shape[a] for a in group], np.int32).reshape(len(group), -1)
-        inside = [~asked[a] | (codes[i] == code[a]) for i, a in enumerate(group)]
-        factor = functools.reduce(jnp.logical_and, inside).astype(float)
-        others = [i for i in range(len(plan.groups)) if i != position]
-        factors.append(jnp.expand_dims(factor, others))
-    sizes = plan.sizes(tuple(range(len(plan.groups))))
-    return _combined(operator.mul, factors, sizes).reshape(-1)
-
-
-def _combined(
-    combine: Callable[[jax.Array, jax.Array], jax.Array], terms: list[jax.Array], sizes: Axes
-) -> jax.Array:
-    """The sum or product of terms, each broadcast to `sizes`, in a loop of its own.
+def _total(terms: list[jax.Array], sizes: Axes) -> jax.Array:
+    """The sum of terms, each broadcast to `sizes`, in a loop of its own.
 
     On CPUs XLA fuses elementwise operations through barriers, so that each cell of the cube would
     recompute all that its terms are made of; it does not fuse into the branches of a conditional.
     """
 
     def whole(*terms: jax.Array) -> jax.Array:
-        return functools.reduce(combine, [jnp.broadcast_to(term, sizes) for term in terms])
+        return functools.reduce(jnp.add, [jnp.broadcast_to(term, sizes) for term in terms])
 
     def apart(*terms: jax.Array) -> jax.Array:
         always = lax.optimization_barrier(jnp.array(True))

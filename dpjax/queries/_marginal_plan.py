@@ -111,32 +111,22 @@ def columns(shape: Axes, group: Axes, kept: tuple[Axes, ...]) -> np.ndarray:
 
 
 def _groupings(shape: Axes) -> list[tuple[Axes, ...]]:
-    """For each number of groups, the runs of attributes of the least total size."""
-    counts = range(1, min(len(shape), _MOST_GROUPS) + 1)
-    found = [_balanced(shape, count, last) for last in (1, _SHORT) for count in counts]
-    return list(dict.fromkeys(groups for groups in found if groups))
+    """Runs of attributes: neighbours of the least product merge first, of equals the last.
 
-
-def _balanced(shape: Axes, count: int, shortest: int) -> tuple[Axes, ...] | None:
-    """Cuts into `count` runs, the last of `shortest` cells or more; None where there are none."""
-
-    @functools.cache
-    def best(end: int, runs: int) -> tuple[float, Axes]:
-        """Least total size of that many runs of the first attributes, and where they end."""
-        if runs == 0:
-            return (0.0, ()) if end == 0 else (math.inf, ())
-        options: list[tuple[float, Axes]] = [(math.inf, ())]
-        for start in range(runs - 1, end):
-            size = math.prod(shape[start:end])
-            if end < len(shape) or size >= shortest:
-                total, ends = best(start, runs - 1)
-                options.append((total + size, (*ends, end)))
-        return min(options)
-
-    total, ends = best(len(shape), count)
-    if total == math.inf:
-        return None
-    return tuple(tuple(range(start, end)) for start, end in itertools.pairwise((0, *ends)))
+    With any last run, or one of `_SHORT` cells or more.
+    """
+    found = []
+    for shortest in (1, _SHORT):
+        runs: list[Axes] = [(axis,) for axis in range(len(shape))]
+        while len(runs) > 1 and cells(shape, runs[-1]) < shortest:
+            runs[-2:] = [runs[-2] + runs[-1]]
+        while runs:
+            if len(runs) <= _MOST_GROUPS:
+                found.append(tuple(runs))
+            pairs = [first + second for first, second in itertools.pairwise(runs)]
+            at = min(range(len(pairs)), key=lambda i: (cells(shape, pairs[i]), -i), default=0)
+            runs = [*runs[:at], pairs[at], *runs[at + 2 :]] if pairs else []
+    return list(dict.fromkeys(found))
 
 
 def _plan(shape: Axes, groups: tuple[Axes, ...], cliques: tuple[Axes, ...]) -> Plan:

@@ -4,37 +4,27 @@ import dataclasses
 import functools
 import itertools
 import math
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Iterable, Sequence
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import NamedSharding
 from jax.typing import ArrayLike
 
 from dpjax.core import check_int, check_shape, register_dataclass, static_field
-from dpjax.privacy._relations import RelationLike
-from dpjax.queries._cells import strides
-from dpjax.queries._domain import Domain
-from dpjax.queries._marginal_passes import all_answers, all_cells, cells_of
+from dpjax.queries._domain import Domain, strides
+from dpjax.queries._marginal_passes import all_answers, all_cells
 from dpjax.queries._marginal_plan import Plan, plan_for
-from dpjax.queries._sensitivity import QuerySensitivity, query_sensitivity
-from dpjax.queries._workload import (
-    CellRecords,
-    check_records,
-    checked_sharding,
-    checked_vector,
-    query_index,
-    spread_cells,
-)
+from dpjax.queries._table import some
+from dpjax.queries._workload import Workload, checked_sharding, checked_vector, spread_cells
 
-_SHOWN = 5
 _MOST_QUERIES = 2**31
 
 
 @register_dataclass
 @dataclasses.dataclass(frozen=True)
-class Marginals(CellRecords):
+class Marginals(Workload):
     r"""All cells of the marginal tables of some cliques of attributes.
 
     $$ \langle q_{C,c}, p\rangle = \sum_{z : z_C = c} p_z $$
@@ -45,8 +35,8 @@ class Marginals(CellRecords):
     sums. Nothing of size `m` times `k` is formed.
 
     Guarantee: none by itself. A record counts in one cell of each of the N tables: replacing it
-    moves n times the answers by at most $\sqrt{2N}$ in the l2 norm, adding it by $\sqrt N$
-    (`sensitivity`).
+    moves two cells of each that has more than one, and n times the answers by at most $\sqrt{2N}$
+    in the l2 norm; adding it by $\sqrt N$; a single one by 1 (`sensitivity`).
 
     | records | effect |
     | --- | --- |
@@ -74,11 +64,13 @@ class Marginals(CellRecords):
       >>> counts = pairs.histogram(domain.encode([[0, 2, 1], [1, 2, 1], [1, 0, 0]]))
       >>> pairs.table(pairs.answers(counts), ("race", "age")).tolist()
       [[1, 0], [0, 0], [0, 2]]
+      >>> round(pairs.sensitivity("replace_one").l2_answers ** 2, 6)
+      6.0
     """
 
     domain: Domain = dataclasses.field(metadata={"static": True})
-    cliques: Any = dataclasses.field(metadata={"static": True})
-    sharding: Any = static_field(default=None, kw_only=True)
+    cliques: Sequence[tuple[str, ...]] = dataclasses.field(metadata={"static": True})
+    sharding: NamedSharding | None = static_field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
         if not isinstance(self.domain, Domain):
@@ -95,9 +87,8 @@ class Marginals(CellRecords):
         if len(set(names)) < len(names):
             twice = next(clique for clique in names if names.count(clique) > 1)
             raise ValueError(f"cliques must be distinct sets, got {twice} twice")
-        object.__setattr__(self, "cliques", names)
         sharding = checked_sharding(self.sharding, self.universe_size)
-        object.__setattr__(self, "sharding", sharding)
+        vars(self).update(cliques=names, sharding=sharding)
         if self.num_queries >= _MOST_QUERIES:
             raise ValueError(
                 f"there must be < 2**31 queries, got {self.num_queries}: ask for fewer or smaller "
@@ -105,7 +96,9 @@ class Marginals(CellRecords):
             )
 
     @classmethod
-    def all_kway(cls, domain: Domain, k: int, *, sharding: Any = None) -> "Marginals":
+    def all_kway(
+        cls, domain: Domain, k: int, *, sharding: NamedSharding | None = None
+    ) -> "Marginals":
         """All tables of k attributes, in lexicographic order of their positions.
 
         Args:
@@ -145,18 +138,18 @@ class Marginals(CellRecords):
         """Which clique each query belongs to, `[m]` int32."""
         return np.repeat(np.arange(len(self.sizes), dtype=np.int32), self.sizes)
 
-    @property
+    @functools.cached_property
     def num_queries(self) -> int:
         """Number of queries m: the cells of all tables."""
         return sum(self.sizes)
 
-    @property
+    @functools.cached_property
     def universe_size(self) -> int:
         """Number of cells k."""
         return self.domain.universe_size
 
     @property
-    def centre(self) -> Any:
+    def centre(self) -> ArrayLike:
         """Mid-range of the queries: 1/2; of a table of one cell, whose answer never varies, 1."""
         if 1 not in self.sizes:
             return 0.5
@@ -171,22 +164,6 @@ class Marginals(CellRecords):
         """For each cell `[k]` the sum of `v` `[m]` over the answers that count it."""
         vector = checked_vector("v", v, self.num_queries)
         return spread_cells(self, all_cells(self._plan, vector))
-
-    def row(self, j: ArrayLike) -> jax.Array:
-        """The cells that answer `j` counts, `[k]` of 0 and 1; `j` in [0, m) may be traced."""
-        j = query_index(j, self.num_queries)
-        starts = jnp.asarray(self.offsets, jnp.int32)
-        clique = jnp.sum(starts <= j, dtype=jnp.int32) - 1
-        steps = jnp.asarray(self._steps)[clique]
-        codes = (j - starts[clique]) // jnp.maximum(steps, 1)
-        codes = codes % jnp.asarray(self.domain.shape, jnp.int32)
-        return spread_cells(self, cells_of(self._plan, steps > 0, codes))
-
-    def record_cells(self, records: ArrayLike) -> jax.Array:
-        """The cells `[n]` int32 of records `[n, A]`, as by `Domain.cells`, or a TypeError."""
-        check_records(records)
-        check_shape("records", records, (None, len(self.domain.shape)))
-        return self.domain.cells(records)
 
     def answer_of_record(self, record: ArrayLike) -> jax.Array:
         """The tables of one record `[A]`, `[m]`: a single 1 in each (*secret*)."""
@@ -212,10 +189,8 @@ class Marginals(CellRecords):
         clique = tuple(clique)
         axes = self.domain.axes(clique)
         if axes not in self._axes:
-            shown = list(self.cliques[:_SHOWN])
-            rest = len(self.cliques) - len(shown)
             raise ValueError(
-                f"clique must be one of {shown}{f' and {rest} more' if rest else ''}, got "
+                f"clique must be one of {some(self.cliques, 5)}, got "
                 f"{tuple(self.domain.attributes[a] for a in axes)}"
             )
         which = self._axes.index(axes)
@@ -224,32 +199,16 @@ class Marginals(CellRecords):
         table = block.reshape([self.domain.shape[a] for a in axes])
         return jnp.transpose(table, [stored.index(name) for name in clique])
 
-    def sensitivity(self, relation: RelationLike) -> QuerySensitivity:
-        r"""How far one record moves the counts of the tables.
-
-        Of N tables, replacing a record moves two cells of each that has more than one; adding one
-        moves a cell of each.
-
-        Args:
-          relation: A `dp_accounting.NeighboringRelation` or its lower-case name (*public*).
-
-        Returns:
-          Range 1, $\sqrt{2N}$ and $\sqrt N$ in the l2 norm of all answers; 1 in a single one.
-
-        Example:
-          >>> pairs = Marginals.all_kway(Domain({"a": 2, "b": 2, "c": 2}), 2)
-          >>> round(pairs.sensitivity("replace_one").l2_answers ** 2, 6)
-          6.0
-        """
+    @functools.cached_property
+    def _constants(self) -> dict[str, float]:
+        # replacing a record moves two cells of each table that has more than one
         varied = sum(size > 1 for size in self.sizes)
-        return query_sensitivity(
-            relation,
-            value_range=min(varied, 1),
-            largest=1.0,
-            l2_replaced=math.sqrt(2 * varied),
-            l2_record=math.sqrt(len(self.sizes)),
-            universe_size=self.universe_size,
-        )
+        return {
+            "value_range": min(varied, 1),
+            "largest": 1,
+            "l2_replaced": math.sqrt(2 * varied),
+            "l2_record": math.sqrt(len(self.sizes)),
+        }
 
     @functools.cached_property
     def _axes(self) -> tuple[tuple[int, ...], ...]:

@@ -3,22 +3,19 @@
 import dataclasses
 import functools
 import math
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from dpjax.core import check_int, check_shape, register_dataclass, static_field
-from dpjax.privacy._relations import RelationLike
+from dpjax.core import check_int, register_dataclass, static_field
 from dpjax.queries._domain import Domain
-from dpjax.queries._sensitivity import QuerySensitivity, query_sensitivity
-from dpjax.queries._workload import CellRecords, check_records, checked_vector, query_index
+from dpjax.queries._workload import Workload, checked_vector
 
 
 @register_dataclass
 @dataclasses.dataclass(frozen=True)
-class Prefix(CellRecords):
+class Prefix(Workload):
     r"""All prefixes of an ordered axis: cumulative sums.
 
     $q_j(z) = 1[z_a \le j], \quad j = 0, \dots, n_a - 2$
@@ -50,12 +47,13 @@ class Prefix(CellRecords):
 
     universe: int | Domain = dataclasses.field(metadata={"static": True})
     attribute: str | None = static_field(default=None)
+    centre = 0.5
 
     def __post_init__(self) -> None:
         if isinstance(self.universe, Domain):
             attributes = self.universe.attributes
             if self.attribute is None and len(attributes) == 1:
-                object.__setattr__(self, "attribute", attributes[0])
+                vars(self).update(attribute=attributes[0])
             if self.attribute is None:
                 raise ValueError(f"attribute must be one of {list(attributes)}, got None")
             self.universe.axes((self.attribute,))
@@ -66,11 +64,11 @@ class Prefix(CellRecords):
                 raise ValueError(
                     f"attribute must be None where the universe is a number, got {self.attribute!r}"
                 )
-            object.__setattr__(self, "universe", int(self.universe))
+            vars(self).update(universe=int(self.universe))
         name = "universe" if self.attribute is None else f"the size of {self.attribute!r}"
         check_int(name, self._split[1], minimum=2)
 
-    @property
+    @functools.cached_property
     def domain(self) -> Domain | None:
         """The domain; None for a line, whose records are indices of cells."""
         return self.universe if isinstance(self.universe, Domain) else None
@@ -84,20 +82,15 @@ class Prefix(CellRecords):
         axis = self.universe.attributes.index(self.attribute)
         return math.prod(shape[:axis]), shape[axis], math.prod(shape[axis + 1 :])
 
-    @property
+    @functools.cached_property
     def num_queries(self) -> int:
         """Number of prefixes, one less than the axis has codes."""
         return self._split[1] - 1
 
-    @property
+    @functools.cached_property
     def universe_size(self) -> int:
         """Number of cells."""
         return math.prod(self._split)
-
-    @property
-    def centre(self) -> float:
-        """Mid-range of every query: 0.5."""
-        return 0.5
 
     def answers(self, p: ArrayLike) -> jax.Array:
         """Cumulative sums along the axis, `[m]`, for `p` `[k]`."""
@@ -107,41 +100,15 @@ class Prefix(CellRecords):
     def adjoint(self, v: ArrayLike) -> jax.Array:
         """Cumulative sums from the other end, `[k]`, for `v` `[m]`."""
         array = checked_vector("v", v, self.num_queries)
-        return self._spread(jnp.append(jnp.cumsum(array[::-1])[::-1], jnp.zeros(1, array.dtype)))
-
-    def row(self, j: ArrayLike) -> jax.Array:
-        """The indicator of the prefix that ends with code `j`, `[k]`; `j` may be traced."""
-        j = query_index(j, self.num_queries)
-        return self._spread((jnp.arange(self._split[1]) <= j).astype(float))
+        axis = jnp.append(jnp.cumsum(array[::-1])[::-1], jnp.zeros(1, array.dtype))
+        return jnp.broadcast_to(axis[None, :, None], self._split).reshape(-1)
 
     def answer_of_record(self, record: ArrayLike) -> jax.Array:
         """All queries at one record, `[m]` (*secret*)."""
-        if self.domain is not None:
-            check_shape("record", record, (len(self.domain.shape),))
-        cell = self.record_cells(jnp.asarray(record)[None])[0]
-        code = cell // self._split[2] % self._split[1]
+        code = self.record_cell(record) // self._split[2] % self._split[1]
         return (code <= jnp.arange(self.num_queries)).astype(float)
 
-    def record_cells(self, records: ArrayLike) -> jax.Array:
-        """The cells of records: codes `[n, A]` over a domain, else `[n]`; or a TypeError."""
-        if self.domain is None:
-            return super().record_cells(records)
-        check_records(records)
-        check_shape("records", records, (None, len(self.domain.shape)))
-        return self.domain.cells(records)
-
-    def sensitivity(self, relation: RelationLike) -> QuerySensitivity:
-        """How far one record moves the sum over the records; exact."""
-        m = self.num_queries
-        return query_sensitivity(
-            relation,
-            value_range=1.0,
-            largest=1.0,
-            l2_replaced=math.sqrt(m),
-            l2_record=math.sqrt(m),
-            universe_size=self.universe_size,
-        )
-
-    def _spread(self, axis: Any) -> jax.Array:
-        """Values of the codes of the axis as values of the cells."""
-        return jnp.broadcast_to(axis[None, :, None], self._split).reshape(-1)
+    @functools.cached_property
+    def _constants(self) -> dict[str, float]:
+        longest = math.sqrt(self.num_queries)
+        return {"value_range": 1, "largest": 1, "l2_replaced": longest, "l2_record": longest}

@@ -2,30 +2,29 @@
 
 import dataclasses
 import functools
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.ops import segment_sum
 from jax.typing import ArrayLike
 from scipy import sparse
 
 from dpjax.core import check_finite, check_int, check_shape, register_dataclass, static_field, wide
-from dpjax.privacy._relations import RelationLike
-from dpjax.queries._columns import held_entries, known_array, sparse_constants
-from dpjax.queries._sensitivity import QuerySensitivity, query_sensitivity
-from dpjax.queries._workload import CellRecords, checked_codes, checked_vector, query_index
+from dpjax.queries._cells import checked_codes
+from dpjax.queries._columns import column_constants, held_entries, known_array
+from dpjax.queries._workload import Workload, checked_vector
 
 
 @register_dataclass
 @dataclasses.dataclass(frozen=True, eq=False)
-class Sparse(CellRecords):
+class Sparse(Workload):
     r"""Queries given by coordinates; records are indices of cells.
 
     $q_j(z) = \sum_{i : (rows_i, columns_i) = (j, z)} values_i$
 
-    Entries given twice add up, once, when it is made. See `Workload` for the methods: `answers` and
-    `adjoint` gather and sum over the entries. Integers of at most 127 keep counts whole.
+    Entries given twice add up, once, when it is made. See `Workload` for the methods: each gathers
+    and sums over the entries. Integers of at most 127 keep counts whole.
 
     Guarantee: sensitivities come from the entries themselves, in the precision in which they are
     held. All are exact (rounded up) but `l2_answers` under replace-one where $k^2$ times the
@@ -65,23 +64,29 @@ class Sparse(CellRecords):
             return
         for name in ("num_queries", "universe_size"):
             check_int(name, getattr(self, name), minimum=1)
-            object.__setattr__(self, name, int(getattr(self, name)))
-        values, shape = self.values, (self.num_queries, self.universe_size)
-        check_shape("values", values, (None,))
-        for name, size in zip(("rows", "columns"), shape, strict=True):
-            checked_codes(name, getattr(self, name), np.shape(values), size)
-        where = tuple(known_array(name, getattr(self, name)) for name in ("rows", "columns"))
-        check_finite("values", values)
-        given = (known_array("values", values), tuple(index.astype(np.int32) for index in where))
+        shape = (int(self.num_queries), int(self.universe_size))
+        check_shape("values", self.values, (None,))
+        where = []
+        for name, index, size in zip(
+            ("rows", "columns"), (self.rows, self.columns), shape, strict=True
+        ):
+            checked_codes(name, index, np.shape(self.values), size)
+            where.append(known_array(name, index).astype(np.int32))
+        check_finite("values", self.values)
+        given = (known_array("values", self.values), tuple(where))
         # by row, and what is given twice added
         coo = sparse.coo_array(given, shape=shape).tocsr().tocoo()
-        object.__setattr__(self, "rows", jnp.asarray(coo.row, jnp.int32))
-        object.__setattr__(self, "columns", jnp.asarray(coo.col, jnp.int32))
-        object.__setattr__(self, "values", held_entries("values", coo.data))
-        object.__setattr__(self, "_checked", True)
+        vars(self).update(
+            rows=jnp.asarray(coo.row, jnp.int32),
+            columns=jnp.asarray(coo.col, jnp.int32),
+            values=held_entries("values", coo.data),
+            num_queries=shape[0],
+            universe_size=shape[1],
+            _checked=True,
+        )
 
     @classmethod
-    def from_matrix(cls, matrix: Any) -> "Sparse":
+    def from_matrix(cls, matrix: ArrayLike | sparse.sparray | sparse.spmatrix) -> "Sparse":
         """The queries of a matrix.
 
         Args:
@@ -105,7 +110,7 @@ class Sparse(CellRecords):
     @property
     def centre(self) -> jax.Array:
         """Mid-range of each row, `[m]`."""
-        given = jax.ops.segment_sum(jnp.ones_like(self.rows), self.rows, self.num_queries)
+        given = segment_sum(jnp.ones_like(self.rows), self.rows, self.num_queries)
         values, full = wide(self.values), given == self.universe_size
         high = jax.ops.segment_max(values, self.rows, self.num_queries)
         low = jax.ops.segment_min(values, self.rows, self.num_queries)
@@ -117,34 +122,16 @@ class Sparse(CellRecords):
     def answers(self, p: ArrayLike) -> jax.Array:
         """$Mp$, `[m]`, for `p` `[k]`."""
         vector = checked_vector("p", p, self.universe_size)
-        return _sums(self.values * vector[self.columns], self.rows, self.num_queries)
+        return segment_sum(self.values * vector[self.columns], self.rows, self.num_queries)
 
     def adjoint(self, v: ArrayLike) -> jax.Array:
         """$M^T v$, `[k]`, for `v` `[m]`."""
         vector = checked_vector("v", v, self.num_queries)
-        return _sums(self.values * vector[self.rows], self.columns, self.universe_size)
-
-    def row(self, j: ArrayLike) -> jax.Array:
-        """Query `j`, `[k]`; `j` may be traced; one pass over the entries."""
-        here = self.rows == query_index(j, self.num_queries)
-        return _sums(wide(jnp.where(here, self.values, 0)), self.columns, self.universe_size)
-
-    def answer_of_record(self, record: ArrayLike) -> jax.Array:
-        """All queries at one record, `[m]` (*secret*); one pass over the entries."""
-        here = self.columns == self.record_cells(jnp.asarray(record)[None])[0]
-        return _sums(wide(jnp.where(here, self.values, 0)), self.rows, self.num_queries)
-
-    def sensitivity(self, relation: RelationLike) -> QuerySensitivity:
-        """How far one record moves the sum over the records (host; computed once)."""
-        return query_sensitivity(relation, **self._constants, universe_size=self.universe_size)
+        return segment_sum(self.values * vector[self.rows], self.columns, self.universe_size)
 
     @functools.cached_property
     def _constants(self) -> dict[str, float]:
-        where = tuple(known_array(name, getattr(self, name)) for name in ("rows", "columns"))
+        where = (known_array("rows", self.rows), known_array("columns", self.columns))
         values = known_array("values", self.values).astype(np.float64)
         shape = (self.num_queries, self.universe_size)
-        return sparse_constants(sparse.coo_array((values, where), shape=shape))
-
-
-def _sums(values: Any, segments: Any, size: int) -> jax.Array:
-    return jax.ops.segment_sum(values, segments, num_segments=size)
+        return column_constants(sparse.coo_array((values, where), shape=shape).tocsc())

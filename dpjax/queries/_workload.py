@@ -1,87 +1,113 @@
 """What a family of linear queries is, and what all families have in common."""
 
+import abc
+import functools
 import math
-from collections.abc import Callable
-from typing import Any, Protocol
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
-from jax.typing import ArrayLike
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+from jax.typing import ArrayLike, DTypeLike
 
-from dpjax.core import check_shape, is_traced, wide
-from dpjax.core._addressable import held, spans_processes
+from dpjax.core import PyTree, check_shape, wide
 from dpjax.privacy._relations import RelationLike
-from dpjax.queries._sensitivity import QuerySensitivity
+from dpjax.queries._cells import checked_codes
+from dpjax.queries._domain import Domain
+from dpjax.queries._sensitivity import QuerySensitivity, query_sensitivity
 
 _MOST_COUNTED = 2**24  # from here on float32 skips whole numbers
 _MOST_INDEXED = 2**31 - 1
 
 
-class Workload(Protocol):
+class Workload(abc.ABC):
     r"""A family of $m$ linear queries $q_j \in R^k$ over a universe of $k$ cells.
 
     A frozen dataclass registered as a pytree; all of it is *public*. The matrix $M$ of rows $q_j$
     is never formed where its structure is known. A record is the codes `[A]` of its attributes in a
     family over a `Domain`, and the index of its cell, a scalar, in the others.
+
+    A family defines `num_queries`, `universe_size`, `centre`, `answers`, `adjoint` and either
+    `sensitivity` or, as `_constants`, what `query_sensitivity` takes.
+
     """
 
-    @property
+    @functools.cached_property
     def num_queries(self) -> int:
         """Number of queries $m$."""
+        raise NotImplementedError
 
-    @property
+    @functools.cached_property
     def universe_size(self) -> int:
         """Number of cells $k$."""
+        raise NotImplementedError
 
     @property
-    def centre(self) -> Any:
-        """Mid-range of each query, $(\\max_z q_j(z) + \\min_z q_j(z)) / 2$: `[m]`, or a scalar."""
+    def centre(self) -> ArrayLike:
+        r"""Mid-range of each query, $(\max_z q_j(z) + \min_z q_j(z)) / 2$: `[m]`, or a scalar."""
+        raise NotImplementedError
 
+    @functools.cached_property
+    def domain(self) -> Domain | None:
+        """What records are codes over; None where they are indices of cells."""
+        return None
+
+    @functools.cached_property
+    def sharding(self) -> NamedSharding | None:
+        """How vectors of cells are spread over devices; None: as XLA sees fit."""
+        return None
+
+    @functools.cached_property
+    def _constants(self) -> dict[str, float]:
+        raise NotImplementedError
+
+    @abc.abstractmethod
     def answers(self, p: ArrayLike) -> jax.Array:
-        r"""$Mp$, `[m]`, for `p` `[k]`; counts give counts, where all queries are 0/1."""
+        r"""$Mp$, `[m]`, for `p` `[k]`; counts give counts, where all queries are integers."""
 
+    @abc.abstractmethod
     def adjoint(self, v: ArrayLike) -> jax.Array:
         r"""$M^\top v$, `[k]`, for `v` `[m]`."""
 
     def row(self, j: ArrayLike) -> jax.Array:
-        """The query $q_j$, `[k]`; `j` may be traced."""
+        """The query $q_j$, `[k]`; `j` in [0, m) may be traced.
 
-    def answer_of_record(self, record: ArrayLike) -> jax.Array:
-        """All queries at one record, `[m]`."""
-
-    def answers_of_records(self, records: ArrayLike) -> jax.Array:
-        """All queries averaged over the records, `[m]`."""
-
-    def histogram(self, records: ArrayLike) -> jax.Array:
-        """How many records lie in each cell, `[k]` int32."""
+        Raises:
+          TypeError: If `j` is no integer.
+          ValueError: If it is no scalar, or known and outside [0, m).
+        """
+        return self.adjoint(one_hot(checked_codes("j", j, (), self.num_queries), self.num_queries))
 
     def sensitivity(self, relation: RelationLike) -> QuerySensitivity:
-        """How far one record moves the sum over the records."""
+        """How far one record moves the sum over the records (host; computed once).
 
+        Args:
+          relation: A `dp_accounting.NeighboringRelation` or its lower-case name (*public*).
 
-class CellRecords:
-    """Methods of a workload whose records are indices of cells; a base for all families.
-
-    A subclass has `universe_size`, `num_queries`, `answers` and `adjoint`. One over a `Domain`
-    overrides `record_cells`.
-    """
-
-    universe_size: Any
-    num_queries: Any
-    answers: Callable[[Any], jax.Array]
-    adjoint: Callable[[Any], jax.Array]
+        Raises:
+          ValueError: If the relation is unknown, or the workload traced.
+        """
+        return query_sensitivity(relation, **self._constants, universe_size=self.universe_size)
 
     def record_cells(self, records: ArrayLike) -> jax.Array:
-        """The cells `[n]` int32 of records `[n]`; a traced one out of range counts as the nearest.
+        """The cells `[n]` int32 of records `[n]`, or of codes `[n, A]` over a domain.
+
+        A traced index or code out of range counts as the nearest.
 
         Raises:
           TypeError: If the records are no array, or not integers.
-          ValueError: If they are not `[n]`, or a known one is outside the universe.
+          ValueError: If they are of another shape, or a known one is outside the universe.
         """
         check_records(records)
-        return checked_codes("records", records, (None,), self.universe_size)
+        if self.domain is None:
+            return checked_codes("records", records, (None,), self.universe_size)
+        check_shape("records", records, (None, len(self.domain.shape)))
+        return self.domain.cells(records)
+
+    def record_cell(self, record: ArrayLike) -> jax.Array:
+        """The cell of one record, `[]` int32, as by `record_cells`."""
+        check_shape("record", record, () if self.domain is None else (len(self.domain.shape),))
+        return self.record_cells(jnp.asarray(record)[None])[0]
 
     def histogram(self, records: ArrayLike) -> jax.Array:
         """How many records lie in each cell, `[k]` int32 (*secret*); zeros for no records."""
@@ -102,21 +128,20 @@ class CellRecords:
 
     def answer_of_record(self, record: ArrayLike) -> jax.Array:
         """All queries at one record, `[m]` (*secret*)."""
-        cell = self.record_cells(jnp.asarray(record)[None])[0]
-        return self.answers(one_hot(cell, self.universe_size))
-
-    def row(self, j: ArrayLike) -> jax.Array:
-        """The query $q_j$, `[k]`; `j` in [0, m) may be traced."""
-        return self.adjoint(one_hot(query_index(j, self.num_queries), self.num_queries))
+        return self.answers(one_hot(self.record_cell(record), self.universe_size))
 
 
-def spread_cells(workload: Any, vector: jax.Array) -> jax.Array:
+CellRecords = Workload  # the name of the base of all families in 0.1
+
+
+def spread_cells(workload: Workload, vector: jax.Array) -> jax.Array:
     """A vector of cells `[k]`, spread over devices where the workload's `sharding` says so."""
-    sharding = getattr(workload, "sharding", None)
-    return vector if sharding is None else jax.lax.with_sharding_constraint(vector, sharding)
+    if workload.sharding is None:
+        return vector
+    return jax.lax.with_sharding_constraint(vector, workload.sharding)
 
 
-def checked_sharding(sharding: Any, universe_size: int) -> NamedSharding | None:
+def checked_sharding(sharding: object, universe_size: int) -> NamedSharding | None:
     """The sharding of a vector of cells, on a mesh whose axes XLA partitions by itself.
 
     Raises:
@@ -136,13 +161,12 @@ def checked_sharding(sharding: Any, universe_size: int) -> NamedSharding | None:
         raise ValueError(
             f"sharding must divide the {universe_size} cells evenly, got {shares} shares"
         )
-    if hasattr(jax.sharding, "AxisType"):
-        auto = (jax.sharding.AxisType.Auto,) * len(mesh.axis_names)
-        mesh = Mesh(mesh.devices, mesh.axis_names, axis_types=auto)
+    auto = (AxisType.Auto,) * len(mesh.axis_names)
+    mesh = Mesh(mesh.devices, mesh.axis_names, axis_types=auto)
     return NamedSharding(mesh, PartitionSpec(spec[0]))
 
 
-def sums_dtype(workload: Any) -> Any:
+def sums_dtype(workload: Workload) -> DTypeLike:
     """The type of answers to counts, an integer one where all queries are integers."""
     histogram = jax.ShapeDtypeStruct((workload.universe_size,), jnp.int32)
     return jax.eval_shape(workload.answers, histogram).dtype
@@ -153,12 +177,7 @@ def one_hot(index: jax.Array, size: int) -> jax.Array:
     return (jnp.arange(size, dtype=jnp.int32) == index).astype(float)
 
 
-def is_workload(value: Any) -> bool:
-    """Whether it has what all families of queries have."""
-    return all(hasattr(value, name) for name in ("answers", "adjoint", "sensitivity"))
-
-
-def check_records(records: Any) -> None:
+def check_records(records: object) -> None:
     """Raises unless `records` is an array, or nested lists, of which the columns have no names.
 
     Raises:
@@ -173,7 +192,7 @@ def check_records(records: Any) -> None:
         )
 
 
-def num_records(records: Any) -> int:
+def num_records(records: PyTree) -> int:
     """The length of `records`; raises ValueError if there are none, whose mean is undefined."""
     shape = np.shape(records)
     if not shape or shape[0] == 0:
@@ -199,37 +218,9 @@ def check_counted(number: int, largest: float = 1.0) -> None:
         raise ValueError(f"records must be <= {_MOST_INDEXED}, as cells are counted in int32")
 
 
-def query_index(j: ArrayLike, num_queries: int) -> jax.Array:
-    """The index of a query as an int32 scalar.
-
-    Raises:
-      TypeError: If it is no integer.
-      ValueError: If it is no scalar, or known and outside [0, m).
-    """
-    return checked_codes("j", j, (), num_queries)
-
-
-def checked_codes(name: str, codes: Any, shape: tuple[int | None, ...], size: int) -> jax.Array:
-    """Codes in [0, size) as int32; traced ones are clipped to that range.
-
-    Raises:
-      TypeError: If they are not integers.
-      ValueError: If the shape is another, or a known code is out of range.
-    """
-    check_shape(name, codes, shape)
-    if not is_traced(codes) and not spans_processes(codes):
-        codes = np.asarray(codes)
-        if codes.size == 0 and codes.dtype == np.float64:  # an empty list
-            codes = codes.astype(np.int32)
-    if not jnp.issubdtype(codes.dtype, jnp.integer):
-        raise TypeError(f"{name} must be of an integer type, got {codes.dtype}")
-    if not is_traced(codes):
-        here = held(codes)
-        bad = np.sum((here < 0) | (here >= size))
-        if bad:
-            raise ValueError(f"{name} must lie in [0, {size}): {bad} of {here.size} are outside")
-    codes = codes.astype(jnp.promote_types(codes.dtype, jnp.int32))
-    return jnp.clip(codes, 0, size - 1).astype(jnp.int32)
+def check_sums(number: int, added: QuerySensitivity) -> None:
+    """As `check_counted`, by the sensitivities of the queries under add-or-remove-one."""
+    check_counted(number, added.linf / (added.value_range or 1.0))
 
 
 def checked_vector(name: str, value: ArrayLike, size: int) -> jax.Array:

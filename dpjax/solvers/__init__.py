@@ -5,6 +5,9 @@ from dpjax.solvers.descent._dp_ftrl import DPFTRL as DPFTRL
 from dpjax.solvers.descent._dpsgd import DPSGD as DPSGD
 from dpjax.solvers.descent._dpsgd import DPSGDInfo as DPSGDInfo
 from dpjax.solvers.descent._dpsgd import DPSGDState as DPSGDState
+from dpjax.solvers.descent._histogram_share import (
+    optimal_histogram_share as optimal_histogram_share,
+)
 from dpjax.solvers.descent._rate_constrained_sgda import RateConstrainedSGDA as RateConstrainedSGDA
 from dpjax.solvers.descent._rate_constrained_sgda import SGDAInfo as SGDAInfo
 from dpjax.solvers.descent._rate_constrained_sgda import SGDAState as SGDAState
@@ -27,9 +30,6 @@ from dpjax.solvers.queries._gaussian_fit import GaussianFit as GaussianFit
 from dpjax.solvers.queries._gaussian_fit import GaussianFitState as GaussianFitState
 from dpjax.solvers.queries._histogram_release import HistogramRelease as HistogramRelease
 from dpjax.solvers.queries._histogram_release import HistogramState as HistogramState
-from dpjax.solvers.queries._histogram_share import (
-    optimal_histogram_share as optimal_histogram_share,
-)
 from dpjax.solvers.queries._state import ReleasedDistribution as ReleasedDistribution
 from dpjax.solvers.queries._state import SelectionInfo as SelectionInfo
 from dpjax.solvers.queries._state import SelectionState as SelectionState

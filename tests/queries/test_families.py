@@ -93,7 +93,7 @@ def family(name):
     """A family, its matrix, and its records in the order of the cells."""
     if name not in MADE:
         workload = FAMILIES[name].make()
-        over_domain = getattr(workload, "domain", None) is not None
+        over_domain = workload.domain is not None
         records = CODES if over_domain else np.arange(workload.universe_size)
         MADE[name] = workload, FAMILIES[name].matrix(), records.astype(np.int32)
     return MADE[name]

@@ -63,8 +63,7 @@ def neighbours(workload, relation):
 
 def records(workload, cells):
     """Data sets as the workload takes records."""
-    domain = getattr(workload, "domain", None)
-    return cells if domain is None else np.asarray(domain.codes(cells))
+    return cells if workload.domain is None else np.asarray(workload.domain.codes(cells))
 
 
 def targets(solver, problem, sets):
@@ -173,7 +172,7 @@ def noising(plus):
         others = ("solvers.queries._histogram_release", "papers._mirror_descent_release")
         for name in (fit, mwem):
             stack.enter_context(mock.patch(f"dpjax.{name}.plus_gaussian", plus))
-        for name in (fit, mwem, *others):
+        for name in (mwem, *others):
             stack.enter_context(mock.patch(f"dpjax.{name}.noisy_counts", counted))
         yield
 

@@ -75,7 +75,7 @@ def logits_of(solver, problem, number, share):
     else:
         start = start._replace(current=reference, averaged=reference)
     # codes, or cells, that are never looked at
-    shape = (number, len(workload.domain.shape)) if hasattr(workload, "domain") else (number,)
+    shape = (number,) if workload.domain is None else (number, len(workload.domain.shape))
 
     def targets(counts):
         with mock.patch.object(type(workload), "histogram", return_value=counts):

@@ -10,21 +10,19 @@ import jax
 import jax.numpy as jnp
 from dp_accounting import dp_event as dpe
 
-from dpjax.core import (
-    check_choice,
-    check_fields,
-    check_int,
-    check_unstacked,
-    static_field,
-)
-from dpjax.privacy import Budget, Guarantee, check_budget
+from dpjax.core import check_choice, check_int, check_unstacked, static_field
+from dpjax.privacy import Budget, Guarantee
+from dpjax.problems import QueryRelease
+from dpjax.queries import Marginals, Workload
 from dpjax.sampling import FullBatch
 from dpjax.solvers._summary import register_solver
 from dpjax.solvers._swamped import checked_answers, drawn_noise
 from dpjax.solvers.queries._budget import (
+    Number,
     drawn_event,
     drawn_rho,
     largest_range,
+    requested_relation,
 )
 from dpjax.solvers.queries._selection_release import (
     SelectionRelease,
@@ -32,11 +30,7 @@ from dpjax.solvers.queries._selection_release import (
     needed_range,
     per_half_record,
 )
-from dpjax.solvers.queries._state import (
-    SelectionInfo,
-    SelectionState,
-    loudest_query,
-)
+from dpjax.solvers.queries._state import SelectionInfo, SelectionState, loudest_query
 
 _VERTICES = ("queries", "marginals")
 _SCHEDULES = ("constant", "sqrt")
@@ -96,12 +90,12 @@ class FrankWolfeRelease(SelectionRelease):
     of McSherry and Talwar 2007; multiplicative weights of Hardt and Rothblum 2010.
     """
 
-    sampler: Any = dataclasses.field(metadata={"static": True})
-    noise_scale: Any
-    step_size: Any
-    num_records: Any
+    sampler: FullBatch = dataclasses.field(metadata={"static": True})
+    noise_scale: Number
+    step_size: Number
+    num_records: Number
     score_range: float = dataclasses.field(metadata={"static": True})
-    alpha: Any = 0.0
+    alpha: Number = 0.0
     vertices: str = static_field(default="queries")
     schedule: str = static_field(default="constant")
     output: str = static_field(default="tail")
@@ -122,7 +116,7 @@ class FrankWolfeRelease(SelectionRelease):
     @classmethod
     def for_budget(
         cls,
-        problem: Any,
+        problem: QueryRelease,
         num_records: int,
         budget: Budget,
         *,
@@ -171,30 +165,27 @@ class FrankWolfeRelease(SelectionRelease):
                 stacklevel=2,
             )
             return published(problem, num_records, budget, steps=steps, **overrides)
-        check_fields(cls, overrides)
-        check_int("num_records", num_records, minimum=1)
-        if steps is not None:
-            check_int("steps", steps, minimum=1)
-        relation = check_budget(budget, num_records).relation_or("replace_one").name.lower()
+        relation = requested_relation(cls, num_records, budget, overrides)
         workload = problem.workload
-        vertices = vertices or ("marginals" if hasattr(workload, "cliques") else "queries")
+        vertices = vertices or ("marginals" if isinstance(workload, Marginals) else "queries")
         check_choice("vertices", vertices, _VERTICES)
-        fields = _defaults(workload, num_records, budget, steps, vertices)
+        if steps is None:
+            steps = 200 if vertices == "marginals" else _steps(workload, num_records, budget)
+        check_int("steps", steps, minimum=1)
         score_range = needed_range(problem, relation, vertices)
-        count = fields.pop("steps")
-        if "noise_scale" not in fields:
+        step_size = 0.8 * math.sqrt(2 * _log_cells(workload) / steps)
+        fields: dict[str, Any] = {
             # a hair more, since the division is rounded
-            fields["noise_scale"] = (
-                (1 + 1e-12) * score_range / (num_records * largest_range(budget, count))
-            )
-        fields |= {
+            "noise_scale": (1 + 1e-12) * score_range / (num_records * largest_range(budget, steps)),
+            "step_size": 1.0 if vertices == "marginals" else step_size,
+            "schedule": "sqrt" if vertices == "marginals" else "constant",
             "num_records": num_records,
             "score_range": score_range,
             "vertices": vertices,
             "relation": relation,
         }
-        solver = cls(FullBatch(count), **(fields | overrides))
-        return checked_answers(solver, drawn_noise(solver.noise_scale, problem, count), problem)
+        solver = cls(FullBatch(steps), **(fields | overrides))
+        return checked_answers(solver, drawn_noise(solver.noise_scale, problem, steps), problem)
 
     @property
     def averaged(self) -> bool:  # type: ignore[override]
@@ -205,12 +196,12 @@ class FrankWolfeRelease(SelectionRelease):
         """The answers of the present distribution."""
         return state.current
 
-    def sharpness(self, count: jax.Array) -> Any:
+    def sharpness(self, count: jax.Array) -> jax.Array:
         """1 / tau."""
         del count
         return 1 / jnp.asarray(self.noise_scale, float)
 
-    def gains(self, count: jax.Array) -> tuple[Any, Any]:
+    def gains(self, count: jax.Array) -> tuple[jax.Array, jax.Array]:
         """Of step `count`: alpha eta, and eta."""
         size = jnp.asarray(self.step_size, float)
         if self.schedule == "sqrt":
@@ -219,7 +210,7 @@ class FrankWolfeRelease(SelectionRelease):
         capped = jnp.where(alpha > 0, 1 / jnp.where(alpha > 0, alpha, 1), jnp.inf)
         return jnp.minimum(1, alpha * size), jnp.minimum(size, capped)
 
-    def share(self, state: SelectionState) -> Any:
+    def share(self, state: SelectionState) -> jax.Array:
         """Of the new distribution, numbered `count + 1`."""
         number = state.count + 1
         if self.output == "average":
@@ -231,7 +222,7 @@ class FrankWolfeRelease(SelectionRelease):
         taken = jax.random.uniform(key) * (number + 1) < 1
         return (taken & (number < self.sampler.steps)).astype(float)
 
-    def select(self, problem: Any, state: SelectionState) -> SelectionInfo:
+    def select(self, problem: QueryRelease, state: SelectionState) -> SelectionInfo:
         """The draw of a step."""
         if self.noise == "gumbel":
             return super().select(problem, state)
@@ -249,18 +240,14 @@ class FrankWolfeRelease(SelectionRelease):
         return Guarantee(event, self.relation, self.sampler.failure_probability())
 
 
-def _defaults(
-    workload: Any, num_records: int, budget: Budget, steps: int | None, vertices: str
-) -> dict[str, Any]:
-    log_k = math.log(max(2, workload.universe_size))
-    if vertices == "marginals":
-        count = 200 if steps is None else steps
-        return {"steps": count, "step_size": 1.0, "schedule": "sqrt"}
-    if steps is None:
-        scale = num_records * math.sqrt(log_k) / math.log(2 * workload.num_queries)
-        if budget.delta == 0:  # noise grows as T, not as its root
-            best = (scale * budget.epsilon) ** (2 / 3)
-        else:
-            best = scale * math.sqrt(drawn_rho(budget))
-        steps = min(400, max(10, round(best)))
-    return {"steps": steps, "step_size": 0.8 * math.sqrt(2 * log_k / steps)}
+def _log_cells(workload: Workload) -> float:
+    return math.log(max(2, workload.universe_size))
+
+
+def _steps(workload: Workload, num_records: int, budget: Budget) -> int:
+    scale = num_records * math.sqrt(_log_cells(workload)) / math.log(2 * workload.num_queries)
+    if budget.delta == 0:  # noise grows as T, not as its root
+        best = (scale * budget.epsilon) ** (2 / 3)
+    else:
+        best = scale * math.sqrt(drawn_rho(budget))
+    return min(400, max(10, round(best)))

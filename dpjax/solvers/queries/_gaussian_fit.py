@@ -11,34 +11,35 @@ import numpy as np
 
 from dpjax.core import (
     PyTree,
-    check_choice,
-    check_fields,
     check_int,
     check_key,
-    check_nonnegative,
     check_positive,
     check_unstacked,
     derived,
     static_field,
 )
 from dpjax.core._checks import known_numbers
-from dpjax.privacy import Budget, Guarantee, check_budget
+from dpjax.privacy import Budget, Guarantee
+from dpjax.problems import QueryRelease
 from dpjax.queries import Hierarchy, Marginals
-from dpjax.queries._workload import check_counted, is_workload, sums_dtype
+from dpjax.queries._workload import Workload, check_sums, sums_dtype
 from dpjax.sampling import FullBatch
 from dpjax.solvers._summary import register_solver
 from dpjax.solvers._swamped import checked_answers
-from dpjax.solvers.queries._budget import gaussian_event, gaussian_stddev
-from dpjax.solvers.queries._histogram_release import check_once
+from dpjax.solvers.queries._budget import (
+    Number,
+    gaussian_event,
+    gaussian_stddev,
+    requested_relation,
+)
+from dpjax.solvers.queries._histogram_release import Measurement
 from dpjax.solvers.queries._log_linear import fit_log_linear
-from dpjax.solvers.queries._selection_release import RELATIONS
 from dpjax.solvers.queries._state import ReleasedDistribution, counts
 from dpjax.transforms.noise._independent import plus_gaussian
 from dpjax.transforms.noise._noisy_counts import (
     MOST_SHORTFALL,
     CountTables,
     count_tables,
-    noisy_counts,
     noisy_counts_shortfall,
 )
 
@@ -59,7 +60,7 @@ class GaussianFitState(NamedTuple):
 
 @register_solver
 @dataclasses.dataclass(frozen=True)
-class GaussianFit:
+class GaussianFit(Measurement):
     r"""Gaussian noise on all answers at once, then the most probable log-linear distribution.
 
     $$ y_j = \langle q_j, P_n \rangle + \sigma_j \xi_j, \qquad
@@ -104,30 +105,27 @@ class GaussianFit:
     hierarchical prior is that of log-linear models (Bishop, Fienberg and Holland 1975).
     """
 
-    sampler: Any = dataclasses.field(metadata={"static": True})
-    measured: Any
-    stddev: Any
-    num_records: Any
-    prior: Any = (2.0, 0.5, 0.1)
+    sampler: FullBatch = dataclasses.field(metadata={"static": True})
+    measured: Workload
+    stddev: Number
+    num_records: Number
+    prior: Number | tuple[float, ...] = (2.0, 0.5, 0.1)
     fit_steps: int = static_field(default=100)
     relation: str = static_field(default="replace_one")
 
     def __post_init__(self) -> None:
-        check_once(self.sampler)
-        check_nonnegative("stddev", self.stddev)
-        check_positive("num_records", self.num_records)
+        super().__post_init__()
         check_positive("prior", self.prior)
         check_int("fit_steps", self.fit_steps, minimum=1)
-        check_choice("relation", self.relation, RELATIONS)
 
     @classmethod
     def for_budget(
         cls,
-        problem: Any,
+        problem: QueryRelease,
         num_records: int,
         budget: Budget,
         *,
-        measured: Any = None,
+        measured: Workload | None = None,
         allocation: Sequence[float] | None = None,
         **overrides: Any,
     ) -> "GaussianFit":
@@ -157,24 +155,22 @@ class GaussianFit:
           >>> solver.guarantee().epsilon(1e-6) <= 1.0
           True
         """
-        check_fields(cls, overrides)
-        check_int("num_records", num_records, minimum=1)
-        relation = check_budget(budget, num_records).relation_or("replace_one").name.lower()
+        relation = requested_relation(cls, num_records, budget, overrides)
         measured = problem.workload if measured is None else measured
-        fields = {
+        fields: dict[str, Any] = {
             "measured": measured,
             "stddev": _stddev(measured, num_records, budget, relation, allocation),
             "num_records": num_records,
             "relation": relation,
         }
-        _check_sums(measured, num_records)
+        check_sums(num_records, measured.sensitivity("add_or_remove_one"))
         solver = cls(FullBatch(1), **(fields | overrides))
         return checked_answers(solver, solver.stddev, problem)
 
-    def init(self, problem: Any, *, key: jax.Array) -> GaussianFitState:
+    def init(self, problem: QueryRelease, *, key: jax.Array) -> GaussianFitState:
         """The state before the step; the key (*secret*) is for the noise."""
         check_key("key", key)
-        mine, theirs = (getattr(w, "domain", None) for w in (self.measured, problem.workload))
+        mine, theirs = self.measured.domain, problem.workload.domain
         if mine != theirs:
             raise ValueError(
                 f"measured must be over the domain of the workload {theirs}, got {mine}"
@@ -182,17 +178,14 @@ class GaussianFit:
         return GaussianFitState(jnp.zeros(self.measured.num_queries), key)
 
     def step(
-        self, problem: Any, batch: PyTree, mask: jax.Array, state: GaussianFitState
+        self, problem: QueryRelease, batch: PyTree, mask: jax.Array, state: GaussianFitState
     ) -> tuple[GaussianFitState, None]:
         """Draws the noisy answers of all records."""
         del problem
         dtype, (key, draw) = state.measured.dtype, jax.random.split(state.key)
         sums = self.measured.answers(counts(self.measured, batch, mask))
         if jnp.issubdtype(sums.dtype, jnp.integer):
-            own = None if jnp.ndim(self.stddev) == 0 else self._group()
-            # divided after the noise, for quotients are rounded by what a record does
-            scales = jnp.asarray(self.stddev, float) * self.num_records
-            noisy = noisy_counts(draw, sums, scales, self._tables, own) / self.num_records
+            noisy = self._noisy(draw, sums, None if jnp.ndim(self.stddev) == 0 else self._group())
         else:
             noisy = plus_gaussian(draw, sums.astype(dtype) / self.num_records, self.stddevs())
         return GaussianFitState(noisy.astype(dtype), key), None
@@ -214,7 +207,7 @@ class GaussianFit:
             )
         return self.measured.clique_of
 
-    def finalize(self, problem: Any, state: GaussianFitState) -> ReleasedDistribution:
+    def finalize(self, problem: QueryRelease, state: GaussianFitState) -> ReleasedDistribution:
         """The fit, and its answers."""
         noise = jnp.maximum(self.stddevs(), _FLOOR)
         prior = jnp.asarray(self.prior, float)
@@ -226,31 +219,19 @@ class GaussianFit:
                 values, noise = values / total, noise / total
             log_probs = _fit_marginals(self.measured, values, noise, prior, self.fit_steps)
         else:
-            queries, size = self.measured, self.measured.num_queries
-            taus = jnp.full(size, prior[0]) if prior.ndim else jnp.full(size, prior)
-            spread = self._spread()
+            queries, size = self.measured, self.measured.universe_size
+            taus = jnp.full(noise.shape, prior[0] if prior.ndim else prior)
+            mean = queries.answers(jnp.full(size, 1 / size))
+            # about the variance of each query under the uniform distribution
+            spread = jnp.maximum(jnp.abs(mean - jnp.square(mean)), 1e-3)
             scale = 1 / jnp.sqrt((spread / noise) ** 2 + 1 / taus**2)
-            log_probs = fit_log_linear(
-                queries,
-                state.measured,
-                1 / noise,
-                taus,
-                jnp.zeros(size),
-                scale,
-                steps=self.fit_steps,
-            ).log_probs
+            given = (state.measured, 1 / noise, taus, jnp.zeros_like(noise), scale)
+            log_probs = fit_log_linear(queries, *given, steps=self.fit_steps).log_probs
         return ReleasedDistribution(log_probs, problem.workload.answers(jnp.exp(log_probs)))
-
-    def _spread(self) -> jax.Array:
-        """The variance of each query under the uniform distribution, about."""
-        size = self.measured.universe_size
-        uniform = jnp.full(size, 1 / size)
-        mean = self.measured.answers(uniform)
-        return jnp.maximum(jnp.abs(mean - jnp.square(mean)), 1e-3)
 
     @derived
     def _tables(self) -> CountTables | None:
-        if not (is_workload(self.measured) and _counted(self.measured)):
+        if not (isinstance(self.measured, Workload) and _counted(self.measured)):
             return None
         stddev = known_numbers("stddev", self.stddev)
         number = known_numbers("num_records", self.num_records)
@@ -258,84 +239,66 @@ class GaussianFit:
             return None
         if 0 < number.ndim < stddev.ndim:  # stacked, of one for each marginal
             number = number[..., None]
-        each = isinstance(self.measured, Marginals) and stddev.shape == np.shape(
-            self.measured.sizes
-        )
-        if each and np.all(stddev == stddev[0]):
+        tables = len(self.measured.sizes) if isinstance(self.measured, Marginals) else None
+        if stddev.shape == (tables,) and np.all(stddev == stddev[0]):
             stddev = stddev[0]  # one table for all
         return count_tables(stddev, number)
 
     def guarantee(self) -> Guarantee:
         """The guarantee of the release (host); raises ValueError for stacked fields."""
         check_unstacked(self, "num_records")
-        _check_sums(self.measured, int(self.num_records))
+        check_sums(int(self.num_records), self.measured.sensitivity("add_or_remove_one"))
         stddev = np.asarray(self.stddev, float)
         change = _changes(self.measured, self.relation, stddev.ndim == 0) / float(self.num_records)
         if np.any((stddev == 0) & (change > 0)):
             event = gaussian_event(1.0, 0.0, self.relation)
         else:
             ratio = np.divide(change, stddev, out=np.zeros_like(change), where=change > 0)
-            event = gaussian_event(float(np.sqrt(np.sum(ratio**2))), 1.0, self.relation)
+            event = gaussian_event(float(np.linalg.norm(ratio)), 1.0, self.relation)
         scales = np.atleast_1d(stddev) * float(self.num_records)
         failure = _moved(self.measured) / scales.size * sum(map(noisy_counts_shortfall, scales))
         return Guarantee(event, self.relation, self.sampler.failure_probability() + failure)
 
 
-def _counted(measured: Any) -> bool:
+def _counted(measured: Workload) -> bool:
     return bool(jnp.issubdtype(sums_dtype(measured), jnp.integer))
 
 
-def _moved(measured: Any) -> int:
+def _moved(measured: Workload) -> int:
     """How many integer answers a record moves at most; noise on all others has one law anyhow."""
     if not _counted(measured):
         return 0
-    tables = isinstance(measured, Marginals)
-    return 2 * len(measured.sizes) if tables else measured.num_queries
+    return 2 * len(measured.sizes) if isinstance(measured, Marginals) else measured.num_queries
 
 
-def _check_sums(measured: Any, number: int) -> None:
-    """Raises ValueError if the sums of so many records' answers are rounded by what one changes."""
-    added = measured.sensitivity("add_or_remove_one")
-    check_counted(number, added.linf / (added.value_range or 1.0))
-
-
-def _changes(measured: Any, relation: str, together: bool) -> np.ndarray:
+def _changes(measured: Workload, relation: str, together: bool) -> np.ndarray:
     """L2 norm of what a record changes of n times the answers, in all or in each marginal."""
-    if together:
+    if together or not isinstance(measured, Marginals):
         return np.asarray(measured.sensitivity(relation).l2_answers)
     tables = (Marginals(measured.domain, (clique,)) for clique in measured.cliques)
     return np.array([table.sensitivity(relation).l2_answers for table in tables])
 
 
 def _stddev(
-    measured: Any,
+    measured: Workload,
     num_records: int,
     budget: Budget,
     relation: str,
     allocation: Sequence[float] | None,
-) -> Any:
-    if not isinstance(measured, Marginals):
-        if allocation is not None:
-            raise ValueError(f"allocation needs marginals, got {type(measured).__name__}")
-        return gaussian_stddev(
-            _changes(measured, relation, True).item() / num_records,
-            budget,
-            failure=_moved(measured) * MOST_SHORTFALL,
-        )
-    sizes = np.asarray(measured.sizes, float)
-    precision = np.ones_like(sizes) if allocation is None else np.asarray(allocation, float)
+) -> np.ndarray:
+    if allocation is not None and not isinstance(measured, Marginals):
+        raise ValueError(f"allocation needs marginals, got {type(measured).__name__}")
+    change = _changes(measured, relation, False) / num_records
+    precision = np.ones_like(change) if allocation is None else np.asarray(allocation, float)
     check_positive("allocation", precision)
-    if precision.shape != sizes.shape:
+    if precision.shape != change.shape:
         raise ValueError(
-            f"allocation must have one entry for each of {sizes.size} marginals, got shape "
+            f"allocation must have one entry for each of {change.size} marginals, got shape "
             f"{list(precision.shape)}"
         )
     relative = 1 / np.sqrt(precision)
-    change = _changes(measured, relation, False) / num_records
     # as if scaled to noise 1: the l2 norm of what a record changes
     total = float(np.sqrt(np.sum((change / relative) ** 2)))
-    if total == 0:
-        return np.zeros_like(relative)
     return gaussian_stddev(total, budget, failure=_moved(measured) * MOST_SHORTFALL) * relative
 
 
@@ -354,15 +317,8 @@ def _fit_marginals(
     variance = jnp.square(jnp.clip(estimate, 0, 1) * (1 - jnp.clip(estimate, 0, 1)))
     scale = 1 / jnp.sqrt(variance / spread**2 + 1 / taus**2)
     start = _start(hierarchy, estimate, spread)
-    return fit_log_linear(
-        hierarchy.closure,
-        hierarchy.lift(values),
-        hierarchy.lift(1 / noise),
-        taus,
-        start,
-        scale,
-        steps=steps,
-    ).log_probs
+    given = (hierarchy.lift(values), hierarchy.lift(1 / noise), taus, start, scale)
+    return fit_log_linear(hierarchy.closure, *given, steps=steps).log_probs
 
 
 def _total(measured: Marginals, values: jax.Array, noise: jax.Array) -> jax.Array:

@@ -5,13 +5,12 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 
 from dpjax.core import (
     PyTree,
     check_choice,
-    check_fields,
-    check_int,
     check_key,
     check_nonnegative,
     check_positive,
@@ -19,13 +18,20 @@ from dpjax.core import (
     derived,
     static_field,
 )
-from dpjax.privacy import Budget, Guarantee, check_budget
+from dpjax.privacy import Budget, Guarantee
+from dpjax.problems import QueryRelease
 from dpjax.queries._workload import spread_cells
 from dpjax.sampling import FullBatch
 from dpjax.solvers._summary import register_solver
 from dpjax.solvers._swamped import checked_answers
-from dpjax.solvers.queries._budget import gaussian_event, gaussian_stddev, histogram_change
-from dpjax.solvers.queries._selection_release import RELATIONS
+from dpjax.solvers.queries._budget import (
+    RELATIONS,
+    Number,
+    gaussian_event,
+    gaussian_stddev,
+    histogram_change,
+    requested_relation,
+)
 from dpjax.solvers.queries._state import ReleasedDistribution, counts, log_of
 from dpjax.transforms.noise._noisy_counts import (
     MOST_SHORTFALL,
@@ -50,9 +56,34 @@ class HistogramState(NamedTuple):
     key: jax.Array
 
 
+class Measurement:
+    """Base of solvers that draw noise once, on sums of all records."""
+
+    sampler: FullBatch
+    stddev: Number
+    num_records: Number
+    relation: str
+
+    def __post_init__(self) -> None:
+        check_once(self.sampler)
+        check_nonnegative("stddev", self.stddev)
+        check_positive("num_records", self.num_records)
+        check_choice("relation", self.relation, RELATIONS)
+
+    def _noisy(self, key: jax.Array, sums: jax.Array, group: np.ndarray | None = None) -> jax.Array:
+        """Integer sums with rounded noise, as shares of the records."""
+        # divided after the noise, for quotients are rounded by what a record does
+        scales = jnp.asarray(self.stddev, float) * self.num_records
+        return noisy_counts(key, sums, scales, self._tables, group) / self.num_records
+
+    @derived
+    def _tables(self) -> CountTables | None:
+        return count_tables(self.stddev, self.num_records)
+
+
 @register_solver
 @dataclasses.dataclass(frozen=True)
-class HistogramRelease:
+class HistogramRelease(Measurement):
     r"""Gaussian noise on the share of every cell, and the nearest distribution.
 
     $$ Y = \frac1n (c + \mathrm{round}(n \sigma \xi)), \qquad \xi \sim N(0, I_k) $$
@@ -85,22 +116,19 @@ class HistogramRelease:
     Source: Dwork, McSherry, Nissim and Smith 2006.
     """
 
-    sampler: Any = dataclasses.field(metadata={"static": True})
-    stddev: Any
-    num_records: Any
+    sampler: FullBatch = dataclasses.field(metadata={"static": True})
+    stddev: Number
+    num_records: Number
     projection: str = static_field(default="simplex")
     relation: str = static_field(default="replace_one")
 
     def __post_init__(self) -> None:
-        check_once(self.sampler)
-        check_nonnegative("stddev", self.stddev)
-        check_positive("num_records", self.num_records)
+        super().__post_init__()
         check_choice("projection", self.projection, _PROJECTIONS)
-        check_choice("relation", self.relation, RELATIONS)
 
     @classmethod
     def for_budget(
-        cls, problem: Any, num_records: int, budget: Budget, **overrides: Any
+        cls, problem: QueryRelease, num_records: int, budget: Budget, **overrides: Any
     ) -> "HistogramRelease":
         """The solver whose noise just meets the budget.
 
@@ -125,41 +153,36 @@ class HistogramRelease:
           >>> solver.guarantee().epsilon(1e-6) <= 1.0
           True
         """
-        check_fields(cls, overrides)
-        check_int("num_records", num_records, minimum=1)
-        relation = check_budget(budget, num_records).relation_or("replace_one").name.lower()
+        relation = requested_relation(cls, num_records, budget, overrides)
         change = histogram_change(relation) / num_records
         stddev = gaussian_stddev(change, budget, failure=2 * MOST_SHORTFALL)
-        fields = {"stddev": stddev, "num_records": num_records, "relation": relation}
+        fields: dict[str, Any] = {
+            "stddev": stddev,
+            "num_records": num_records,
+            "relation": relation,
+        }
         solver = cls(FullBatch(1), **(fields | overrides))
         return checked_answers(solver, solver.stddev, problem)
 
-    def init(self, problem: Any, *, key: jax.Array) -> HistogramState:
+    def init(self, problem: QueryRelease, *, key: jax.Array) -> HistogramState:
         """The state before the step; the key (*secret*) is for the noise."""
         check_key("key", key)
         zeros = jnp.zeros(problem.workload.universe_size)
         return HistogramState(spread_cells(problem.workload, zeros), key)
 
     def step(
-        self, problem: Any, batch: PyTree, mask: jax.Array, state: HistogramState
+        self, problem: QueryRelease, batch: PyTree, mask: jax.Array, state: HistogramState
     ) -> tuple[HistogramState, None]:
         """Draws the noisy histogram of all records."""
         dtype, (key, draw) = state.noisy.dtype, jax.random.split(state.key)
         cells = counts(problem.workload, batch, mask)
-        # divided after the noise, for quotients are rounded by what a record does
-        stddev = self.stddev * self.num_records
-        noisy = noisy_counts(draw, cells, stddev, self._tables) / self.num_records
-        return HistogramState(noisy.astype(dtype), key), None
+        return HistogramState(self._noisy(draw, cells).astype(dtype), key), None
 
-    def finalize(self, problem: Any, state: HistogramState) -> ReleasedDistribution:
+    def finalize(self, problem: QueryRelease, state: HistogramState) -> ReleasedDistribution:
         """The nearest distribution in the l2 norm, and the answers."""
         nearest = optax.projections.projection_simplex(state.noisy)
         answered = state.noisy if self.projection == "none" else nearest
         return ReleasedDistribution(log_of(nearest), problem.workload.answers(answered))
-
-    @derived
-    def _tables(self) -> CountTables | None:
-        return count_tables(self.stddev, self.num_records)
 
     def guarantee(self) -> Guarantee:
         """The guarantee of the release (host); raises ValueError for stacked fields."""
@@ -171,7 +194,7 @@ class HistogramRelease:
         return Guarantee(event, self.relation, self.sampler.failure_probability() + failure)
 
 
-def check_once(sampler: Any) -> None:
+def check_once(sampler: object) -> None:
     """Raises TypeError unless the sampler is one step on all records."""
     if not isinstance(sampler, FullBatch) or sampler.steps != 1:
         raise TypeError(f"sampler must be FullBatch(1), since noise is drawn once, got {sampler!r}")

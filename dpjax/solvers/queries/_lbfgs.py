@@ -1,11 +1,13 @@
 """L-BFGS whose line search takes one evaluation a turn of the loop."""
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import optax
+
+from dpjax.core import PyTree
 
 _MEMORY = 20
 _DECREASE, _CURVATURE = 1e-4, 0.9  # weak Wolfe conditions
@@ -17,20 +19,19 @@ class _Search(NamedTuple):
     x: jax.Array
     value: jax.Array
     grad: jax.Array
-    aux: Any
-    memory: Any
+    aux: PyTree
+    memory: PyTree
     direction: jax.Array
-    slope: jax.Array
     step: jax.Array
     low: jax.Array
     high: jax.Array
 
 
 def minimise(
-    objective: Callable[[jax.Array], tuple[jax.Array, jax.Array, Any]],
+    objective: Callable[[jax.Array], tuple[jax.Array, jax.Array, PyTree]],
     x: jax.Array,
     evaluations: int,
-) -> tuple[jax.Array, Any]:
+) -> tuple[jax.Array, PyTree]:
     """A minimiser of a smooth function, by so many evaluations.
 
     Directions are those of `optax.scale_by_lbfgs`; steps are found by doubling and bisection until
@@ -50,23 +51,22 @@ def minimise(
     directions = optax.scale_by_lbfgs(memory_size=_MEMORY)
     eps = jnp.finfo(x.dtype).eps
 
-    def aim(x: jax.Array, value: jax.Array, grad: jax.Array, aux: Any, memory: Any) -> _Search:
+    def aim(
+        x: jax.Array, value: jax.Array, grad: jax.Array, aux: PyTree, memory: PyTree
+    ) -> _Search:
         toward, memory = directions.update(grad, memory, x)
-        slope = -jnp.vdot(grad, toward)
         # rounding may spoil a direction; the gradient is one
-        bad = ~(slope < 0)
-        toward = jnp.where(bad, grad, toward)
-        slope = jnp.where(bad, -jnp.vdot(grad, grad), slope)
-        one, zero = jnp.ones_like(value), jnp.zeros_like(value)
-        return _Search(x, value, grad, aux, memory, -toward, slope, one, zero, one * jnp.inf)
+        toward = jnp.where(jnp.vdot(grad, toward) > 0, toward, grad)
+        return _Search(x, value, grad, aux, memory, -toward, *_whole_step(value))
 
     def turn(_: int, at: _Search) -> _Search:
         x = at.x + at.step * at.direction
         value, grad, aux = objective(x)
+        slope = jnp.vdot(at.grad, at.direction)
         # what rounding moves is no rise, or the search would end at the root of the precision
-        rounding = jnp.where(jnp.isinf(at.value), 0, 2 * eps * jnp.abs(at.value))
-        far = ~(value <= at.value + _DECREASE * at.step * at.slope + rounding)
-        near = jnp.vdot(grad, at.direction) < _CURVATURE * at.slope
+        rounding = 2 * eps * jnp.abs(at.value)
+        far = ~(value <= at.value + _DECREASE * at.step * slope + rounding)
+        near = jnp.vdot(grad, at.direction) < _CURVATURE * slope
         low = jnp.where(~far & near, at.step, at.low)
         high = jnp.where(far, at.step, at.high)
         step = jnp.where(jnp.isinf(high), 2 * low, (low + high) / 2)
@@ -74,21 +74,15 @@ def minimise(
         return jax.lax.cond(far | near, lambda: longer, lambda: aim(x, value, grad, aux, at.memory))
 
     # the first turn goes nowhere, and accepts
-    value, _, aux = jax.tree.map(
+    value, grad, aux = jax.tree.map(
         lambda shape: jnp.zeros(shape.shape, shape.dtype), jax.eval_shape(objective, x)
     )
-    one, nothing = jnp.ones_like(value), jnp.zeros_like(x)
-    start = _Search(
-        x,
-        one * jnp.inf,
-        nothing,
-        aux,
-        directions.init(x),
-        nothing,
-        -one,
-        one,
-        jnp.zeros_like(value),
-        one * jnp.inf,
-    )
+    memory = directions.init(x)
+    start = _Search(x, value + jnp.inf, grad, aux, memory, grad, *_whole_step(value))
     last = jax.lax.fori_loop(0, evaluations, turn, start)
     return last.x, last.aux
+
+
+def _whole_step(like: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """A step of 1, and no bounds on it yet."""
+    return jnp.ones_like(like), jnp.zeros_like(like), jnp.full_like(like, jnp.inf)

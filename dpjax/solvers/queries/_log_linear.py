@@ -1,12 +1,13 @@
 """Fits of a log-linear distribution to noisy answers."""
 
 import functools
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 
 from dpjax.geometry import log_normalize
+from dpjax.queries import Workload
 from dpjax.solvers.queries._lbfgs import minimise
 
 _KNEE = 0.5  # in units of the prior's scale: from here on it is rather Laplace's than normal
@@ -21,7 +22,7 @@ class Fit(NamedTuple):
 
 @functools.partial(jax.jit, static_argnames="steps")
 def fit_log_linear(
-    queries: Any,
+    queries: Workload,
     measured: jax.Array,
     precision: jax.Array,
     prior: jax.Array,
@@ -68,7 +69,7 @@ def fit_log_linear(
 
 
 def misfit_and_grad(
-    queries: Any, measured: jax.Array, precision: jax.Array, u: jax.Array
+    queries: Workload, measured: jax.Array, precision: jax.Array, u: jax.Array
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
     """Half the squared residuals in units of the noise, their gradient `[m]`, log p `[k]`.
 

@@ -5,6 +5,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.typing import DTypeLike
 
 from dpjax.core import (
     PyTree,
@@ -14,15 +15,16 @@ from dpjax.core import (
     check_positive,
     check_scalar,
 )
+from dpjax.problems import QueryRelease
 from dpjax.queries import Marginals
 from dpjax.queries._workload import num_records
 from dpjax.sampling import FullBatch
+from dpjax.solvers.queries._budget import RELATIONS, Number
 from dpjax.solvers.queries._state import (
     SHARPEST,
     ReleasedDistribution,
     SelectionInfo,
     SelectionState,
-    direction,
     distribution,
     fixed_point,
     log_of,
@@ -30,8 +32,6 @@ from dpjax.solvers.queries._state import (
     select_query,
 )
 from dpjax.solvers.vertices._steps import shrunk
-
-RELATIONS = ("replace_one", "add_or_remove_one", "replace_special")
 
 
 class SelectionRelease(abc.ABC):
@@ -48,8 +48,8 @@ class SelectionRelease(abc.ABC):
     targets alone, which are computed once: a step reads no record.
     """
 
-    sampler: Any
-    num_records: Any
+    sampler: FullBatch
+    num_records: Number
     score_range: float
     relation: str
     vertices: str = "queries"
@@ -60,26 +60,23 @@ class SelectionRelease(abc.ABC):
         """Answers of the distribution that the targets are compared with, `[m]`."""
 
     @abc.abstractmethod
-    def sharpness(self, count: jax.Array) -> Any:
+    def sharpness(self, count: jax.Array) -> jax.Array:
         """The inverse temperature of the draw of step `count`, in units of 1 / answer."""
 
     @abc.abstractmethod
-    def gains(self, count: jax.Array) -> tuple[Any, Any]:
+    def gains(self, count: jax.Array) -> tuple[Number, Number]:
         """The share of the weights that is forgotten, and the weight of the vertex drawn."""
 
     @abc.abstractmethod
-    def share(self, state: SelectionState) -> Any:
+    def share(self, state: SelectionState) -> Number:
         """The share of the new distribution in the average."""
 
-    def init(self, problem: Any, *, key: jax.Array) -> SelectionState:
+    def init(self, problem: QueryRelease, *, key: jax.Array) -> SelectionState:
         """The state before the first step: uniform. The key (*secret*) is for the draws."""
         check_key("key", key)
-        if self.vertices == "marginals" and not isinstance(problem.workload, Marginals):
-            raise TypeError(
-                "the workload must be Marginals for vertices = 'marginals', got "
-                f"{type(problem.workload).__name__}"
-            )
-        bound = self.needed_range(problem)
+        if self.vertices == "marginals":
+            tables_of(problem)
+        bound = needed_range(problem, self.relation, self.vertices)
         if bound > self.score_range * (1 + 1e-9):
             raise ValueError(
                 f"score_range must be >= {bound} for this workload under {self.relation}, got "
@@ -100,24 +97,22 @@ class SelectionRelease(abc.ABC):
             key=key,
         )
 
-    def needed_range(self, problem: Any) -> float:
-        """Range of the change of the scores by one record, times its number of records."""
-        return needed_range(problem, self.relation, self.vertices)
-
-    def prologue(self, problem: Any, data: PyTree, state: SelectionState) -> SelectionState:
+    def prologue(
+        self, problem: QueryRelease, data: PyTree, state: SelectionState
+    ) -> SelectionState:
         """Computes the targets, once."""
         problem.check_number(num_records(data))
         return state._replace(targets=problem.targets(data, centred=self.vertices == "queries"))
 
     def step(
-        self, problem: Any, batch: PyTree, mask: jax.Array, state: SelectionState
+        self, problem: QueryRelease, batch: PyTree, mask: jax.Array, state: SelectionState
     ) -> tuple[SelectionState, SelectionInfo]:
         """One draw and one move; records are not looked at."""
         del batch, mask
         info = self.select(problem, state)
         return self.move(problem, info, state), info
 
-    def gaps(self, problem: Any, state: SelectionState) -> tuple[jax.Array, jax.Array]:
+    def gaps(self, problem: QueryRelease, state: SelectionState) -> tuple[jax.Array, jax.Array]:
         """What the scores are made of, as by `QueryRelease.gaps`. **Not private**."""
         return problem.gaps(
             state.targets,
@@ -126,24 +121,33 @@ class SelectionRelease(abc.ABC):
             centred=self.vertices == "queries",
         )
 
-    def select(self, problem: Any, state: SelectionState) -> SelectionInfo:
+    def select(self, problem: QueryRelease, state: SelectionState) -> SelectionInfo:
         """The draw of a step."""
         key = jax.random.fold_in(state.key, state.count)
         gaps, rest = self.gaps(problem, state)
-        workload, sharpness = problem.workload, self.sharpness(state.count)
+        sharpness = self.sharpness(state.count)
         if self.vertices == "marginals":
+            workload = tables_of(problem)
             # a record is in one cell of a marginal, or leaves it for another
             logit = 2 / (fixed_point(workload, rest.dtype) * float(jnp.finfo(rest.dtype).eps))
             sharpness = per_half_record(sharpness, self, rest.dtype, logit)
             return select_marginal(key, workload, gaps, sharpness, rest)
         return select_query(key, gaps, per_half_record(sharpness, self, rest.dtype), rest)
 
-    def move(self, problem: Any, info: SelectionInfo, state: SelectionState) -> SelectionState:
+    def move(
+        self, problem: QueryRelease, info: SelectionInfo, state: SelectionState
+    ) -> SelectionState:
         """The state after what was drawn; data are not looked at."""
         workload = problem.workload
         forgotten, gain = self.gains(state.count)
-        vertex = direction(workload, info, self.vertices, state.weights.dtype)
-        weights = ((1 - forgotten) * state.weights + gain * vertex).astype(state.weights.dtype)
+        vertex = jnp.zeros_like(state.weights)
+        signs = info.signs.astype(vertex.dtype)
+        if self.vertices == "queries":
+            vertex = vertex.at[info.index].set(signs[0])
+        else:
+            start = jnp.asarray(tables_of(problem).offsets)[info.index]
+            vertex = vertex.at[start + jnp.arange(signs.shape[0])].add(signs, mode="drop")
+        weights = jnp.astype((1 - forgotten) * state.weights + gain * vertex, state.weights.dtype)
         now = distribution(workload, weights)
         current = workload.answers(now).astype(state.current.dtype)
         average, averaged = state.average, state.averaged
@@ -155,7 +159,7 @@ class SelectionRelease(abc.ABC):
             weights, current, average, averaged, state.targets, state.count + 1, state.key
         )
 
-    def finalize(self, problem: Any, state: SelectionState) -> ReleasedDistribution:
+    def finalize(self, problem: QueryRelease, state: SelectionState) -> ReleasedDistribution:
         """The average, or the last distribution where none is kept."""
         if not self.averaged:
             last = distribution(problem.workload, state.weights)
@@ -167,7 +171,19 @@ class SelectionRelease(abc.ABC):
         return state._replace(targets=None)
 
 
-def per_half_record(sharpness: Any, solver: Any, dtype: Any, logit: float = 0.0) -> jax.Array:
+def tables_of(problem: QueryRelease) -> Marginals:
+    """The workload, whose tables are drawn; raises TypeError if it has none."""
+    if not isinstance(problem.workload, Marginals):
+        raise TypeError(
+            "the workload must be Marginals for vertices = 'marginals', got "
+            f"{type(problem.workload).__name__}"
+        )
+    return problem.workload
+
+
+def per_half_record(
+    sharpness: Number, solver: Any, dtype: DTypeLike, logit: float = 0.0
+) -> jax.Array:
     """The sharpness in units of 1 / (half a record), less what rounding may add to the range.
 
     Args:
@@ -181,7 +197,7 @@ def per_half_record(sharpness: Any, solver: Any, dtype: Any, logit: float = 0.0)
     return shrunk(sharpness, sharpness * solver.score_range / number, dtype, logit) / (2 * number)
 
 
-def needed_range(problem: Any, relation: str, vertices: str) -> float:
+def needed_range(problem: QueryRelease, relation: str, vertices: str) -> float:
     """Range of the change of n times the scores of such vertices by one record."""
     sensitivity = problem.sensitivity(relation)
     if vertices == "queries":

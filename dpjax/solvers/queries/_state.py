@@ -1,15 +1,17 @@
 """What the methods of query release share: their result, their state and their exact draws."""
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax.typing import ArrayLike, DTypeLike
 
-from dpjax.core import wide
+from dpjax.core import PyTree, wide
 from dpjax.geometry import L1Ball, log_normalize, sample_vertices
-from dpjax.queries import Marginals
+from dpjax.queries import Marginals, Workload
 from dpjax.queries._workload import check_counted, spread_cells
 from dpjax.random._laplace import laplace
+from dpjax.solvers.queries._budget import Number
 from dpjax.transforms.clipping._weighted_sum import Pair, add_pairs, pair_of
 
 SHARPEST = 1e30  # stands for infinity, of which no multiple of 0 is 0
@@ -44,9 +46,9 @@ class SelectionState(NamedTuple):
 
     weights: jax.Array
     current: jax.Array
-    average: Any
-    averaged: Any
-    targets: Any
+    average: PyTree
+    averaged: PyTree
+    targets: PyTree
     count: jax.Array  # type: ignore[assignment]
     key: jax.Array
 
@@ -64,12 +66,12 @@ class SelectionInfo(NamedTuple):
     signs: jax.Array
 
 
-def distribution(workload: Any, weights: jax.Array) -> jax.Array:
+def distribution(workload: Workload, weights: jax.Array) -> jax.Array:
     """The softmax over the universe of the weighted sum of queries, `[k]`."""
     return jnp.exp(log_normalize(wide(workload.adjoint(weights))))
 
 
-def counts(workload: Any, records: Any, mask: jax.Array) -> jax.Array:
+def counts(workload: Workload, records: ArrayLike, mask: jax.Array) -> jax.Array:
     """How many records that are not masked lie in each cell, `[k]` int32 (*secret*)."""
     zeros = spread_cells(workload, jnp.zeros(workload.universe_size, jnp.int32))
     check_counted(mask.shape[0])
@@ -83,7 +85,7 @@ def log_of(probabilities: jax.Array) -> jax.Array:
 
 
 def select_query(
-    key: jax.Array, gaps: jax.Array, sharpness: Any, rest: Any = None
+    key: jax.Array, gaps: jax.Array, sharpness: Number, rest: ArrayLike = 0.0
 ) -> SelectionInfo:
     r"""Draws a query and a sign from the softmax of `sharpness` times $\pm$ the gaps.
 
@@ -91,7 +93,7 @@ def select_query(
       key: For the draw.
       gaps: `[m]`; integers are not rounded before the largest is subtracted.
       sharpness: Scalar.
-      rest: Added to the gaps, small against them or their unit: `[m]`, or None for 0.
+      rest: Added to the gaps, small against them or their unit: `[m]`.
     """
     high, low = _rounded(gaps, rest)
     size = gaps.shape[0]
@@ -99,15 +101,17 @@ def select_query(
     return _signed_query(drawn, size)
 
 
-def loudest_query(key: jax.Array, gaps: jax.Array, scale: Any, rest: Any = None) -> SelectionInfo:
+def loudest_query(
+    key: jax.Array, gaps: jax.Array, scale: Number, rest: ArrayLike = 0.0
+) -> SelectionInfo:
     r"""The query and sign whose $\pm$ gap with fresh Laplace noise of this scale is largest.
 
     Gaps and rest are as for `select_query`.
     """
     top = jnp.max(jnp.abs(gaps))
+    rest = jnp.broadcast_to(jnp.asarray(rest), gaps.shape)
     behind = jnp.concatenate([gaps - top, -gaps - top]).astype(float)
-    if rest is not None:
-        behind = behind + jnp.concatenate([rest, -rest])
+    behind = behind + jnp.concatenate([rest, -rest])
     noise = scale * laplace(key, behind.shape, behind.dtype)
     return _signed_query(jnp.argmax(behind + noise).astype(jnp.int32), gaps.shape[0])
 
@@ -116,15 +120,19 @@ def _signed_query(drawn: jax.Array, size: int) -> SelectionInfo:
     return SelectionInfo(drawn % size, jnp.where(drawn < size, 1, -1).astype(jnp.int8)[None])
 
 
-def _rounded(gaps: jax.Array, rest: Any) -> tuple[jax.Array, jax.Array]:
+def _rounded(gaps: jax.Array, rest: ArrayLike) -> tuple[jax.Array, jax.Array]:
     """The gaps as floats, and what that left over with the rest."""
     high = gaps.astype(float)
     low = (gaps - high.astype(gaps.dtype)).astype(high.dtype)
-    return high, low if rest is None else low + rest
+    return high, low + rest
 
 
 def select_marginal(
-    key: jax.Array, workload: Marginals, gaps: jax.Array, sharpness: Any, rest: Any = None
+    key: jax.Array,
+    workload: Marginals,
+    gaps: jax.Array,
+    sharpness: Number,
+    rest: ArrayLike = 0.0,
 ) -> SelectionInfo:
     r"""Draws a marginal S and a sign of each of its cells, by the exponential mechanism.
 
@@ -137,13 +145,13 @@ def select_marginal(
       workload: The marginals.
       gaps: d, `[m]`: integers, or floats of size at most 2^26.
       sharpness: beta, scalar.
-      rest: Added to integer gaps, at most 1/2: `[m]`, or None for 0.
+      rest: Added to integer gaps, at most 1/2: `[m]`.
     """
     which, sign = jax.random.split(key)
     if not jnp.issubdtype(gaps.dtype, jnp.integer):
         whole = jnp.round(gaps)
         gaps, rest = whole.astype(int), gaps - whole
-    rest = jnp.zeros(gaps.shape) if rest is None else rest
+    rest = jnp.broadcast_to(jnp.asarray(rest), gaps.shape)
     sharpness = jnp.minimum(sharpness, SHARPEST).astype(rest.dtype)
     index = sample_vertices(which, marginal_logits(workload, gaps, sharpness, rest), 1)[0]
     # signs of the chosen marginal alone, by Gumbels whose tails reach far enough
@@ -186,7 +194,7 @@ def marginal_logits(
     zeros = jnp.zeros(len(workload.sizes), gaps.dtype).at[jnp.asarray(workload.clique_of)]
     sums = [zeros.add(part) for part in parts]
     top = jnp.argmax(sums[0])
-    moduli, rests, least = (Pair(*_rounded(each - each[top], None)) for each in sums)
+    moduli, rests, least = (Pair(*_rounded(each - each[top], 0.0)) for each in sums)
     total = add_pairs(
         _times(add_pairs(moduli, Pair(rests.high / cell, rests.low / cell)), sharpness),
         Pair(least.high / cell, least.low / cell),
@@ -194,7 +202,7 @@ def marginal_logits(
     return add_pairs(total, pair_of(jnp.broadcast_to(-jnp.max(total.high), total.high.shape))).high
 
 
-def fixed_point(workload: Marginals, dtype: Any) -> float:
+def fixed_point(workload: Marginals, dtype: DTypeLike) -> float:
     """A power of two, such multiples of whose inverse below 1 add up over any marginal's cells."""
     bits = 30 if jnp.finfo(dtype).bits == 32 else 62
     return 2.0 ** (bits - (max(workload.sizes) - 1).bit_length())
@@ -213,13 +221,3 @@ def _times(pair: Pair, factor: jax.Array) -> Pair:
     (a, b), (c, d) = halves(pair.high), halves(factor)
     lost = ((a * c - product) + a * d + b * c) + b * d
     return add_pairs(pair_of(product), pair_of(lost + pair.low * factor))
-
-
-def direction(workload: Any, info: SelectionInfo, vertices: str, dtype: Any) -> jax.Array:
-    """The vertex that was selected, as weights of the queries, `[m]`."""
-    zeros = jnp.zeros(workload.num_queries, dtype)
-    if vertices == "queries":
-        return zeros.at[info.index].set(info.signs[0].astype(dtype))
-    start = jnp.asarray(workload.offsets)[info.index]
-    places = start + jnp.arange(info.signs.shape[0])
-    return zeros.at[places].add(info.signs.astype(dtype), mode="drop")
