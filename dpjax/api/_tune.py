@@ -156,10 +156,9 @@ def tune(
     counted = len(solvers)
     executed, drawn = counted, np.arange(counted)
     if private:
-        bits = np.asarray(jax.random.bits(law_key, (2,), jnp.uint32)).astype(np.uint64)
-        counted = runs.draw(float((bits[0] << np.uint64(21)) | (bits[1] >> np.uint64(11))) / 2**53)
+        counted = _draw_runs(runs, law_key)
         executed = int(runs.max_runs or 1) if constant_time else counted
-        drawn = np.asarray(jax.random.randint(draw_key, (executed,), 0, len(solvers)))
+        drawn = _draw_candidates(len(solvers), executed, draw_key)
 
     def run(solver: Any, key: jax.Array, train: PyTree, held: PyTree) -> tuple[PyTree, jax.Array]:
         train_key, noise_key = jax.random.split(key)
@@ -181,6 +180,16 @@ def tune(
     return Tuned(params, choices[winner], shown, guarantee, solvers[winner])
 
 
+def _draw_runs(runs: RunsLaw, key: jax.Array) -> int:
+    bits = np.asarray(jax.random.bits(key, (2,), jnp.uint32)).astype(np.uint64)
+    return runs.draw(float((bits[0] << np.uint64(21)) | (bits[1] >> np.uint64(11))) / 2**53)
+
+
+def _draw_candidates(candidates: int, number: int, key: jax.Array) -> NDArray[np.int32]:
+    # types of fixed size here and below: the same draws with 64-bit types and without
+    return np.asarray(jax.random.randint(key, (number,), 0, candidates, jnp.int32))
+
+
 def _best(
     solvers: list[Any],
     drawn: NDArray[Any],
@@ -197,7 +206,7 @@ def _best(
     size = min(_BLOCK, drawn.size)
     places = np.resize(drawn, size * math.ceil(drawn.size / size))
     tie_key, run_key = jax.random.split(key)
-    ties = np.asarray(jax.random.uniform(tie_key, places.shape))
+    ties = np.asarray(jax.random.uniform(tie_key, places.shape, jnp.float32))
     keys = jax.random.split(run_key, places.size)
     groups: dict[Any, list[int]] = {}
     for index, solver in enumerate(solvers):
@@ -244,7 +253,7 @@ def _split(data: PyTree, validation: float, relation: str, key: jax.Array) -> tu
         held = np.zeros(rows, bool)
         held[np.asarray(jax.random.permutation(key, rows))[: round(validation * rows)]] = True
     else:  # a coin of each record's own, that does not depend on n
-        held = np.asarray(jax.random.bernoulli(key, validation, (rows,)))
+        held = np.asarray(jax.random.uniform(key, (rows,), jnp.float32) < validation)
     arrays = jax.tree.map(np.asarray, data)
     return jax.tree.map(lambda a: a[~held], arrays), jax.tree.map(lambda a: a[held], arrays)
 

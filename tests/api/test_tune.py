@@ -124,6 +124,22 @@ def test_each_structure_runs_for_every_draw():
     assert (winner, best) == (1, 7.0)  # the second structure's last draw
 
 
+def test_draws_are_the_same_with_types_of_any_size():
+    law, key = dpjax.privacy.RunsLaw(4.0, 1.0, max_runs=16), jax.random.key(3)
+    drawn = []
+    for wide in (False, True):
+        with jax.enable_x64(wide):
+            held = _tune._split({"i": np.arange(50)}, 0.3, "add_or_remove_one", key)[1]["i"]
+            drawn.append(
+                (
+                    _tune._draw_runs(law, key),
+                    _tune._draw_candidates(7, 16, key).tolist(),
+                    held.tolist(),
+                )
+            )
+    assert drawn[0] == drawn[1]
+
+
 def test_ties_are_broken_at_random():
     won = {
         _tune._best(solvers(1.0, 2.0), np.array([0, 1]), 2, key, Spy(np.zeros(2)), ())[0]
