@@ -73,6 +73,23 @@ def test_parts_of_the_records_cost_the_worse():
     assert both.epsilon(1e-5) == SelectionGuarantee((high,), CUT).epsilon(1e-5)
 
 
+def test_candidates_of_other_events_cost_at_least_each():
+    few = Guarantee(dpe.SelfComposedDpEvent(dpe.LaplaceDpEvent(12.0), 4), failure_probability=1e-9)
+    one = gaussian(4.0)
+    both = SelectionGuarantee(((few, one),), CUT)
+    alone = [SelectionGuarantee((each,), CUT) for each in (few, one)]
+    assert both.epsilon(1e-5) >= max(each.epsilon(1e-5) for each in alone) - 1e-6
+    assert both.epsilon(1e-5) < 1.1 * max(each.epsilon(1e-5) for each in alone)
+    assert both.delta(9.0) >= 16 * 1e-9
+    assert both != alone[0]
+    assert " or " in repr(both)
+    assert SelectionGuarantee(((one, one),), CUT).epsilon(1e-5) == alone[1].epsilon(1e-5)
+    with pytest.raises(UnsupportedEventError, match="loss distribution"):
+        SelectionGuarantee(((one, Guarantee(dpe.ZCDpEvent(0.1))),), CUT)
+    with pytest.raises(ValueError, match="one relation"):
+        SelectionGuarantee(((one, gaussian(4.0, "replace_one")),), CUT)
+
+
 def test_sampled_steps_cost_both_directions():
     event = dpe.SelfComposedDpEvent(dpe.PoissonSampledDpEvent(0.1, dpe.GaussianDpEvent(3.0)), 50)
     one = Guarantee(event)
