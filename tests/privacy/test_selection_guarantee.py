@@ -60,6 +60,13 @@ def test_failures_count_once_a_run_that_counts():
     assert failing.failure_probability >= 16 * 1e-7
 
 
+def test_failures_count_for_the_records_that_they_concern():
+    strong, weak = gaussian(9.0, failure=1e-7), gaussian(4.0)
+    assert SelectionGuarantee((strong, weak), CUT).delta(0.5) == max(
+        SelectionGuarantee((each,), CUT).delta(0.5) for each in (strong, weak)
+    )
+
+
 def test_replace_one_doubles_the_shift():
     once = SelectionGuarantee((gaussian(4.0),), CUT)
     twice = SelectionGuarantee((gaussian(8.0, "replace_one"),), CUT)

@@ -58,7 +58,7 @@ class SelectionGuarantee(Guarantee):
 
     $\delta(\epsilon) \le \int_0^1 f'(q) [1 - e^\epsilon / (R(q) r(q))]_+ dq$
 
-    plus $(1 + e^\epsilon)\,E[K]$ times the failure probability of one run.
+    plus $(1 + e^\epsilon)\,E[K]$ times the failure probability of that base.
 
     Guarantee: an upper bound in both directions, rounding of the loss included. `event` and
     `failure_probability` are a zCDP bound of the same selection, which costs more; they are what
@@ -129,8 +129,8 @@ class SelectionGuarantee(Guarantee):
     def delta(self, epsilon: float) -> float:
         """The theorem's bound at epsilon >= 0, failures included, at most 1."""
         check_nonnegative("epsilon", epsilon)
-        failure = (1 + math.exp(min(epsilon, 700.0))) * self._failure
-        return min(1.0, max(hockey_stick(loss, epsilon) for loss in self._losses) + failure)
+        # a record concerns one base: runs of the others are the same on both data sets
+        return min(1.0, max(_delta(base, self.runs, epsilon) for base in self.bases))
 
     def __repr__(self) -> str:
         """The law of the number of runs and the guarantee of one."""
@@ -144,7 +144,7 @@ class SelectionGuarantee(Guarantee):
 
     @property
     def _failure(self) -> float:
-        return self.runs.mean * math.fsum(map(_failing, self.bases))  # a union over runs that count
+        return self.runs.mean * max(map(_failing, self.bases))  # a union over runs that count
 
 
 def _each(base: Base) -> tuple[Guarantee, ...]:
@@ -157,6 +157,12 @@ def _ids(base: Base) -> frozenset[EventId]:
 
 def _failing(base: Base) -> float:
     return max(float(each.failure_probability) for each in _each(base))
+
+
+def _delta(base: Base, runs: RunsLaw, epsilon: float) -> float:
+    """Of the selection for records of this base, failures included."""
+    failure = runs.mean * _failing(base) * (1 + math.exp(min(epsilon, 700.0)))
+    return failure + max(hockey_stick(loss, epsilon) for loss in _selected(_ids(base), runs))
 
 
 @functools.lru_cache(maxsize=16)
@@ -287,10 +293,7 @@ def calibrate_selection(
     @functools.cache
     def excess(log_noise: float) -> float:
         """Of log delta over its target; falls in the noise."""
-        base = make_guarantee(math.exp(log_noise))
-        failure = runs.mean * _failing(base)
-        total = failure * (1 + math.exp(min(target, 700.0)))
-        total += max(hockey_stick(a, target) for a in _selected(_ids(base), runs))
+        total = _delta(make_guarantee(math.exp(log_noise)), runs, target)
         return math.log(max(total / budget.delta, 1e-12))
 
     failure = runs.mean * _failing(make_guarantee(1.0))
