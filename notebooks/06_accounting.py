@@ -346,14 +346,14 @@ steps = 20 if FAST else 100
 default = dpjax.solvers.DPSGD.for_budget(linear, 4_000, total, steps=steps)
 plain = dpjax.solve(default, linear, small, key=jax.random.key(4))
 tuned = dpjax.tune(
-    {"clip_norm": [0.001, 0.1], "learning_rate": [1e3, 1e5], "steps": [steps]},
+    {"clip_norm": [0.001, 0.01], "learning_rate": [100.0, 1000.0], "steps": [steps]},
     dpjax.solvers.DPSGD,
     linear,
     small,
     total,
     key=jax.random.key(5),
     num_records=4_000,
-    trials=2 if FAST else 8,
+    trials=4 if FAST else 8,
 )
 print(tuned)
 print(f"accuracy {accuracy(plain.params):.3f} by default, {accuracy(tuned.params):.3f} tuned")
