@@ -1,7 +1,7 @@
 """Hyperparameters chosen by private selection, in one call."""
 
 import dataclasses
-import itertools
+import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -12,30 +12,35 @@ import numpy as np
 from dp_accounting import dp_event as dpe
 from numpy.typing import NDArray
 
+from dpjax.api._tune_candidates import Candidates, Sampled, candidates_of, with_noise
+from dpjax.api._tune_scores import Correct, Scores, default_correct
 from dpjax.api._tuned import Tuned
-from dpjax.core import PyTree, check_int, check_key
-from dpjax.core._records import num_rows
+from dpjax.core import PyTree, check_int, check_key, check_nonnegative
+from dpjax.core._records import Records, num_rows
 from dpjax.privacy import (
     Budget,
     Guarantee,
     RunsLaw,
     SelectionGuarantee,
+    calibrate_noise,
     calibrate_selection,
     check_budget,
+    compose_guarantees,
     resolve_relation,
 )
-from dpjax.problems import RateConstrained, Risk
+from dpjax.privacy._relations import relation_name
 from dpjax.runtime import solve
+from dpjax.runtime._loop import scan, start
+from dpjax.solvers import DPSGD, RateConstrainedSGDA
 from dpjax.solvers._swamped import candidates as quiet
-from dpjax.transforms import add_rounded_gaussian, rounded_gaussian_shortfall
 
 _BLOCK = 16
 _ROUNDED_UP = 1 + 1e-6  # of noise, which runs in float32
-_ONCE = RunsLaw(1.0, 1.0, max_runs=1)
+_SCORE_SHARE = 0.1  # of a run's precision, where training and scores read the same records
 
 
 def tune(
-    candidates: Mapping[str, Sequence[Any]] | Sequence[Any],
+    candidates: Mapping[str, Sequence[Any]] | Sequence[Any] | Sampled,
     kind: type,
     problem: Any,
     data: PyTree,
@@ -47,29 +52,45 @@ def tune(
     shape: float | None = None,
     max_trials: int | None = None,
     validation: float = 0.2,
-    correct: Callable[[PyTree, PyTree], jax.Array] | None = None,
+    correct: Correct | None = None,
+    violation_weight: float = 1.0,
     score: Callable[[PyTree], jax.Array] | None = None,
+    checkpoints: int = 1,
     constant_time: bool = True,
 ) -> Tuned:
     r"""Trains with random candidates a secret random number of times, and releases the best run.
 
     Each run draws a candidate uniformly, trains on the private records, and scores. The number of
-    runs K follows a `RunsLaw`. A score is the number of right predictions on held-out records with
-    rounded Gaussian noise, or `score(params)` on public data. Noise is calibrated so that the
-    total meets the budget: with 16 trials on average about 1.7 times the noise of one run. The
-    winner's score is biased upward, as the best of several noisy numbers.
+    runs K follows a `RunsLaw`. Noise is calibrated so that the total meets the budget: with 16
+    trials on average about 1.7 times the noise of one run. The winner's score is biased upward, as
+    the best of several noisy numbers.
+
+    | scores from | by | cost |
+    | --- | --- | --- |
+    | public data | `score(params)` | none |
+    | a held-out share `validation` | noisy counts | the worse of training and scoring |
+    | the training records, `validation=0` | noisy counts | a tenth of a run's precision |
+
+    A score is the noisy accuracy; of `RateConstrained` problems with constraints, less
+    `violation_weight` times the largest excess of a noisy rate over its slack. With `checkpoints`
+    of more than 1 a run scores that many of its iterates, evenly spaced, and takes the best: early
+    stopping, inside one run with `trials=1`, and in each of several otherwise.
 
     Guarantee: `SelectionGuarantee` of the solvers that ran, at most the budget. K, the other runs
-    and the winner's place are not returned. A held-out part is disjoint from the training records:
-    each record by a coin of its own, or a fixed share of the places under replace-one, so that a
-    record pays for the worse of training and scoring. All `max_trials` runs are executed, for each
-    static structure of candidates, so that time does not reveal K. With `epsilon = math.inf` every
+    and the winner's place are not returned. Candidates of other events (steps, batch sizes) are
+    calibrated to one epsilon each, and the largest of their curves stands for a run. Iterates are
+    post-processing of what a run's event covers, and the counts of all of them are one release. A
+    held-out part is disjoint from the training records: each record by a coin of its own, or a
+    fixed share of the places under replace-one. All `max_trials` runs are executed, for each static
+    structure of candidates, so that time does not reveal K. With `epsilon = math.inf` every
     candidate runs once without noise, and the result is NOT PRIVATE.
 
     Args:
       candidates: Values by name of a field or option of `kind.for_budget`, whose grid is searched;
-        or configured solvers, whose noise is replaced (*public*).
-      kind: Class of the solvers; it has a `noise_multiplier`, such as `dpjax.solvers.DPSGD`.
+        a function of a key that gives such overrides, called 4 `trials` times for a list; or
+        configured solvers, whose noise is replaced (*public*, and so must be what it reads).
+      kind: `dpjax.solvers.DPSGD`, `RateConstrainedSGDA`, or without `checkpoints` another class
+        with a `noise_multiplier` that is all of its noise.
       problem: What is solved.
       data: Tree of arrays with one leading axis `[n, ...]` (*secret*).
       budget: epsilon, delta and relation of the total.
@@ -78,11 +99,13 @@ def tune(
       trials: Expected number of runs E K, >= 1 (*public*).
       shape: Of the law of K, > -1; default 1 (*public*).
       max_trials: Largest number of runs; default 4 `trials` with `constant_time`, else 64
-        `trials` (*public*). `max_trials / trials` is the price of constant time.
-      validation: Share of records held out, in (0, 1); without `score` (*public*).
+        `trials`, and 1 of 1 (*public*). `max_trials / trials` is the price of constant time.
+      validation: Share of records held out, in [0, 1); without `score` (*public*).
       correct: `correct(params, records) -> [n]` bool, each from its own record alone; default:
         right predictions of `RateConstrained`, and signs of a linear `Risk`.
+      violation_weight: >= 0, what an excess of 1 costs in accuracy (*public*).
       score: `score(params) -> []` on *public* data, larger is better, in place of `validation`.
+      checkpoints: Iterates of a run that are scored, >= 1; divides the steps (*public*).
       constant_time: Whether all `max_trials` runs are executed. False runs K of them, and the time
         of the call then reveals about how many: not covered by the guarantee.
 
@@ -90,9 +113,9 @@ def tune(
       A `Tuned`: the winner only.
 
     Raises:
-      TypeError: If the key is missing or not typed, the budget none, or `kind` has no
-        `noise_multiplier`.
-      ValueError: If a value is outside its bound, candidates differ in event or relation, a part
+      TypeError: If the key is missing or not typed, the budget none, or `kind` has no noise that
+        can be calibrated or no iterates.
+      ValueError: If a value is outside its bound, candidates are of another relation, a part
         would have less than one record, `num_records` is missing under add-or-remove-one, no run
         that counts has a finite score, or the budget cannot be met.
       UnsupportedEventError: If the solvers have no privacy loss distribution.
@@ -111,74 +134,219 @@ def tune(
     """
     check_key("key", key)
     check_budget(budget)
-    if "noise_multiplier" not in {field.name for field in dataclasses.fields(kind)}:
-        raise TypeError(f"kind must have a noise_multiplier, as DPSGD has, got {kind.__name__}")
+    *keys, list_key = jax.random.split(key, 5)
+    _check_kind(kind, checkpoints)
+    check_int("checkpoints", checkpoints, minimum=1)
+    check_nonnegative("violation_weight", violation_weight)
     if not trials >= 1:
         raise ValueError(f"trials must be >= 1, got {trials!r}")
-    if score is None and not 0 < validation < 1:
-        raise ValueError(f"validation must lie in (0, 1), got {validation!r}")
+    if score is None and not 0 <= validation < 1:
+        raise ValueError(f"validation must lie in [0, 1), got {validation!r}")
     if hasattr(problem, "check"):
         problem.check(data)
     relation = budget.relation_or("add_or_remove_one").name.lower()
-    public = _public_size(num_records, num_rows(data), relation)
+    rows = num_rows(data)
+    public = _public_size(num_records, rows, relation)
     check_budget(budget, public)  # its delta
-    if score is None and not 1 <= validation * public <= public - 1:
+    share = validation if score is None else 0.0
+    if share and not 1 <= share * public <= public - 1:
         raise ValueError(f"validation = {validation!r} of {public} records leaves a part empty")
-    split_key, law_key, draw_key, run_key = jax.random.split(key, 4)
-    correct = correct or _default_correct(problem) if score is None else None
-    train, held = (data, None) if score else _split(data, validation, relation, split_key)
     # a coin's count of training records is secret: their bound is that of all
-    bound = num_rows(train) if relation == "replace_one" else public
+    bound = rows - round(share * rows) if relation == "replace_one" else public
     private = budget.epsilon < math.inf
+    most = math.ceil(trials)
+    if private and trials > 1:
+        most = max_trials or math.ceil((4 if constant_time else 64) * trials)
+    runs = RunsLaw(trials, 1.0 if shape is None else shape, most) if private else None
+    scores = None
+    if score is None:
+        correct = correct or default_correct(problem)
+        scored = (share or 1.0) * public
+        scores = Scores(problem, correct, scored, violation_weight, checkpoints, relation)
     finite = dataclasses.replace(budget, epsilon=budget.epsilon if private else 1.0)
     with quiet():
-        solvers, choices = _solvers(candidates, kind, problem, bound, finite, 1.0)
-        _check_alike(solvers, relation)
-        runs, noise, z_score = _ONCE, 0.0, 0.0
-        if private:
-            shape = 1.0 if shape is None else shape
-            runs = RunsLaw(
-                trials, shape, max_trials or math.ceil((4 if constant_time else 64) * trials)
-            )
-
-            def base(z: float) -> Guarantee:
-                return dataclasses.replace(solvers[0], noise_multiplier=z).guarantee()
-
-            noise = calibrate_selection(base, runs, budget) * _ROUNDED_UP
-            if score is None:
-                z_score = calibrate_selection(lambda z: _score_guarantee(z, relation), runs, budget)
-        solvers, choices = _solvers(candidates, kind, problem, bound, finite, noise)
+        choices = candidates_of(
+            candidates, kind, problem, bound, finite, math.ceil(4 * trials), list_key
+        )
+        for unit in choices.units:
+            _check_unit(unit, relation, checkpoints)
+        noise, score_noise = [0.0] * len(choices.units), 0.0
+        if runs:
+            noise, score_noise = _calibrated(choices, scores, runs, budget, joint=not share)
+        solvers = choices.with_noise(noise)
     guarantee = Guarantee(dpe.NonPrivateDpEvent(), relation)
-    if private:
-        bases = (solvers[0].guarantee(),)
-        scoring = () if score else (_score_guarantee(z_score, relation),)
-        guarantee = SelectionGuarantee(bases + scoring, runs)
-    counted = len(solvers)
-    executed, drawn = counted, np.arange(counted)
-    if private:
-        bits = np.asarray(jax.random.bits(law_key, (2,), jnp.uint32)).astype(np.uint64)
-        counted = runs.draw(float((bits[0] << np.uint64(21)) | (bits[1] >> np.uint64(11))) / 2**53)
-        executed = int(runs.max_runs or 1) if constant_time else counted
-        drawn = np.asarray(jax.random.randint(draw_key, (executed,), 0, len(solvers)))
+    if runs:
+        guarantee = _guarantee(solvers, scores, score_noise, runs, joint=not share)
+    names = choices.choices
+    plan = _Plan(problem, names, solvers, guarantee, runs, checkpoints, scores, score_noise, score)
+    return plan.release(data, share, constant_time, keys)
 
-    def run(solver: Any, key: jax.Array, train: PyTree, held: PyTree) -> tuple[PyTree, jax.Array]:
+
+def _check_kind(kind: type, checkpoints: int) -> None:
+    """What every noise is calibrated of, and of whose iterates the event is known to hold."""
+    known = issubclass(kind, DPSGD | RateConstrainedSGDA)
+    if not known and "noise_multiplier" not in {field.name for field in dataclasses.fields(kind)}:
+        raise TypeError(f"kind must have a noise_multiplier, as DPSGD has, got {kind.__name__}")
+    if checkpoints != 1 and not known:
+        raise TypeError(
+            f"checkpoints needs DPSGD or RateConstrainedSGDA, whose iterates are covered by their "
+            f"events, got {kind.__name__}"
+        )
+
+
+def _check_unit(solver: Any, relation: str, checkpoints: int) -> None:
+    given = solver.guarantee().relation
+    if given != resolve_relation(relation):
+        raise ValueError(f"candidates must be under {relation}, got {given}")
+    if solver.sampler.steps % checkpoints:
+        raise ValueError(
+            f"checkpoints must divide the steps, got {checkpoints} and {solver.sampler.steps}"
+        )
+
+
+def _calibrated(
+    candidates: Candidates, scores: Scores | None, runs: RunsLaw, budget: Budget, *, joint: bool
+) -> tuple[list[float], float]:
+    """Noise of each candidate, and of the scores, with which the selection meets the budget."""
+    kinds, units = candidates.kinds(), candidates.units
+    several = sorted(set(kinds))
+    own, own_score = dict.fromkeys(several, 1.0), 1.0
+    joint = joint and scores is not None
+    if len(several) > 1 or joint:  # in proportion to what each alone needs for the budget
+        own = {
+            first: _alone(functools.partial(_training, units[first]), budget) for first in several
+        }
+    if joint:
+        assert scores is not None
+        own = {first: z / math.sqrt(1 - _SCORE_SHARE) for first, z in own.items()}
+        own_score = _alone(scores.guarantee, budget) / math.sqrt(_SCORE_SHARE)
+
+    def base(z: float) -> Guarantee | tuple[Guarantee, ...]:
+        z *= _ROUNDED_UP  # as it runs: curves on grids are not monotone in the last digits
+        each = [_training(units[first], own[first] * z) for first in several]
+        if joint:
+            assert scores is not None
+            each = [compose_guarantees(one, scores.guarantee(own_score * z)) for one in each]
+        return each[0] if len(each) == 1 else tuple(each)
+
+    scale = calibrate_selection(base, runs, budget) * _ROUNDED_UP
+    score_noise = own_score * scale if joint else 0.0
+    if scores and not joint:
+        score_noise = calibrate_selection(scores.guarantee, runs, budget)
+    return [own[first] * scale for first in kinds], score_noise
+
+
+def _training(unit: Any, noise: float) -> Guarantee:
+    return with_noise(unit, noise).guarantee()
+
+
+def _alone(guarantee: Callable[[float], Guarantee], budget: Budget) -> float:
+    one = guarantee(1.0)
+    return calibrate_noise(
+        lambda z: guarantee(z).event,
+        budget,
+        relation=one.relation,
+        failure_probability=float(one.failure_probability),
+    )
+
+
+def _guarantee(
+    solvers: list[Any], scores: Scores | None, score_noise: float, runs: RunsLaw, *, joint: bool
+) -> SelectionGuarantee:
+    """Of what runs, from the fields of the solvers and scores that run."""
+    training = list(dict.fromkeys(solver.guarantee() for solver in solvers))
+    scoring = () if scores is None else (scores.guarantee(score_noise),)
+    if joint:
+        training = [compose_guarantees(one, *scoring) for one in training]
+        scoring = ()
+    first = training[0] if len(training) == 1 else tuple(training)
+    return SelectionGuarantee((first, *scoring), runs)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Plan:
+    """All that is public of a call: what runs, and what it costs."""
+
+    problem: Any
+    choices: list[Any]
+    solvers: list[Any]
+    guarantee: Guarantee
+    runs: RunsLaw | None
+    iterates: int
+    scores: Scores | None
+    score_noise: float
+    public_score: Callable[[PyTree], jax.Array] | None
+
+    def release(
+        self, data: PyTree, share: float, constant_time: bool, keys: Sequence[jax.Array]
+    ) -> Tuned:
+        """The winner among runs on these records."""
+        split_key, law_key, draw_key, run_key = keys
+        relation = relation_name(self.guarantee.relation)
+        train, held = _split(data, share, relation, split_key) if share else (data, data)
+        counted = len(self.solvers)
+        executed, drawn = counted, np.arange(counted, dtype=np.int32)
+        if self.runs:
+            counted = _draw_runs(self.runs, law_key)
+            executed = int(self.runs.max_runs or 1) if constant_time else counted
+            drawn = _draw_candidates(len(self.solvers), executed, draw_key)
+        held = None if self.scores is None else held
+        winner, best, found = _best(
+            self.solvers, drawn, counted, run_key, self._compiled, (train, held)
+        )
+        if not math.isfinite(best):
+            raise ValueError("no run that counts has a finite score")
+        params, place = found
+        solver = self.solvers[winner]
+        steps = (int(place) + 1) * solver.sampler.steps // self.iterates
+        return Tuned(params, self.choices[winner], best, self.guarantee, solver, steps)
+
+    @functools.cached_property
+    def _compiled(self) -> Callable[..., tuple[PyTree, jax.Array]]:
+        return jax.jit(jax.vmap(self._run, in_axes=(0, 0, None, None)))
+
+    def _run(
+        self, solver: Any, key: jax.Array, train: PyTree, held: PyTree
+    ) -> tuple[PyTree, jax.Array]:
+        """Parameters and place of the best iterate of one run, and its score."""
         train_key, noise_key = jax.random.split(key)
-        params = solve(solver, problem, train, key=train_key, progress=False).params
-        if score is not None:
-            return params, jnp.asarray(score(params), float)
-        assert correct is not None
-        margin = jnp.sum(2 * correct(params, held).astype(jnp.int32) - 1)
-        if z_score > 0:
-            transform = add_rounded_gaussian(z_score)
-            margin, _ = transform.update(margin, transform.init(margin), key=noise_key)
-        return params, margin.astype(float)
+        params = _iterates(solver, self.problem, train, train_key, self.iterates)
+        if self.scores is not None:
+            place, found = self.scores(params, held, self.score_noise, noise_key)
+        else:
+            assert self.public_score is not None
+            values = jax.vmap(self.public_score)(params).astype(float)
+            place = jnp.argmax(jnp.where(jnp.isfinite(values), values, -jnp.inf))
+            found = values[place]
+        return (jax.tree.map(lambda leaf: leaf[place], params), place), found
 
-    compiled = jax.jit(jax.vmap(run, in_axes=(0, 0, None, None)))
-    winner, best, params = _best(solvers, drawn, counted, run_key, compiled, (train, held))
-    if not math.isfinite(best):
-        raise ValueError("no run that counts has a finite score")
-    shown = best if score else 0.5 + best / (2 * validation * public)
-    return Tuned(params, choices[winner], shown, guarantee, solvers[winner])
+
+def _iterates(solver: Any, problem: Any, data: PyTree, key: jax.Array, number: int) -> PyTree:
+    """What a run would return after each of `number` equal parts of its steps, `[number, *p]`."""
+    if number == 1:
+        params = solve(solver, problem, data, key=key, progress=False).params
+        return jax.tree.map(lambda leaf: jnp.asarray(leaf)[None], params)
+    init_key, plan_key = jax.random.split(key)
+    records = Records(data, num_rows(data))
+    xs = solver.sampler.plan(plan_key, records.num_records)
+    parts = jax.tree.map(lambda a: a.reshape(number, -1, *a.shape[1:]), xs)
+
+    def part(state: Any, xs: PyTree) -> tuple[Any, PyTree]:
+        state, _ = scan(solver, problem, records, state, xs, False)
+        return state, solver.finalize(problem, state)
+
+    state = start(solver, problem, records, init_key, None)
+    return jax.lax.scan(part, state, parts)[1]
+
+
+def _draw_runs(runs: RunsLaw, key: jax.Array) -> int:
+    bits = np.asarray(jax.random.bits(key, (2,), jnp.uint32)).astype(np.uint64)
+    return runs.draw(float((bits[0] << np.uint64(21)) | (bits[1] >> np.uint64(11))) / 2**53)
+
+
+def _draw_candidates(candidates: int, number: int, key: jax.Array) -> NDArray[np.int32]:
+    # types of fixed size here and below: the same draws with 64-bit types and without
+    return np.asarray(jax.random.randint(key, (number,), 0, candidates, jnp.int32))
 
 
 def _best(
@@ -197,32 +365,39 @@ def _best(
     size = min(_BLOCK, drawn.size)
     places = np.resize(drawn, size * math.ceil(drawn.size / size))
     tie_key, run_key = jax.random.split(key)
-    ties = np.asarray(jax.random.uniform(tie_key, places.shape))
-    keys = jax.random.split(run_key, places.size)
+    ties = np.asarray(jax.random.uniform(tie_key, places.shape, jnp.float32))
     groups: dict[Any, list[int]] = {}
     for index, solver in enumerate(solvers):
-        groups.setdefault(jax.tree.structure(solver), []).append(index)
+        leaves, structure = jax.tree.flatten(solver)
+        shapes = tuple(np.shape(leaf) for leaf in leaves)
+        groups.setdefault((structure, shapes), []).append(index)
     best = (-math.inf, -1.0)
     winner, params = int(drawn[0]), None
-    for members in groups.values():
+    for group, members in enumerate(groups.values()):
+        keys = jax.random.split(jax.random.fold_in(run_key, group), places.size)
         stacked = jax.tree.map(
-            lambda *leaves: jnp.stack([jnp.asarray(leaf, float) for leaf in leaves]),
+            lambda *leaves: jnp.stack([_leaf(leaf) for leaf in leaves]),
             *(solvers[member] for member in members),
         )
         position = np.zeros(len(solvers), int)
         position[members] = np.arange(len(members))
-        for start in range(0, places.size, size):
-            block = slice(start, start + size)
+        for first in range(0, places.size, size):
+            block = slice(first, first + size)
             chosen = jax.tree.map(lambda leaf, i=position[places[block]]: leaf[i], stacked)
             found, scores = compiled(chosen, keys[block], *data)
-            valid = (np.arange(start, start + size) < counted) & np.isin(places[block], members)
+            valid = (np.arange(first, first + size) < counted) & np.isin(places[block], members)
             values = np.where(valid & np.isfinite(scores), scores, -np.inf)
             index = int(np.lexsort((ties[block], values))[-1])
             one = jax.tree.map(lambda leaf, i=index: leaf[i], found)
-            if (values[index], ties[start + index]) > best and values[index] > -math.inf:
-                best = float(values[index]), float(ties[start + index])
-                winner, params = int(places[start + index]), one
+            if (values[index], ties[first + index]) > best and values[index] > -math.inf:
+                best = float(values[index]), float(ties[first + index])
+                winner, params = int(places[first + index]), one
     return winner, best[0], params
+
+
+def _leaf(leaf: Any) -> jax.Array:
+    array = jnp.asarray(leaf)  # tables of noise stay integers
+    return array if jnp.issubdtype(array.dtype, jnp.unsignedinteger) else array.astype(float)
 
 
 def _public_size(num_records: int | None, rows: int, relation: str) -> int:
@@ -244,61 +419,6 @@ def _split(data: PyTree, validation: float, relation: str, key: jax.Array) -> tu
         held = np.zeros(rows, bool)
         held[np.asarray(jax.random.permutation(key, rows))[: round(validation * rows)]] = True
     else:  # a coin of each record's own, that does not depend on n
-        held = np.asarray(jax.random.bernoulli(key, validation, (rows,)))
+        held = np.asarray(jax.random.uniform(key, (rows,), jnp.float32) < validation)
     arrays = jax.tree.map(np.asarray, data)
     return jax.tree.map(lambda a: a[~held], arrays), jax.tree.map(lambda a: a[held], arrays)
-
-
-def _default_correct(problem: Any) -> Callable[[PyTree, PyTree], jax.Array]:
-    if isinstance(problem, RateConstrained):
-        return lambda w, held: jnp.argmax(problem.logits(w, held["x"]), axis=-1) == held["y"]
-    if isinstance(problem, Risk) and problem.factored:
-        return lambda w, held: (held["x"] @ w) * held["y"] > 0
-    raise ValueError(
-        f"correct is required for {type(problem).__name__}: correct(params, records) -> [n] bool, "
-        "or score(params) on public data"
-    )
-
-
-def _solvers(
-    candidates: Mapping[str, Sequence[Any]] | Sequence[Any],
-    kind: Any,
-    problem: Any,
-    num_records: int,
-    budget: Budget,
-    noise: float,
-) -> tuple[list[Any], list[Any]]:
-    """The candidates with this noise, and what names each in the result."""
-    if isinstance(candidates, Mapping):
-        grid = itertools.product(*candidates.values())
-        choices: list[Any] = [dict(zip(candidates, values, strict=True)) for values in grid]
-        made = [
-            kind.for_budget(problem, num_records, budget, noise_multiplier=noise, **choice)
-            for choice in choices
-        ]
-    else:
-        choices = list(range(len(candidates)))
-        made = [dataclasses.replace(each, noise_multiplier=noise) for each in candidates]
-    if not made:
-        raise ValueError("candidates must hold at least one, got none")
-    for solver in made:
-        if not isinstance(solver, kind):
-            raise TypeError(f"candidates must be of {kind.__name__}, got {type(solver).__name__}")
-    return made, choices
-
-
-def _check_alike(solvers: list[Any], relation: str) -> None:
-    first = solvers[0].guarantee()
-    if first.relation != resolve_relation(relation):
-        raise ValueError(f"candidates must be under {relation}, got {first.relation}")
-    for solver in solvers:
-        if solver.guarantee() != first:
-            raise ValueError(
-                "candidates must have one event and relation at equal noise (sampler, steps, batch "
-                f"size), got {first} and {solver.guarantee()}"
-            )
-
-
-def _score_guarantee(noise: float, relation: str) -> Guarantee:
-    """Of right less wrong, of sensitivity 1 under add-or-remove-one and 2 under replace-one."""
-    return Guarantee(dpe.GaussianDpEvent(noise), relation, rounded_gaussian_shortfall(noise))

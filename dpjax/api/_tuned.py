@@ -15,9 +15,11 @@ class Tuned:
     Attributes:
       params: Its parameters, a tree.
       choice: Its hyperparameters by name, or its index in a list of solvers.
-      score: Its score: noisy accuracy, or that on public data. Biased upward, as the best of many.
+      score: Its score: noisy accuracy, less a penalty where there are constraints, or that on
+        public data. Biased upward, as the best of many.
       guarantee: `guarantee.epsilon(delta)`, of the training, the scores and the choice together.
       solver: Its solver; `solver.guarantee()` is that of a single run, **not** of this release.
+      steps: Steps after which its parameters were taken, all of them without `checkpoints`.
     """
 
     params: PyTree
@@ -25,6 +27,7 @@ class Tuned:
     score: float = dataclasses.field(metadata={"static": True})
     guarantee: Guarantee = dataclasses.field(metadata={"static": True})
     solver: Any = dataclasses.field(metadata={"static": True})
+    steps: int = dataclasses.field(metadata={"static": True})
 
     def __repr__(self) -> str:
         """Choice, score and guarantee."""

@@ -1,5 +1,6 @@
 """Private logistic regression under rate constraints, as a classifier of scikit-learn."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from sklearn.utils.validation import (
     column_or_1d,
 )
 
+from dpjax.api import tune as tuned_by
 from dpjax.core import check_choice, check_positive
 from dpjax.privacy import Budget
 from dpjax.problems import (
@@ -81,6 +83,10 @@ class FairLogisticRegression(ShowsPrivacy, ClassifierMixin, BaseEstimator):
       batch_size: Expected records a step; None: by the public size.
       clip_norm: Bound on a record's gradient.
       solver_options: Other arguments of `RateConstrainedSGDA.for_budget`, by name.
+      tune: Arguments of `dpjax.tune`, by name, to choose options inside the same budget:
+        `candidates`, a grid or a sampler of options of the solver, and perhaps `trials`,
+        `validation`, `violation_weight` or `checkpoints`; None takes the defaults, which is often
+        the better buy. `guarantee_` is then that of the selection (*public*).
       random_state: None for a key that nobody knows; what is released should have that. An integer,
         `RandomState` or `Generator` makes runs repeatable and is *secret*; each set of records and
         parameters gets a key of its own from it, so that fits do not share noise.
@@ -93,6 +99,7 @@ class FairLogisticRegression(ShowsPrivacy, ClassifierMixin, BaseEstimator):
       guarantee_: A `dpjax.Guarantee`.
       delta_: The delta asked for, or the default.
       epsilon_: `guarantee_.epsilon(delta_)`, at most `epsilon`.
+      choice_: With `tune`, the winner's options, by name; else None.
       n_features_in_: Number of features p.
       feature_names_in_: Their names, where `X` has some.
 
@@ -122,6 +129,7 @@ class FairLogisticRegression(ShowsPrivacy, ClassifierMixin, BaseEstimator):
         batch_size: float | None = None,
         clip_norm: float = 4.0,
         solver_options: dict[str, Any] | None = None,
+        tune: dict[str, Any] | None = None,
         random_state: Any = None,
     ) -> None:
         self.epsilon = epsilon
@@ -137,6 +145,7 @@ class FairLogisticRegression(ShowsPrivacy, ClassifierMixin, BaseEstimator):
         self.batch_size = batch_size
         self.clip_norm = clip_norm
         self.solver_options = solver_options
+        self.tune = tune
         self.random_state = random_state
 
     def fit(
@@ -176,10 +185,21 @@ class FairLogisticRegression(ShowsPrivacy, ClassifierMixin, BaseEstimator):
         problem = self._problem()
         options: dict[str, Any] = {"steps": self.steps, "batch_size": self.batch_size}
         options |= {"clip_norm": self.clip_norm} | (self.solver_options or {})
-        solver = RateConstrainedSGDA.for_budget(problem, size, budget, **options)
         public = {**self.get_params(), "random_state": None, "n": size}
+        if self.tune is None:
+            del public["tune"]  # a seed gives the models that it gave before there was one
         key = key_for(self.random_state, type(self).__name__, public, *data.values())
-        solution = solve(solver, problem, data, key=key, progress=False)
+        solution: Any
+        if self.tune is None:
+            solver = RateConstrainedSGDA.for_budget(problem, size, budget, **options)
+            solution, self.choice_ = solve(solver, problem, data, key=key, progress=False), None
+        else:
+            rest = {"num_records": size} | self.tune
+            candidates = _with_options(rest.pop("candidates", None), options)
+            solution = tuned_by(
+                candidates, RateConstrainedSGDA, problem, data, budget, key=key, **rest
+            )
+            self.choice_ = solution.choice
         weights = np.asarray(solution.params["w"], np.float64).T
         offsets = np.asarray(solution.params["b"], np.float64)
         if len(self.classes_) == 2:
@@ -278,3 +298,15 @@ class FairLogisticRegression(ShowsPrivacy, ClassifierMixin, BaseEstimator):
         check_positive("data_norm", self.data_norm)
         norms = np.linalg.norm(rows, axis=1, keepdims=True)
         return rows * (self.data_norm / np.maximum(norms, self.data_norm))
+
+
+def _with_options(candidates: Any, options: dict[str, Any]) -> Any:
+    """The candidates, where they leave an option open as it is without tuning."""
+    if callable(candidates):
+        return lambda key: options | dict(candidates(key))
+    if not isinstance(candidates, Mapping):
+        raise TypeError(
+            "tune must hold candidates, a dict of lists or a function of a key, got "
+            f"{type(candidates).__name__}"
+        )
+    return {name: [value] for name, value in options.items()} | dict(candidates)

@@ -9,6 +9,7 @@ import pytest
 
 import dpjax
 from dpjax.api import _tune
+from dpjax.api._tune_scores import Scores, default_correct
 from dpjax.privacy import SelectionGuarantee
 
 # Each call of `tune` calibrates two noises and compiles a block of runs: seconds, and no less.
@@ -61,7 +62,7 @@ def test_the_better_candidate_wins(result):
 
 def test_the_number_of_runs_and_the_losers_are_absent(result):
     fields = set(vars(result))
-    assert fields == {"params", "choice", "score", "guarantee", "solver"}
+    assert fields == {"params", "choice", "score", "guarantee", "solver", "steps"}
     assert jax.tree.map(jnp.shape, result.params) == jax.tree.map(jnp.shape, PROBLEM.init)
     assert isinstance(result.score, float)
     assert np.ndim(result.solver.learning_rate) == 0
@@ -124,6 +125,14 @@ def test_each_structure_runs_for_every_draw():
     assert (winner, best) == (1, 7.0)  # the second structure's last draw
 
 
+def test_draws_are_the_same_with_types_of_any_size():
+    first, second, third = (jax.random.key(seed) for seed in range(3))
+    held = _tune._split({"i": np.arange(20)}, 0.3, "add_or_remove_one", first)[1]["i"]
+    assert held.tolist() == [5, 9, 11, 19]
+    assert _tune._draw_candidates(7, 8, second).tolist() == [2, 1, 5, 5, 2, 6, 5, 5]
+    assert _tune._draw_runs(dpjax.privacy.RunsLaw(16.0, 1.0, max_runs=64), third) == 17
+
+
 def test_ties_are_broken_at_random():
     won = {
         _tune._best(solvers(1.0, 2.0), np.array([0, 1]), 2, key, Spy(np.zeros(2)), ())[0]
@@ -144,13 +153,149 @@ def test_a_coin_does_not_depend_on_the_other_records():
     assert len(sizes) > 2  # a fixed share of n would move other records when n changes
 
 
-def test_scores_have_the_noise_that_they_declare():
-    one = _tune._score_guarantee(5.0, "add_or_remove_one")
-    two = _tune._score_guarantee(5.0, "replace_one")
-    # one record moves right less wrong by 1 when it comes, by 2 when it changes
-    assert math.isclose(
-        two.epsilon(1e-5), dpjax.Guarantee(type(one.event)(2.5)).epsilon(1e-5), rel_tol=1e-3
+PARITY = dpjax.problems.RateConstrained.linear(
+    3, 2, dpjax.problems.demographic_parity(2, 2, slack=0.05)
+)
+
+
+def grouped(rows=ROWS):
+    group = jax.random.bernoulli(jax.random.key(9), 0.4, (rows,)).astype(int)
+    return records(rows) | {"group": group}
+
+
+def test_candidates_of_other_events_are_calibrated_to_one_budget():
+    found = tuned({"learning_rate": [3.0], "steps": [8, 24], "average": ["last"]})
+    training, _ = found.guarantee.bases
+    assert [one.event.count for one in training] == [8, 24]
+    assert found.solver.guarantee() in training
+    noise = [one.event.event.event.noise_multiplier for one in training]
+    assert noise[0] < noise[1]  # each as much as its own steps need
+    epsilons = [one.epsilon(1e-5) for one in training]
+    assert abs(epsilons[0] / epsilons[1] - 1) < 0.05
+    assert 7.5 < found.guarantee.epsilon(1e-5) <= 8.0
+
+
+def test_scores_on_the_training_records_are_part_of_a_run():
+    found = tuned(validation=0, budget=dpjax.Budget(8.0, 1e-5, "replace_one"), num_records=None)
+    (run,) = found.guarantee.bases
+    training, score = run.event.events
+    assert training == found.solver.guarantee().event
+    assert run.epsilon(1e-5) > found.solver.guarantee().epsilon(1e-5)
+    assert 7.9 < found.guarantee.epsilon(1e-5) <= 8.0
+    assert score.noise_multiplier > 0
+    assert found.choice["learning_rate"] == 3.0
+    assert found.solver.sampler.num_records == ROWS  # none is held out
+
+
+def test_rate_constrained_candidates_pay_for_their_tables_too():
+    found = dpjax.tune(
+        {"dual_learning_rate": [0.01, 0.3], "steps": [10]},
+        dpjax.solvers.RateConstrainedSGDA,
+        PARITY,
+        grouped(),
+        dpjax.Budget(8.0, 1e-5),
+        key=jax.random.key(0),
+        num_records=ROWS,
+        trials=2,
+        violation_weight=2.0,
     )
+    training, _ = found.guarantee.bases
+    assert training == found.solver.guarantee()
+    assert found.solver.histogram_noise > found.solver.primal.noise_multiplier > 0
+    assert 7.9 < found.guarantee.epsilon(1e-5) <= 8.0
+    assert found.score < 1
+
+
+def test_a_sampler_of_candidates():
+    def sampler(key):
+        return {"learning_rate": 10.0 ** jax.random.uniform(key, (), jnp.float32, -1, 1)}
+
+    found = tuned(lambda key: sampler(key) | {"steps": 15}, trials=2)
+    assert 0.1 < found.choice["learning_rate"] < 10
+    assert isinstance(found.choice["learning_rate"], float)
+    assert found.solver.learning_rate == found.choice["learning_rate"]
+    assert found.guarantee.bases[0] == found.solver.guarantee()
+
+
+def test_early_stopping_inside_one_run():
+    # a rate so large that the last iterate is worse than most
+    found = tuned({"learning_rate": [3.0], "steps": [16]}, trials=1, checkpoints=4)
+    assert found.guarantee.runs.max_runs == 1
+    assert found.steps in (4, 8, 12, 16)
+    assert found.guarantee.epsilon(1e-5) <= 8.0
+
+
+def test_iterates_are_those_of_the_run():
+    (solver,) = solvers(1.0)
+    key, data = jax.random.key(4), records()
+
+    @jax.jit
+    def both(solver, key):
+        every = _tune._iterates(solver, PROBLEM, data, key, 5)
+        return every, _tune._iterates(solver, PROBLEM, data, jax.random.clone(key), 1)
+
+    every, last = both(solver, key)
+    for one, other in zip(jax.tree.leaves(every), jax.tree.leaves(last), strict=True):
+        np.testing.assert_allclose(one[-1], other[0], rtol=1e-5, atol=1e-6)
+        assert one.shape[0] == 5
+        assert not np.allclose(one[0], one[-1])
+
+
+@pytest.mark.parametrize("relation", ["add_or_remove_one", "replace_one"])
+@pytest.mark.parametrize("problem", [PROBLEM, PARITY], ids=["plain", "parity"])
+def test_one_record_moves_counts_by_no_more_than_their_noise_covers(problem, relation):
+    number, data = 3, grouped(8)
+    scores = Scores(problem, default_correct(problem), 8, 1.0, number, relation)
+    params = {
+        "w": jax.random.normal(jax.random.key(0), (number, 3, 2)),
+        "b": jnp.zeros((number, 2)),
+    }
+    counts = jax.jit(jax.vmap(scores._counts, in_axes=(0, None)))
+
+    def of(data):
+        return np.concatenate([np.ravel(x) for x in jax.tree.leaves(counts(params, data))])
+
+    whole, moved = of(data), []
+    if relation == "add_or_remove_one":
+        for i in range(8):
+            moved.append(of(jax.tree.map(lambda a, i=i: jnp.delete(a, i, axis=0), data)))
+    else:
+        for label in (0, 1):
+            for group in (0, 1):
+                for sign in (-5.0, 5.0, math.nan):
+                    changed = {
+                        "x": data["x"].at[0].set(sign),
+                        "y": data["y"].at[0].set(label),
+                        "group": data["group"].at[0].set(group),
+                    }
+                    moved.append(of(changed))
+    sensitivity = max(np.linalg.norm(whole - one) for one in moved)
+    # of the event's noise multiplier 1, doubled by accountants under replace-one
+    covered = scores._stddev(1.0) * (2 if relation == "replace_one" else 1)
+    assert 0.6 * covered < sensitivity <= covered * (1 + 1e-9)
+
+
+def test_scores_have_the_noise_that_they_declare():
+    scores = Scores(PROBLEM, default_correct(PROBLEM), 100.0, 1.0, 1, "add_or_remove_one")
+    data = records(10)
+    params = jax.tree.map(lambda a: a[None], PROBLEM.init)
+    keys = jax.random.split(jax.random.key(0), 4000)
+    draw = jax.jit(jax.vmap(lambda key: scores(params, data, 5.0, key)[1]))
+    margins = (np.asarray(draw(keys)) - 0.5) * 200
+    declared = scores.guarantee(5.0).event.noise_multiplier
+    assert declared == 5.0
+    assert 0.93 < margins.std() / math.sqrt(declared**2 + 1 / 12) < 1.07
+
+
+def test_the_score_is_accuracy_less_the_excess():
+    data = grouped(4000)
+    scores = Scores(PARITY, default_correct(PARITY), 4000, 2.0, 1, "add_or_remove_one")
+    params = {"w": jnp.array([[0.0, 1.0], [0.0, -1.0], [0.0, 0.5]]), "b": jnp.zeros(2)}
+    data["group"] = (data["x"][:, 0] > 0).astype(int)  # disparity by construction
+    found = float(scores(jax.tree.map(lambda a: a[None], params), data, 0.0, jax.random.key(0))[1])
+    assert PARITY.violation(params, data) > 0.2
+    right = 1 - PARITY.error(params, data) - 2 * PARITY.violation(params, data)
+    assert math.isclose(found, right, abs_tol=1e-4)
 
 
 def test_a_list_of_solvers_a_public_score_and_replace_one():
@@ -192,7 +337,9 @@ def test_no_privacy_is_a_plain_sweep_and_says_so():
         ({"validation": 1e-4}, "part empty"),
         ({"validation": 1.0}, "validation"),
         ({"num_records": None}, "num_records is required"),
-        ({"candidates": {"steps": [5, 6]}}, "one event"),
+        ({"candidates": {"noise_multiplier": [1.0]}}, "calibration"),
+        ({"checkpoints": 4}, "divide the steps"),
+        ({"violation_weight": -1.0}, "violation_weight"),
         ({"candidates": {"steps": []}}, "at least one"),
         ({"candidates": solvers(1.0), "budget": dpjax.Budget(8.0, 1e-5, "replace_one")}, "under"),
         ({"problem": dpjax.problems.Risk(lambda w, r: w @ r["x"], jnp.zeros(3))}, "correct"),

@@ -69,3 +69,20 @@ def mutated_delta(p, q, law, epsilon, mutant):
     low, high = derivative(lo) - level, derivative(hi) - level
     share = np.where(low >= 0, 1.0, np.where(high > 0, high / np.maximum(high - low, 1e-300), 0.0))
     return float((np.maximum(high, 0.0) + np.maximum(low, 0.0)) @ (share * (hi - lo)) / 2)
+
+
+def enumerated_delta(p, q, law, epsilon):
+    """The same by listing every K and every sequence of K outputs; tiny cases alone."""
+
+    def winner(w, rank):
+        won = np.zeros(w.size)
+        for k in range(1, law.max_runs + 1):
+            for runs in itertools.product(range(w.size), repeat=k):
+                best = max(runs, key=lambda output: rank[output])
+                won[best] += law.pmf(np.array(k)) * math.prod(w[list(runs)])
+        return won
+
+    return max(
+        float(np.maximum(winner(p, rank) - math.exp(epsilon) * winner(q, rank), 0.0).sum())
+        for rank in itertools.permutations(range(p.size))
+    )

@@ -18,8 +18,14 @@ from dpjax.privacy.selection._curve import (
     gaussian_cells,
     hockey_stick,
     selected,
+    worst,
 )
-from tests.privacy.selection_brute import atoms_of_pair, exact_delta, mutated_delta
+from tests.privacy.selection_brute import (
+    atoms_of_pair,
+    enumerated_delta,
+    exact_delta,
+    mutated_delta,
+)
 
 DELTA = 1e-5
 EPSILONS = np.array([0.0, 0.25, 0.5, 1.0, 2.0])
@@ -133,6 +139,51 @@ def test_no_order_of_outputs_exceeds_the_theorem(law):
         assert np.all(exact <= bound + 1e-9)
         reached = max(reached, float(np.max(exact / np.maximum(bound, 1e-9))))
     assert reached > 0.9  # the bound is not idle
+
+
+@pytest.mark.parametrize("law", [RunsLaw(2.0, 1.0, max_runs=4), RunsLaw(8.0, 0.0)], ids=repr)
+def test_candidates_of_other_curves_cost_the_worst(law):
+    rng, violated = np.random.default_rng(1), 0
+    for _ in range(12):
+        pairs = [rng.dirichlet(np.ones(3), 2) for _ in range(2)]
+        # one run draws a candidate, and shows which
+        p, q = (np.concatenate([pair[side] for pair in pairs]) / 2 for side in (0, 1))
+        exact = exact_delta(p, q, law, EPSILONS)
+        each = [atoms_of_pair(*pair) for pair in pairs]
+        both, *alone = (
+            np.array([hockey_stick(selected(cells_of(a), law), e) for e in EPSILONS])
+            for a in (worst(each, 1e-3), *each)
+        )
+        assert np.all(exact <= both + 1e-9)
+        violated += np.sum([np.any(exact > 1.01 * one + 1e-6) for one in alone])
+    assert violated  # a candidate's own curve does not stand for the other's
+
+
+def test_the_worst_curve_is_at_no_epsilon_below_its_parts():
+    one, two = (
+        atoms_of(pld_lib.from_gaussian_mechanism(2.0)._pmf_remove),
+        atoms_of(pld_lib.from_laplace_mechanism(1.4)._pmf_remove),
+    )
+    joint = worst([one, two], 1e-3)
+    largest = [
+        np.array([hockey_stick(atoms, e) for e in np.linspace(-3.0, 3.0, 41)])
+        for atoms in (one, two, joint)
+    ]
+    assert np.any(largest[0] > largest[1] + 1e-3)
+    assert np.any(largest[1] > largest[0] + 1e-3)
+    over = largest[2] - np.maximum(largest[0], largest[1])
+    assert np.all(over > -1e-12)
+    assert np.all(over < 1e-5)
+
+
+def test_every_number_of_runs_and_every_output_by_hand():
+    law = RunsLaw(2.0, 0.5, max_runs=4)
+    for p, q in list(random_pairs(4))[:3]:
+        p, q = p[:3] / p[:3].sum(), q[:3] / q[:3].sum()
+        listed = enumerated_delta(p, q, law, 0.3)
+        assert math.isclose(listed, exact_delta(p, q, law, np.array([0.3]))[0], abs_tol=1e-12)
+        bound = hockey_stick(selected(cells_of(atoms_of_pair(p, q)), law), 0.3)
+        assert listed <= bound + 1e-12
 
 
 def test_both_directions_are_needed():

@@ -60,6 +60,13 @@ def test_failures_count_once_a_run_that_counts():
     assert failing.failure_probability >= 16 * 1e-7
 
 
+def test_failures_count_for_the_records_that_they_concern():
+    strong, weak = gaussian(9.0, failure=1e-7), gaussian(4.0)
+    assert SelectionGuarantee((strong, weak), CUT).delta(0.5) == max(
+        SelectionGuarantee((each,), CUT).delta(0.5) for each in (strong, weak)
+    )
+
+
 def test_replace_one_doubles_the_shift():
     once = SelectionGuarantee((gaussian(4.0),), CUT)
     twice = SelectionGuarantee((gaussian(8.0, "replace_one"),), CUT)
@@ -71,6 +78,23 @@ def test_parts_of_the_records_cost_the_worse():
     low, high = gaussian(9.0), gaussian(4.0)
     both = SelectionGuarantee((low, high), CUT)
     assert both.epsilon(1e-5) == SelectionGuarantee((high,), CUT).epsilon(1e-5)
+
+
+def test_candidates_of_other_events_cost_at_least_each():
+    few = Guarantee(dpe.SelfComposedDpEvent(dpe.LaplaceDpEvent(12.0), 4), failure_probability=1e-9)
+    one = gaussian(4.0)
+    both = SelectionGuarantee(((few, one),), CUT)
+    alone = [SelectionGuarantee((each,), CUT) for each in (few, one)]
+    assert both.epsilon(1e-5) >= max(each.epsilon(1e-5) for each in alone) - 1e-6
+    assert both.epsilon(1e-5) < 1.1 * max(each.epsilon(1e-5) for each in alone)
+    assert both.delta(9.0) >= 16 * 1e-9
+    assert both != alone[0]
+    assert " or " in repr(both)
+    assert SelectionGuarantee(((one, one),), CUT).epsilon(1e-5) == alone[1].epsilon(1e-5)
+    with pytest.raises(UnsupportedEventError, match="loss distribution"):
+        SelectionGuarantee(((one, Guarantee(dpe.ZCDpEvent(0.1))),), CUT)
+    with pytest.raises(ValueError, match="one relation"):
+        SelectionGuarantee(((one, gaussian(4.0, "replace_one")),), CUT)
 
 
 def test_sampled_steps_cost_both_directions():

@@ -163,6 +163,25 @@ def test_a_constraint_is_felt(small):
     assert fair.disparity(x, y, sensitive_features=group) < rates / 2
 
 
+def test_options_are_chosen_inside_the_budget(small):  # two calibrations and a compile: seconds
+    x, y, group = small
+    tune = {"candidates": {"dual_learning_rate": [0.01, 0.1], "steps": [10]}, "trials": 2}
+    model = FairLogisticRegression(epsilon=8.0, delta=1e-5, tune=tune, **PUBLIC)
+    model.fit(x, y, sensitive_features=group)
+    assert isinstance(model.guarantee_, dpjax.privacy.SelectionGuarantee)
+    assert model.guarantee_.relation.name == "REPLACE_ONE"
+    assert 7.9 < model.epsilon_ <= 8.0
+    assert model.choice_["dual_learning_rate"] in (0.01, 0.1)
+    assert (model.choice_["steps"], model.choice_["clip_norm"]) == (10, 4.0)
+    assert model.coef_.shape == (1, 3)
+
+
+def test_tune_needs_candidates_by_name(small):
+    x, y, group = small
+    with pytest.raises(TypeError, match="candidates"):
+        FairLogisticRegression(tune={"trials": 2}, **PUBLIC).fit(x, y, sensitive_features=group)
+
+
 @pytest.mark.parametrize("missing", ["classes", "groups"])
 def test_values_read_from_the_data_warn(small, missing):
     x, y, group = small

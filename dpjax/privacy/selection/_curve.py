@@ -16,6 +16,7 @@ that tails keep their relative precision.
 """
 
 import math
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -68,6 +69,33 @@ def atoms_of(pmf: PLDPmf) -> Atoms:
     infinite = max(float(dense._infinity_mass), 1.0 - math.fsum(mass), 0.0)
     kept = mass > 0
     return Atoms(loss[kept], mass[kept], infinite)
+
+
+def worst(parts: Sequence[Atoms], interval: float) -> Atoms:
+    """A loss whose privacy curve is at no epsilon below any of these, on a grid of this interval.
+
+    The largest curve, convex as each of them is, joined by chords in e^epsilon: a true pair.
+    """
+    ends = [end for atoms in parts for end in (atoms.loss.min(), atoms.loss.max())]
+    grid = np.arange(math.floor(min(ends) / interval), math.ceil(max(ends) / interval) + 1)
+    epsilons = grid * interval
+    deltas = np.minimum(np.max([_curve(atoms, epsilons) for atoms in parts], axis=0), 1.0)
+    deltas = np.minimum.accumulate(deltas)
+    change = np.diff(deltas)
+    from_left = np.concatenate([[1 - deltas[0]], change / np.expm1(-interval)])
+    from_right = np.concatenate([change / np.expm1(interval), [0.0]])
+    mass = np.maximum(from_left + from_right, 0.0)
+    kept = mass > 0
+    return Atoms(epsilons[kept], mass[kept], max(float(deltas[-1]), 1.0 - math.fsum(mass)))
+
+
+def _curve(atoms: Atoms, epsilons: np.ndarray) -> np.ndarray:
+    """delta at each epsilon, `[m]`, in one pass."""
+    order = np.argsort(atoms.loss)
+    loss, mass = atoms.loss[order], atoms.mass[order]
+    p, q = (np.append(np.cumsum(w[::-1])[::-1], 0.0) for w in (mass, mass * np.exp(-loss)))
+    above = np.searchsorted(loss, epsilons, side="right")
+    return atoms.infinite + np.maximum(p[above] - np.exp(epsilons) * q[above], 0.0)
 
 
 def cells_of(atoms: Atoms, finer: int = _FINER_CELLS) -> Cells:

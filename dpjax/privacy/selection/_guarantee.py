@@ -9,6 +9,7 @@ import jax
 import numpy as np
 from dp_accounting import NeighboringRelation
 from dp_accounting import dp_event as dpe
+from dp_accounting.pld.pld_pmf import PLDPmf
 from scipy import optimize, special
 
 from dpjax.core._checks import check_delta, check_finite, check_nonnegative
@@ -27,8 +28,11 @@ from dpjax.privacy.selection._curve import (
     gaussian_cells,
     hockey_stick,
     selected,
+    worst,
 )
 from dpjax.privacy.selection._law import RunsLaw
+
+Base = Guarantee | tuple[Guarantee, ...]
 
 _REST = 1e-12  # P-mass of the largest losses, which the event leaves to the failure probability
 _LOSSES = 4000  # of the rounded loss whose divergences are computed
@@ -47,12 +51,14 @@ class SelectionGuarantee(Guarantee):
     Runs are independent and alike: each draws its candidate from a public law, trains and scores.
     Only the run of highest score leaves; the number of runs, the other runs and the place of the
     winner stay secret. Each record concerns one of the `bases` (training and held-out scoring), or
-    there is one base, the composition of all that a run does. In each direction, with the
-    likelihood ratio r of a base at quantile q,
+    there is one base, the composition of all that a run does. Where candidates have other events,
+    a base is a tuple of theirs: the curve of one run is a mean of theirs, and the largest of them
+    at each epsilon stands for it. In each direction, with the likelihood ratio r of a base at
+    quantile q,
 
     $\delta(\epsilon) \le \int_0^1 f'(q) [1 - e^\epsilon / (R(q) r(q))]_+ dq$
 
-    plus $(1 + e^\epsilon)\,E[K]$ times the failure probability of one run.
+    plus $(1 + e^\epsilon)\,E[K]$ times the failure probability of that base.
 
     Guarantee: an upper bound in both directions, rounding of the loss included. `event` and
     `failure_probability` are a zCDP bound of the same selection, which costs more; they are what
@@ -60,7 +66,8 @@ class SelectionGuarantee(Guarantee):
     fit a ledger of that budget; use `Ledger.largest`.
 
     Args:
-        bases: Guarantees of one run, one for each part of the records. *Public*.
+        bases: Guarantees of one run, one for each part of the records, or for each a tuple of those
+            that a candidate may have. *Public*.
         runs: The law of the number of runs. *Public*.
 
     Raises:
@@ -82,11 +89,11 @@ class SelectionGuarantee(Guarantee):
     event: dpe.DpEvent = dataclasses.field(init=False)
     relation: RelationLike = dataclasses.field(init=False)
     failure_probability: float = dataclasses.field(init=False)
-    bases: tuple[Guarantee, ...]
+    bases: tuple[Base, ...]
     runs: RunsLaw
 
     def __post_init__(self) -> None:
-        relation = shared_relation(self.bases)
+        relation = shared_relation([each for base in self.bases for each in _each(base)])
         event, rest = _zcdp(self._losses)
         object.__setattr__(self, "event", event)
         object.__setattr__(self, "relation", relation)
@@ -122,28 +129,70 @@ class SelectionGuarantee(Guarantee):
     def delta(self, epsilon: float) -> float:
         """The theorem's bound at epsilon >= 0, failures included, at most 1."""
         check_nonnegative("epsilon", epsilon)
-        failure = (1 + math.exp(min(epsilon, 700.0))) * self._failure
-        return min(1.0, max(hockey_stick(loss, epsilon) for loss in self._losses) + failure)
+        # a record concerns one base: runs of the others are the same on both data sets
+        return min(1.0, max(_delta(base, self.runs, epsilon) for base in self.bases))
 
     def __repr__(self) -> str:
         """The law of the number of runs and the guarantee of one."""
-        one = "; ".join(repr(base) for base in self.bases)
+        one = "; ".join(" or ".join(map(repr, _each(base))) for base in self.bases)
         return f"SelectionGuarantee({self.runs}, of {one})"
 
     @property
     def _losses(self) -> list[Atoms]:
         """The privacy losses, of each base in each direction."""
-        return [loss for base in self.bases for loss in _selected(base._id, self.runs)]
+        return [loss for base in self.bases for loss in _selected(_ids(base), self.runs)]
 
     @property
     def _failure(self) -> float:
-        each = math.fsum(float(base.failure_probability) for base in self.bases)
-        return self.runs.mean * each  # a union over the runs that count
+        return self.runs.mean * max(map(_failing, self.bases))  # a union over runs that count
+
+
+def _each(base: Base) -> tuple[Guarantee, ...]:
+    return base if isinstance(base, tuple) else (base,)
+
+
+def _ids(base: Base) -> frozenset[EventId]:
+    return frozenset(each._id for each in _each(base))
+
+
+def _failing(base: Base) -> float:
+    return max(float(each.failure_probability) for each in _each(base))
+
+
+def _delta(base: Base, runs: RunsLaw, epsilon: float) -> float:
+    """Of the selection for records of this base, failures included."""
+    failure = runs.mean * _failing(base) * (1 + math.exp(min(epsilon, 700.0)))
+    return failure + max(hockey_stick(loss, epsilon) for loss in _selected(_ids(base), runs))
 
 
 @functools.lru_cache(maxsize=16)
-def _selected(which: EventId, runs: RunsLaw) -> list[Atoms]:
+def _selected(which: frozenset[EventId], runs: RunsLaw) -> list[Atoms]:
     """The losses of the selection in each direction, from those of one run."""
+    parts = {one: _parts(one) for one in which}
+    if not any(parts.values()):
+        return [Atoms(np.zeros(1), np.ones(1), 0.0)]
+    if len(parts) == 1:
+        ((one, events),) = parts.items()
+        if len(events) == 1 and isinstance(events[0][0], dpe.GaussianDpEvent):
+            doubled = one.relation == NeighboringRelation.REPLACE_ONE
+            shift = (2 if doubled else 1) / events[0][0].noise_multiplier
+            return [selected(gaussian_cells(shift), runs)]
+    totals = [_compose_pld(events, one.relation) for one, events in parts.items() if events]
+    directions = [[total._pmf_remove for total in totals]]
+    if not all(total._symmetric for total in totals):
+        directions.append([total._pmf_add for total in totals])
+    return [selected(cells_of(_worst(pmfs)), runs) for pmfs in directions]
+
+
+def _worst(pmfs: list[PLDPmf]) -> Atoms:
+    """A loss that stands for all of these."""
+    atoms = [atoms_of(pmf) for pmf in pmfs]
+    interval = max(pmf._discretization for pmf in pmfs)
+    return atoms[0] if len(atoms) == 1 else worst(atoms, interval)
+
+
+def _parts(which: EventId) -> list[tuple[dpe.DpEvent, int]]:
+    """What is composed in one run; raises UnsupportedEventError if it has no loss distribution."""
     parts = flatten(which.event)
     if any(isinstance(part, dpe.NonPrivateDpEvent) for part, _ in parts):
         raise UnsupportedEventError("a selection among runs that are not private has no guarantee")
@@ -152,17 +201,7 @@ def _selected(which: EventId, runs: RunsLaw) -> list[Atoms]:
             f"a selection needs runs with a privacy loss distribution; {which.event} has only "
             "Rényi divergences"
         )
-    if not parts:
-        return [Atoms(np.zeros(1), np.ones(1), 0.0)]
-    if len(parts) == 1 and isinstance(parts[0][0], dpe.GaussianDpEvent):
-        doubled = which.relation == NeighboringRelation.REPLACE_ONE
-        shift = (2 if doubled else 1) / parts[0][0].noise_multiplier
-        return [selected(gaussian_cells(shift), runs)]
-    total = _compose_pld(parts, which.relation)
-    directions = [total._pmf_remove]
-    if not total._symmetric:
-        directions.append(total._pmf_add)
-    return [selected(cells_of(atoms_of(pmf)), runs) for pmf in directions]
+    return parts
 
 
 def _zcdp(losses: list[Atoms]) -> tuple[dpe.DpEvent, float]:
@@ -215,7 +254,7 @@ def _without_largest(atoms: Atoms) -> tuple[Atoms, float, float]:
 
 
 def calibrate_selection(
-    make_guarantee: Callable[[float], Guarantee], runs: RunsLaw, budget: Budget
+    make_guarantee: Callable[[float], Base], runs: RunsLaw, budget: Budget
 ) -> float:
     """The least noise multiplier of one run with which the selection meets the budget.
 
@@ -225,7 +264,8 @@ def calibrate_selection(
     by less than a factor 1.0003.
 
     Args:
-        make_guarantee: From a noise multiplier to the guarantee of one run. *Public*.
+        make_guarantee: From a noise multiplier to the guarantee of one run, or to a tuple of those
+            that it may have. *Public*.
         runs: The law of the number of runs. *Public*.
         budget: What the selection must meet. *Public*.
 
@@ -253,13 +293,10 @@ def calibrate_selection(
     @functools.cache
     def excess(log_noise: float) -> float:
         """Of log delta over its target; falls in the noise."""
-        base = make_guarantee(math.exp(log_noise))
-        failure = runs.mean * float(base.failure_probability)
-        total = failure * (1 + math.exp(min(target, 700.0)))
-        total += max(hockey_stick(a, target) for a in _selected(base._id, runs))
+        total = _delta(make_guarantee(math.exp(log_noise)), runs, target)
         return math.log(max(total / budget.delta, 1e-12))
 
-    failure = runs.mean * float(make_guarantee(1.0).failure_probability)
+    failure = runs.mean * _failing(make_guarantee(1.0))
     if failure * (1 + math.exp(min(budget.epsilon, 700.0))) >= budget.delta:
         raise ValueError(
             f"no noise meets {budget}: delta must hold (1 + e^epsilon) times the failure "

@@ -1,0 +1,106 @@
+"""Private scores of `dpjax.tune`: counts over records, with noise, and what is read from them."""
+
+import dataclasses
+import math
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from dp_accounting import dp_event as dpe
+
+from dpjax.core import PyTree
+from dpjax.privacy import Guarantee
+from dpjax.problems import RateConstrained, Risk
+from dpjax.problems._constraints import violation
+from dpjax.solvers.descent._dual import default_size_floor
+from dpjax.transforms import add_rounded_gaussian, rounded_gaussian_shortfall
+
+Correct = Callable[[PyTree, PyTree], jax.Array]
+
+
+@dataclasses.dataclass(frozen=True)
+class Scores:
+    r"""Scores of the `number` iterates of one run, by one Gaussian release of counts.
+
+    Of each iterate right less wrong predictions are counted and, where there are constraints, hard
+    predictions by part. Under add-or-remove-one a record moves the first by 1, and one cell of the
+    table by 1; under replace-one by at most twice that. With c counts in the l2 sense (1 or 2 for
+    each iterate) each number has noise $\sqrt c\, z$, so that all are `GaussianDpEvent(z)`.
+
+    Attributes:
+      problem: What is solved.
+      correct: `correct(params, records) -> [n]` bool.
+      size: Expected number of records that are scored (*public*).
+      weight: Of the excess over the slack.
+      number: Iterates of a run.
+      relation: Of the guarantee.
+    """
+
+    problem: Any
+    correct: Correct
+    size: float
+    weight: float
+    number: int
+    relation: str
+
+    @property
+    def _constrained(self) -> bool:
+        return isinstance(self.problem, RateConstrained) and self.problem.num_constraints > 0
+
+    def _stddev(self, noise: float) -> float:
+        return noise * math.sqrt(self.number * (2 if self._constrained else 1))
+
+    def guarantee(self, noise: float) -> Guarantee:
+        """Of all iterates' counts together."""
+        cells = (2 if self.relation == "replace_one" else 1) if self._constrained else 0
+        each = rounded_gaussian_shortfall(self._stddev(noise))
+        failure = self.number * (1 + cells) * each
+        return Guarantee(dpe.GaussianDpEvent(noise), self.relation, failure)
+
+    def __call__(
+        self, params: PyTree, records: PyTree, noise: float, key: jax.Array
+    ) -> tuple[jax.Array, jax.Array]:
+        """The best of the iterates, `[number, *p]`, by its noisy score: its place and score."""
+        counts = jax.vmap(self._counts, in_axes=(0, None))(params, records)
+        if noise > 0:
+            transform = add_rounded_gaussian(self._stddev(noise))
+            counts, _ = transform.update(counts, transform.init(counts), key=key)
+        scores = jax.vmap(lambda one: self._score(one, noise))(counts)
+        place = jnp.argmax(scores)
+        return place, scores[place]
+
+    def _counts(self, params: PyTree, records: PyTree) -> dict[str, jax.Array]:
+        right = jnp.asarray(self.correct(params, records), bool)
+        counts = {"margin": jnp.sum(2 * right.astype(jnp.int32) - 1)}
+        if self._constrained:
+            logits = self.problem.logits(params, records["x"])
+            constraints = self.problem.constraints
+            predicted = jax.nn.one_hot(jnp.argmax(logits, axis=-1), logits.shape[-1], dtype=int)
+            part = constraints.one_hot_parts(constraints.part(records), int)
+            counts["table"] = jnp.matmul(part.T, predicted)
+        return counts
+
+    def _score(self, counts: dict[str, jax.Array], noise: float) -> jax.Array:
+        accuracy = 0.5 + counts["margin"].astype(float) / (2 * self.size)
+        if not self._constrained:
+            return accuracy
+        constraints, cells = self.problem.constraints, counts["table"].astype(float)
+        floor = default_size_floor(
+            self._stddev(noise), constraints.membership, constraints.num_classes
+        )
+        sizes = jnp.maximum(constraints.counts(cells), floor)
+        excess = violation(constraints.values(cells, sizes), constraints.slack)
+        return accuracy - self.weight * excess
+
+
+def default_correct(problem: Any) -> Correct:
+    """Whether a prediction is right, for the problems that say what a prediction is."""
+    if isinstance(problem, RateConstrained):
+        return lambda w, held: jnp.argmax(problem.logits(w, held["x"]), axis=-1) == held["y"]
+    if isinstance(problem, Risk) and problem.factored:
+        return lambda w, held: (held["x"] @ w) * held["y"] > 0
+    raise ValueError(
+        f"correct is required for {type(problem).__name__}: correct(params, records) -> [n] bool, "
+        "or score(params) on public data"
+    )
