@@ -7,7 +7,6 @@ from collections.abc import Callable
 
 import jax
 import numpy as np
-from dp_accounting import NeighboringRelation
 from dp_accounting import dp_event as dpe
 from scipy import optimize, special
 
@@ -15,7 +14,7 @@ from dpjax.core._checks import check_delta, check_finite, check_nonnegative
 from dpjax.privacy._budget import Budget
 from dpjax.privacy._compose import least_epsilon, shared_relation
 from dpjax.privacy._guarantee import Guarantee
-from dpjax.privacy._relations import RelationLike
+from dpjax.privacy._relations import RelationLike, relation_factor
 from dpjax.privacy.accounting._accountant import EventId, _compose_pld
 from dpjax.privacy.accounting._joint import Atoms
 from dpjax.privacy.accounting._pure import PureZCDpEvent
@@ -155,8 +154,7 @@ def _selected(which: EventId, runs: RunsLaw) -> list[Atoms]:
     if not parts:
         return [Atoms(np.zeros(1), np.ones(1), 0.0)]
     if len(parts) == 1 and isinstance(parts[0][0], dpe.GaussianDpEvent):
-        doubled = which.relation == NeighboringRelation.REPLACE_ONE
-        shift = (2 if doubled else 1) / parts[0][0].noise_multiplier
+        shift = relation_factor(which.relation) / parts[0][0].noise_multiplier
         return [selected(gaussian_cells(shift), runs)]
     total = _compose_pld(parts, which.relation)
     directions = [total._pmf_remove]

@@ -10,6 +10,7 @@ from dp_accounting import dp_event as dpe
 from dpjax.core import check_fields, check_int, check_positive, is_traced
 from dpjax.geometry import L1Ball, Simplex
 from dpjax.privacy import Budget, calibrate_noise, check_budget
+from dpjax.privacy._relations import relation_factor
 from dpjax.sampling import DisjointPartition, FullBatch, IndependentPartition
 from dpjax.solvers._check_sampler import check_sampler
 from dpjax.transforms import BinaryTree, BufferedToeplitz, NoiseStrategy, SplitNoise
@@ -132,7 +133,7 @@ def _default_steps(
         return steps if several else min(steps, n)
     z = fields.get("noise_multiplier")
     if z is None and budget.delta == 0:
-        z = (2 if relation == "replace_one" else 1) / budget.epsilon
+        z = relation_factor(relation) / budget.epsilon
     elif z is None:
         z = calibrate_noise(dpe.GaussianDpEvent, budget, relation=relation)
     noise = float(z) * float(fields["clip_norm"]) * problem.num_params**0.5 / n

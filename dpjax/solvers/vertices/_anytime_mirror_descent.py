@@ -16,6 +16,7 @@ from dpjax.core import (
 )
 from dpjax.geometry import log_normalize, sample_vertices
 from dpjax.privacy import Budget, Guarantee, check_budget
+from dpjax.privacy._relations import relation_factor
 from dpjax.solvers._summary import register_solver
 from dpjax.solvers.vertices._anytime_plan import (
     output_draws,
@@ -32,7 +33,6 @@ from dpjax.solvers.vertices._steps import (
     check_vertex_fields,
     coordinates,
     draws_event,
-    influence,
     no_scores,
     range_sums,
     single_pass_sampler,
@@ -156,7 +156,7 @@ class AnytimeMirrorDescent(VertexSolver):
             constants_of(problem),
             num_records,
             available_rho(budget),
-            influence(check_budget(budget, num_records).relation_or("replace_one")),
+            relation_factor(check_budget(budget, num_records).relation_or("replace_one")),
             **choices,
         )
 

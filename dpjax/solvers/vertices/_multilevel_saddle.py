@@ -16,6 +16,7 @@ from dpjax.core import (
     static_field,
 )
 from dpjax.privacy import Budget, Guarantee, check_budget
+from dpjax.privacy._relations import relation_factor
 from dpjax.solvers._summary import register_solver
 from dpjax.solvers.vertices._constants import constants_of
 from dpjax.solvers.vertices._multilevel_plan import (
@@ -31,7 +32,6 @@ from dpjax.solvers.vertices._steps import (
     check_vertex_fields,
     draw_vertices,
     draws_event,
-    influence,
     no_scores,
     range_sums,
     single_pass_sampler,
@@ -164,7 +164,7 @@ class MultilevelSaddle(VertexSolver):
             constants_of(problem),
             num_records,
             available_rho(budget),
-            influence(check_budget(budget, num_records).relation_or("replace_one")),
+            relation_factor(check_budget(budget, num_records).relation_or("replace_one")),
             seed=seed,
             max_level=max_level,
         )

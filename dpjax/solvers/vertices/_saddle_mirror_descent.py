@@ -17,6 +17,7 @@ from dpjax.core import (
     static_field,
 )
 from dpjax.privacy import Budget, Guarantee, check_budget
+from dpjax.privacy._relations import relation_factor
 from dpjax.solvers._summary import register_solver
 from dpjax.solvers._swamped import checked_draws
 from dpjax.solvers.vertices._constants import constants_of
@@ -28,7 +29,6 @@ from dpjax.solvers.vertices._steps import (
     check_vertex_fields,
     draw_vertices,
     draws_event,
-    influence,
     no_scores,
     range_sums,
     single_pass_sampler,
@@ -162,7 +162,7 @@ class SaddleMirrorDescent(VertexSolver):
             constants_of(problem),
             num_records,
             available_rho(budget),
-            influence(check_budget(budget, num_records).relation_or("replace_one")),
+            relation_factor(check_budget(budget, num_records).relation_or("replace_one")),
             output,
             certified=certified,
             steps=steps,

@@ -10,7 +10,8 @@ from dp_accounting import dp_event as dpe
 
 from dpjax.core import check_choice, check_positive, wide
 from dpjax.geometry import Polytope, Simplex
-from dpjax.privacy import Budget, PureZCDpEvent, check_budget, resolve_relation, zcdp_budget
+from dpjax.privacy import Budget, PureZCDpEvent, check_budget, zcdp_budget
+from dpjax.privacy._relations import relation_factor
 from dpjax.sampling import (
     DisjointPartition,
     IndependentPartition,
@@ -25,11 +26,6 @@ from dpjax.transforms.clipping._weighted_sum import Pair, add_pairs, pair_of
 
 _SINGLE_PASS = (DisjointPartition, TaperedPartition, IndependentPartition)
 _RELATIONS = ("replace_one", "add_or_remove_one", "replace_special")
-
-
-def influence(relation: Any) -> int:
-    """By how many records' gradients a batch sum of two neighbours may differ."""
-    return 2 if resolve_relation(relation).name == "REPLACE_ONE" else 1
 
 
 def coordinates(domain: Any) -> Any:
@@ -121,7 +117,7 @@ def step_weights(
     as for `shrunk`.
     """
     share = 1 / divisor(solver.sampler, count, dtype)
-    factor = influence(solver.relation) * gain
+    factor = relation_factor(solver.relation) * gain
     return tuple(
         shrunk(size * share, factor * size * share * bound, dtype, logit, total)
         for size, bound in zip(solver.step_size, solver.grad_range, strict=True)
@@ -169,7 +165,7 @@ def draws_event(solver: Any, draws: np.ndarray, weights: np.ndarray | float = 1.
     count = int(draws[worst])
     pure = np.max(draws / sizes) / count
     moved = [
-        influence(solver.relation) * float(step) * float(bound)
+        relation_factor(solver.relation) * float(step) * float(bound)
         for step, bound in zip(solver.step_size, solver.grad_range, strict=True)
     ]
     each = [PureZCDpEvent((move / sizes[worst]) ** 2 / 8, epsilon=move * pure) for move in moved]
@@ -187,7 +183,7 @@ def available_rho(budget: Budget) -> float:
             "delta must be > 0 to plan a single pass, got 0.0: use FrankWolfe.for_budget, or set "
             "step_size yourself and read guarantee().epsilon(0.0)"
         )
-    if influence(check_budget(budget).relation_or("replace_one")) == 2:
+    if relation_factor(check_budget(budget).relation_or("replace_one")) == 2:
         return zcdp_budget(budget, relation="replace_one")
     failure = DELTA_SHARE * budget.delta / (1 + math.exp(min(budget.epsilon, 700.0)))
     return zcdp_budget(budget, failure_probability=failure)
@@ -197,7 +193,7 @@ def single_pass_sampler(
     num_records: int, steps: int, budget: Budget, order: str = "random", tail: int = 0
 ) -> Any:
     """Disjoint tapered batches: cut from an order under replace-one, else independent."""
-    if influence(check_budget(budget).relation_or("replace_one")) == 2:
+    if relation_factor(check_budget(budget).relation_or("replace_one")) == 2:
         return TaperedPartition(steps, num_records, order, tail)
     largest = float(
         IndependentPartition(steps, num_records, 1, tapered=True, tail=tail).shares.max()
