@@ -10,7 +10,7 @@ import numpy as np
 from jax.typing import ArrayLike
 
 from dpjax.core import is_traced
-from dpjax.privacy._noise_warning import warn_of_noise
+from dpjax.privacy._warnings import warn_of_noise
 from dpjax.sampling import FullBatch
 
 _Solver = TypeVar("_Solver")

@@ -44,10 +44,6 @@ class LedgerFile:
         finally:
             self._lock.release()
 
-    def exists(self) -> bool:
-        """Whether there is a ledger already."""
-        return os.path.exists(self.path)
-
     def read(self) -> dict[str, Any]:
         """The content.
 

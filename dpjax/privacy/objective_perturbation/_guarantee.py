@@ -20,7 +20,7 @@ from dpjax.core._checks import (
     check_probability,
 )
 from dpjax.privacy._budget import Budget
-from dpjax.privacy._calibrate import _agreed_relation
+from dpjax.privacy._calibrate import agreed_relation
 from dpjax.privacy._compose import least_epsilon
 from dpjax.privacy._guarantee import Guarantee
 from dpjax.privacy._relations import RelationLike, relation_factor, relation_name, resolve_relation
@@ -295,7 +295,7 @@ def calibrate_objective_perturbation(
     check_choice("noise", noise, NOISES)
     check_nonnegative("tolerance", tolerance)
     if relation is not None:
-        _agreed_relation(budget, relation)
+        agreed_relation(budget, relation)
     resolved = _checked(budget.relation_or("replace_one" if relation is None else relation))
     left = budget.epsilon - determinant_epsilon(bounds.curvature, lam)
     if left <= 0:

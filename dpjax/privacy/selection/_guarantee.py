@@ -15,10 +15,10 @@ from dpjax.privacy._budget import Budget
 from dpjax.privacy._compose import least_epsilon, shared_relation
 from dpjax.privacy._guarantee import Guarantee
 from dpjax.privacy._relations import RelationLike, relation_factor
-from dpjax.privacy.accounting._accountant import EventId, _compose_pld
+from dpjax.privacy.accounting._accountant import compose_pld
 from dpjax.privacy.accounting._joint import Atoms
 from dpjax.privacy.accounting._pure import PureZCDpEvent
-from dpjax.privacy.accounting._structure import flatten
+from dpjax.privacy.accounting._structure import EventId, flatten
 from dpjax.privacy.accounting._support import UnsupportedEventError, route
 from dpjax.privacy.selection._curve import (
     atoms_of,
@@ -156,7 +156,7 @@ def _selected(which: EventId, runs: RunsLaw) -> list[Atoms]:
     if len(parts) == 1 and isinstance(parts[0][0], dpe.GaussianDpEvent):
         shift = relation_factor(which.relation) / parts[0][0].noise_multiplier
         return [selected(gaussian_cells(shift), runs)]
-    total = _compose_pld(parts, which.relation)
+    total = compose_pld(parts, which.relation)
     directions = [total._pmf_remove]
     if not total._symmetric:
         directions.append(total._pmf_add)
