@@ -3,11 +3,12 @@
 import itertools
 import math
 from collections.abc import Iterable, Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.typing import ArrayLike
 from tqdm.auto import tqdm
 
 from dpjax.audit._lower_bound import bound_from, collect, watch
@@ -97,17 +98,9 @@ def _audit(
     rounds = itertools.count()
 
     def released(data: PyTree, times: int = 1) -> np.ndarray:
-        made = [
-            collect(
-                watch,
-                (solver, case.problem),
-                data,
-                jax.random.fold_in(key, next(rounds)),
-                _ROUND,
-                compiler_options=QUICK,
-            )
-            for _ in range(times)
-        ]
+        keys = [jax.random.fold_in(key, next(rounds)) for _ in range(times)]
+        subject = solver, case.problem
+        made = [collect(watch, subject, data, k, _ROUND, compiler_options=QUICK) for k in keys]
         return np.concatenate(made)
 
     def told_apart(pair: tuple[PyTree, PyTree]) -> float:
@@ -124,28 +117,25 @@ def _audit(
     return Audited(entry.name, relation, guarantee.epsilon(delta), shown)
 
 
-def _claiming(case: SolverCase, epsilon: float, delta: float) -> Any:
+def _claiming(case: SolverCase, epsilon: float, delta: float) -> PyTree:
     """The solver whose swept value, noise or step size, brings its claim near `epsilon`."""
+
+    def claim(value: float) -> float:
+        return float(case.build(value).guarantee().epsilon(delta))
+
     value = float(case.values[0])
-    falls = _claim(case, 2 * value, delta) < _claim(case, value, delta)
+    falls = claim(2 * value) < claim(value)
     low, high = 0.0, math.inf
     for _ in range(20):
-        claimed = _claim(case, value, delta)
+        claimed = claim(value)
         if abs(claimed - epsilon) < 0.1 * epsilon:
             break
-        if (claimed > epsilon) == falls:
-            low = value
-        else:
-            high = value
+        low, high = (value, high) if (claimed > epsilon) == falls else (low, value)
         if low == 0 or math.isinf(high):  # by doubling, until both ends are known
             value = high / 2 if low == 0 else low * 2
         else:
             value = math.sqrt(low * high)
     return case.build(value)
-
-
-def _claim(case: SolverCase, value: float, delta: float) -> float:
-    return float(case.build(value).guarantee().epsilon(delta))
 
 
 def neighbours(case: SolverCase, relation: str) -> Iterator[tuple[PyTree, PyTree]]:
@@ -183,7 +173,7 @@ def _with_first(case: SolverCase, scale: float, end: int) -> PyTree:
     made = []
     for name, leaf in zip(field_names(case.data), leaves, strict=True):
         shape = leaf.shape[1:]
-        value: Any = scale * (-1.0) ** np.arange(np.prod(shape)).reshape(shape)
+        value: ArrayLike = scale * (-1.0) ** np.arange(np.prod(shape)).reshape(shape)
         if not jnp.issubdtype(leaf.dtype, jnp.floating):
             value = sorted((case.choices or {}).get(name, np.unique(leaf).tolist()))[end]
         elif not shape:

@@ -2,7 +2,6 @@
 
 import dataclasses
 import math
-from typing import Any
 
 from dp_accounting import NeighboringRelation
 
@@ -63,7 +62,7 @@ class Budget:
         return resolve_relation(natural if self.relation is None else self.relation)
 
 
-def check_budget(budget: Any, num_records: int | None = None) -> Budget:
+def check_budget(budget: object, num_records: int | None = None) -> Budget:
     """Returns the budget, or says that it is none; warns where its delta is large for the data.
 
     A mechanism that publishes a few records at random meets any delta of 1 / number of records, so

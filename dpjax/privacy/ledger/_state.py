@@ -137,7 +137,7 @@ def _judge(guarantees: Sequence[Guarantee], rule: Filter, adaptive: bool) -> tup
     if not adaptive:
         total = composed_epsilon(guarantees, rule.delta)
         return total, total <= rule.epsilon
-    total, admitted = rule.total(guarantees), rule.admits(guarantees)
+    total, admitted = rule.judge(guarantees)
     if len(guarantees) == 1:
         # The first is chosen before any output, so its exact curve may decide. If it is past the
         # filter it stays alone: which of the two rules holds is known before any output too.
