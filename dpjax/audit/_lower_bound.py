@@ -1,5 +1,6 @@
 """Empirical lower bounds on the epsilon of a solver or of any mechanism, from many runs."""
 
+import dataclasses
 import functools
 from collections.abc import Callable, Hashable, Mapping
 from typing import NamedTuple, TypeAlias
@@ -9,17 +10,15 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 
-from dpjax.audit._events import BOUNDS, lower_bound_of_scores
+from dpjax.audit._events import Level, lower_bound_of_scores
 from dpjax.audit._exposed import Exposed
 from dpjax.audit._neighbours import check_neighbours
 from dpjax.audit._scores import learn_score
 from dpjax.core import (
     PyTree,
     Solver,
-    check_choice,
     check_int,
     check_key,
-    check_probability,
     optional,
 )
 from dpjax.runtime import solve
@@ -91,6 +90,7 @@ def lower_bound(
 
     Source: Jagielski, Ullman and Oprea 2020; Nasr et al. 2021 for the white-box view.
     """
+    level = Level(delta, confidence, bound)
     check_key("key", key)
     check_neighbours(data, neighbour)
     check = optional(problem, "check")
@@ -98,7 +98,7 @@ def lower_bound(
         check(data)
         check(neighbour)
     both = [jax.tree.map(jnp.asarray, one) for one in (data, neighbour)]
-    return _compare(watch, (solver, problem), both, runs, delta, key, confidence, score, bound)
+    return _compare(watch, (solver, problem), both, runs, key, score, level)
 
 
 def mechanism_lower_bound(
@@ -146,9 +146,10 @@ def mechanism_lower_bound(
       >>> 0.8 < shown < 1.0  # it is 1-DP
       True
     """
+    level = Level(delta, confidence, bound)
     check_key("key", key)
     both = [jax.tree.map(jnp.asarray, one) for one in (data, neighbour)]
-    return _compare(mechanism, (), both, runs, delta, key, confidence, score, bound)
+    return _compare(mechanism, (), both, runs, key, score, level)
 
 
 class Released(NamedTuple):
@@ -172,39 +173,27 @@ def _compare(
     subject: tuple[PyTree, ...],
     both: list[PyTree],
     runs: int,
-    delta: float,
     key: jax.Array,
-    confidence: float,
     score: Score | None,
-    bound: str,
+    level: Level,
 ) -> float:
     check_int("runs", runs, minimum=20)
-    check_probability("delta", delta)
-    check_probability("confidence", confidence)
-    check_choice("bound", bound, BOUNDS)
     keys = jax.random.split(key, 2)
     first, second = (
         collect(apply, subject, data, keys[i], runs, score=score) for i, data in enumerate(both)
     )
-    return bound_from(first, second, score, delta, confidence, bound)
+    return bound_from(first, second, score, level)
 
 
-def bound_from(
-    first: np.ndarray,
-    second: np.ndarray,
-    score: Score | None,
-    delta: float,
-    confidence: float,
-    bound: str,
-) -> float:
+def bound_from(first: np.ndarray, second: np.ndarray, score: Score | None, level: Level) -> float:
     """The bound from what runs released `[runs, F]`, or from their scores `[runs, 1]`."""
     half = len(first) // 2
     if score is None:
-        learnt = learn_score(first[:half], second[:half], delta, confidence, bound)
+        learnt = learn_score(first[:half], second[:half], level)
         first, second = learnt(first), learnt(second)
     else:
         first, second = first[:, 0], second[:, 0]
-    return lower_bound_of_scores(first, second, delta=delta, confidence=confidence, bound=bound)
+    return lower_bound_of_scores(first, second, **dataclasses.asdict(level))
 
 
 def collect(
@@ -218,10 +207,12 @@ def collect(
     compiler_options: Mapping[str, bool | int] | None = None,
 ) -> np.ndarray:
     """What `runs` runs release, `[runs, F]` float64, or their scores `[runs, 1]`."""
-    first_key, plan_key, run_key = jax.random.split(key, 3)
-    one = jax.tree.map(lambda leaf: leaf[0], _host_plans(subject, data, first_key, 1))
+    shape_key, plan_key, run_key = jax.random.split(key, 3)
+    impl = jax.random.key_impl(key)
     # of this key only the shape of what would be drawn is asked
-    out = jax.eval_shape(lambda: _flat(apply, score, subject, data, jax.random.key(0), one))
+    words = jax.random.key_data(jax.random.key(0, impl=impl))[None]
+    once = functools.partial(_collect, apply, score, impl, 1)
+    out = jax.eval_shape(once, subject, data, (words, _host_plans(subject, data, shape_key, 1)))
     if score is not None and out.size != 1:
         raise ValueError(f"score must return a scalar, got {out.size} numbers")
     if runs * out.size > _MOST_NUMBERS:
@@ -236,7 +227,7 @@ def collect(
     words = jax.random.key_data(jax.random.split(run_key, whole))
     drawn = words, _host_plans(subject, data, plan_key, whole)
     collected = _jitted(tuple(sorted((compiler_options or {}).items())))
-    made = collected(apply, score, jax.random.key_impl(key), chunk, subject, data, drawn)
+    made = collected(apply, score, impl, chunk, subject, data, drawn)
     return np.asarray(made, np.float64)[:runs]
 
 
@@ -255,24 +246,12 @@ def _collect(
     drawn: tuple[jax.Array, PyTree],
 ) -> jax.Array:
     def one(run: tuple[jax.Array, PyTree]) -> jax.Array:
-        key = jax.random.wrap_key_data(run[0], impl=impl)
-        return _flat(apply, score, subject, data, key, run[1])
+        key, plan = jax.random.wrap_key_data(run[0], impl=impl), run[1]
+        released = apply(*subject, data, key, *(() if plan is None else (plan,)))
+        leaves = jax.tree.leaves(released if score is None else score(released))
+        return jnp.concatenate([jnp.ravel(jnp.asarray(leaf, float)) for leaf in leaves])
 
     return jax.lax.map(one, drawn, batch_size=chunk)
-
-
-def _flat(
-    apply: Callable[..., PyTree],
-    score: Score | None,
-    subject: tuple[PyTree, ...],
-    data: PyTree,
-    key: jax.Array,
-    plan: PyTree,
-) -> jax.Array:
-    planned = () if plan is None else (plan,)
-    released = apply(*subject, data, key, *planned)
-    leaves = jax.tree.leaves(released if score is None else score(released))
-    return jnp.concatenate([jnp.ravel(jnp.asarray(leaf, float)) for leaf in leaves])
 
 
 def _host_plans(subject: tuple[PyTree, ...], data: PyTree, key: jax.Array, runs: int) -> PyTree:

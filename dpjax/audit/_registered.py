@@ -1,5 +1,6 @@
 """Audits of registered solvers: what each claims against what its runs show."""
 
+import dataclasses
 import itertools
 import math
 from collections.abc import Iterable, Iterator
@@ -11,9 +12,10 @@ import numpy as np
 from jax.typing import ArrayLike
 from tqdm.auto import tqdm
 
+from dpjax.audit._events import Level
 from dpjax.audit._lower_bound import bound_from, collect, watch
 from dpjax.audit._scores import learn_score
-from dpjax.core import PyTree, check_int, check_key, check_positive, check_probability
+from dpjax.core import PyTree, check_int, check_key, check_positive
 from dpjax.testing import Entry, SolverCase
 from dpjax.testing._trees import QUICK, field_names
 
@@ -78,21 +80,17 @@ def audit_registered(
     check_key("key", key)
     check_int("runs", runs, minimum=_ROUND)
     check_positive("epsilon", epsilon)
-    check_probability("delta", delta)
-    check_probability("confidence", confidence)
-    entries = list(entries)
-    each = 1 - (1 - confidence) / max(1, len(entries))
+    entries, level = list(entries), Level(delta, confidence)
+    level = dataclasses.replace(level, confidence=1 - (1 - confidence) / max(1, len(entries)))
     rows = []
     for i, entry in enumerate(tqdm(entries, "audits", disable=not progress, unit="solver")):
-        rows.append(_audit(entry, runs, epsilon, delta, each, jax.random.fold_in(key, i)))
+        rows.append(_audit(entry, runs, epsilon, level, jax.random.fold_in(key, i)))
     return rows
 
 
-def _audit(
-    entry: Entry, runs: int, epsilon: float, delta: float, confidence: float, key: jax.Array
-) -> Audited:
+def _audit(entry: Entry, runs: int, epsilon: float, level: Level, key: jax.Array) -> Audited:
     case: SolverCase = entry.make()
-    solver = _claiming(case, epsilon, delta)
+    solver = _claiming(case, epsilon, level.delta)
     guarantee = solver.guarantee()
     relation = guarantee.relation.name.lower()
     rounds = itertools.count()
@@ -107,14 +105,14 @@ def _audit(
         """By how many deviations a score learnt from half of the runs moves in the others."""
         half = _ROUND // 2
         first, second = (released(data) for data in pair)
-        score = learn_score(first[:half], second[:half], delta, 0.9, "clopper_pearson")
+        score = learn_score(first[:half], second[:half], Level(level.delta, 0.9))
         first, second = score(first[half:]), score(second[half:])
         return float(abs(first.mean() - second.mean()) / (first.std() + second.std() + 1e-30))
 
     pair = max(neighbours(case, relation), key=told_apart)
     first, second = (released(data, -(-runs // _ROUND)) for data in pair)
-    shown = bound_from(first, second, None, delta, confidence, "clopper_pearson")
-    return Audited(entry.name, relation, guarantee.epsilon(delta), shown)
+    shown = bound_from(first, second, None, level)
+    return Audited(entry.name, relation, guarantee.epsilon(level.delta), shown)
 
 
 def _claiming(case: SolverCase, epsilon: float, delta: float) -> PyTree:

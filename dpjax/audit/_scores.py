@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from dpjax.audit._events import best_event
+from dpjax.audit._events import Level, best_event
 
 _RIDGES = (1e-8, 1e-4, 1e-2, 1.0)
 _MOST_COLUMNS = 400
@@ -16,9 +16,7 @@ _LARGEST = 1e100  # of a released number: squares of larger ones overflow
 Score = Callable[[np.ndarray], np.ndarray]
 
 
-def learn_score(
-    first: np.ndarray, second: np.ndarray, delta: float, confidence: float, bound: str
-) -> Score:
+def learn_score(first: np.ndarray, second: np.ndarray, level: Level) -> Score:
     """A score of released values `[n, F]`, learnt from runs on two neighbours.
 
     Discriminants of Gaussians with one covariance and with two, of few columns and of many, at
@@ -29,7 +27,7 @@ def learn_score(
     size, rest = (2 * len(first)) // 3, (2 * len(second)) // 3
 
     def quality(score: Score) -> float:
-        return best_event(score(one[size:]), score(other[rest:]), delta, confidence, bound)[1]
+        return best_event(score(one[size:]), score(other[rest:]), level)[1]
 
     best = max(_candidates(one[:size], other[:rest]), key=quality)
     return lambda runs: best(features(runs))
