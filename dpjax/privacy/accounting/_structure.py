@@ -23,8 +23,6 @@ _NOISE_FIELDS = (
     "xi",
     "epsilon",
 )
-
-
 SAMPLED = (dpe.PoissonSampledDpEvent, dpe.SampledWithoutReplacementDpEvent)
 
 Parts: TypeAlias = list[tuple[dpe.DpEvent, int]]
@@ -117,38 +115,19 @@ def unflatten(parts: Iterable[tuple[dpe.DpEvent, int]]) -> dpe.DpEvent:
 
 
 def _walk(event: dpe.DpEvent, count: int) -> Parts:
-    if not isinstance(event, dpe.DpEvent):
-        raise TypeError(f"event must be a dp_accounting.DpEvent, got {type(event).__name__}")
-    if isinstance(event, dpe.NoOpDpEvent) or count == 0:
-        return []
-    if isinstance(event, dpe.NonPrivateDpEvent):
-        return [(event, 1)]
-    if isinstance(event, dpe.SelfComposedDpEvent):
-        check_int("count", event.count, minimum=0)
-        return _walk(event.event, count * int(event.count))
-    if isinstance(event, dpe.ComposedDpEvent):
-        return [part for inner in event.events for part in _walk(inner, count)]
-    if isinstance(event, dpe.PoissonSampledDpEvent):
-        return _walk_poisson(event, count)
-    return _walk_leaf(event, count)
-
-
-def _walk_poisson(event: dpe.PoissonSampledDpEvent, count: int) -> Parts:
-    rate = float(event.sampling_probability)
-    check_between("sampling_probability", rate, 0, 1)
-    inner = flatten(event.event)
-    if rate == 0 or not inner:
-        return []
-    if rate == 1:
-        return [(part, count * times) for part, times in inner]
-    if any(isinstance(part, dpe.NonPrivateDpEvent) for part, _ in inner):
-        return [(dpe.NonPrivateDpEvent(), 1)]
-    kinds = dpe.GaussianDpEvent | dpe.LaplaceDpEvent
-    if all(isinstance(part, kinds) for part, _ in inner):
-        # one batch, all its releases, the Gaussian (merged) last
-        inner = [(part, 1) for part, times in inner for _ in range(times)]
-        inner.sort(key=lambda item: isinstance(item[0], dpe.GaussianDpEvent))
-    return [(dpe.PoissonSampledDpEvent(rate, unflatten(inner)), count)]
+    match event:
+        case dpe.NoOpDpEvent():
+            return []
+        case dpe.NonPrivateDpEvent():
+            return [(event, 1)] if count else []
+        case dpe.SelfComposedDpEvent(event=inner, count=times):
+            check_int("count", times, minimum=0)
+            return _walk(inner, count * int(times))
+        case dpe.ComposedDpEvent(events=events):
+            return [part for inner in events for part in _walk(inner, count)]
+        case dpe.DpEvent():
+            return _walk_leaf(event, count) if count else []
+    raise TypeError(f"event must be a dp_accounting.DpEvent, got {type(event).__name__}")
 
 
 def _walk_leaf(event: dpe.DpEvent, count: int) -> Parts:
@@ -158,6 +137,12 @@ def _walk_leaf(event: dpe.DpEvent, count: int) -> Parts:
         if not value >= 0:
             raise ValueError(f"{name} of {event} must be >= 0, got {value!r}")
     match event:
+        case dpe.PoissonSampledDpEvent(sampling_probability=rate):
+            check_between("sampling_probability", rate, 0, 1)
+            if rate == 0:
+                return []
+            if rate == 1:
+                return [(part, count * times) for part, times in flatten(event.event)]
         case dpe.TruncatedSubsampledGaussianDpEvent(sampling_probability=rate):
             check_between("sampling_probability", rate, 0, 1)
             if 0 in (rate, event.truncated_batch_size, event.dataset_size):
@@ -186,7 +171,14 @@ def _walk_leaf(event: dpe.DpEvent, count: int) -> Parts:
         return [(type(event)(float(event.noise_multiplier)), count)]
     if "event" not in fields:
         return [(event, count)]
-    inner = flatten(event.event)  # sampled or repeated in a way that stays as it is
+    inner = flatten(event.event)  # sampled, or repeated in a way that stays as it is
     if any(isinstance(part, dpe.NonPrivateDpEvent) for part, _ in inner):
         return [(dpe.NonPrivateDpEvent(), 1)]
+    if isinstance(event, dpe.PoissonSampledDpEvent):
+        event = attr.evolve(event, sampling_probability=float(event.sampling_probability))
+        kinds = dpe.GaussianDpEvent | dpe.LaplaceDpEvent
+        if all(isinstance(part, kinds) for part, _ in inner):
+            # one batch, all its releases, the Gaussian (merged) last
+            inner = [(part, 1) for part, times in inner for _ in range(times)]
+            inner.sort(key=lambda item: isinstance(item[0], dpe.GaussianDpEvent))
     return [(attr.evolve(event, event=unflatten(inner)), count)] if inner else []
