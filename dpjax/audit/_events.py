@@ -115,20 +115,14 @@ def best_event(first: np.ndarray, second: np.ndarray, level: Level) -> tuple[Eve
 
 def bound_at(event: Event, first: np.ndarray, second: np.ndarray, level: Level) -> float:
     """The lower bound that one event, fixed before, gives on these scores."""
-    inside = [int(np.sum((scores >= event.threshold) == event.above)) for scores in (first, second)]
-    sizes = [first.size, second.size]
-    i, j = (0, 1) if event.swapped else (1, 0)
-    counts = [np.asarray(count) for count in inside]
-    value = float(bounds(counts[i], counts[j], sizes[i], sizes[j], level))
+    likely, unlikely = (first, second) if event.swapped else (second, first)
+    met = [np.sum((scores >= event.threshold) == event.above) for scores in (likely, unlikely)]
+    value = float(bounds(met[0], met[1], likely.size, unlikely.size, level))
     return _gaussian_epsilon(value, level.delta) if level.bound == "gdp" else value
 
 
 def bounds(
-    likely: np.ndarray,
-    unlikely: np.ndarray,
-    likely_runs: int,
-    unlikely_runs: int,
-    level: Level,
+    likely: np.ndarray, unlikely: np.ndarray, likely_runs: int, unlikely_runs: int, level: Level
 ) -> np.ndarray:
     """Epsilon, or the shift of two Gaussians, from how often the event was met.
 

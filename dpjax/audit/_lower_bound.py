@@ -14,13 +14,7 @@ from dpjax.audit._events import Level, lower_bound_of_scores
 from dpjax.audit._exposed import Exposed
 from dpjax.audit._neighbours import check_neighbours
 from dpjax.audit._scores import learn_score
-from dpjax.core import (
-    PyTree,
-    Solver,
-    check_int,
-    check_key,
-    optional,
-)
+from dpjax.core import PyTree, Solver, check_int, check_key, optional
 from dpjax.runtime import solve
 
 Score: TypeAlias = Callable[[PyTree], ArrayLike]
@@ -179,10 +173,10 @@ def _compare(
 ) -> float:
     check_int("runs", runs, minimum=20)
     keys = jax.random.split(key, 2)
-    first, second = (
+    seen = [
         collect(apply, subject, data, keys[i], runs, score=score) for i, data in enumerate(both)
-    )
-    return bound_from(first, second, score, level)
+    ]
+    return bound_from(seen[0], seen[1], score, level)
 
 
 def bound_from(first: np.ndarray, second: np.ndarray, score: Score | None, level: Level) -> float:
