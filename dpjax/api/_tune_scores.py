@@ -11,6 +11,7 @@ from dp_accounting import dp_event as dpe
 
 from dpjax.core import PyTree
 from dpjax.privacy import Guarantee
+from dpjax.privacy._relations import relation_factor
 from dpjax.problems import RateConstrained, Risk
 from dpjax.problems._constraints import violation
 from dpjax.solvers.descent._dual import default_size_floor
@@ -53,7 +54,7 @@ class Scores:
 
     def guarantee(self, noise: float) -> Guarantee:
         """Of all iterates' counts together."""
-        cells = (2 if self.relation == "replace_one" else 1) if self._constrained else 0
+        cells = relation_factor(self.relation) if self._constrained else 0
         each = rounded_gaussian_shortfall(self._stddev(noise))
         failure = self.number * (1 + cells) * each
         return Guarantee(dpe.GaussianDpEvent(noise), self.relation, failure)

@@ -1,5 +1,6 @@
 """From two samples of scores to a lower bound on epsilon."""
 
+import dataclasses
 import math
 from typing import NamedTuple
 
@@ -12,6 +13,20 @@ from dpjax.core import check_choice, check_probability
 BOUNDS = ("clopper_pearson", "gdp")
 _THRESHOLDS = 400
 _CAUTION = 20  # events are chosen at a level as many times smaller, or the luckiest one wins
+
+
+@dataclasses.dataclass(frozen=True)
+class Level:
+    """Delta, the confidence of a bound at it, and the kind of bound."""
+
+    delta: float
+    confidence: float
+    bound: str = "clopper_pearson"
+
+    def __post_init__(self) -> None:
+        check_choice("bound", self.bound, BOUNDS)
+        check_probability("delta", self.delta)
+        check_probability("confidence", self.confidence)
 
 
 class Event(NamedTuple):
@@ -65,9 +80,7 @@ def lower_bound_of_scores(
 
     Source: Jagielski, Ullman and Oprea 2020; Nasr et al. 2023 for Gaussian trade-offs.
     """
-    check_choice("bound", bound, BOUNDS)
-    check_probability("delta", delta)
-    check_probability("confidence", confidence)
+    level = Level(delta, confidence, bound)
     samples = [np.asarray(scores, np.float64).ravel() for scores in (first, second)]
     samples = [np.where(np.isnan(scores), -np.inf, scores) for scores in samples]
     for name, scores in zip(("first", "second"), samples, strict=True):
@@ -75,19 +88,17 @@ def lower_bound_of_scores(
             raise ValueError(f"{name} must hold at least 4 scores, got {scores.size}")
     one, other = samples
     half, rest = one.size // 2, other.size // 2
-    event, _ = best_event(one[:half], other[:rest], delta, confidence, bound)
-    return bound_at(event, one[half:], other[rest:], delta, confidence, bound)
+    event, _ = best_event(one[:half], other[:rest], level)
+    return bound_at(event, one[half:], other[rest:], level)
 
 
-def best_event(
-    first: np.ndarray, second: np.ndarray, delta: float, confidence: float, bound: str
-) -> tuple[Event, float]:
+def best_event(first: np.ndarray, second: np.ndarray, level: Level) -> tuple[Event, float]:
     """The event that looks best on these scores, and how it looks."""
-    confidence = 1 - (1 - confidence) / _CAUTION
+    level = dataclasses.replace(level, confidence=1 - (1 - level.confidence) / _CAUTION)
     pooled = np.concatenate([first, second])
     # more thresholds in the tails, where the ratio is large
-    levels = special.expit(np.linspace(-1, 1, _THRESHOLDS) * math.log(pooled.size))
-    thresholds = np.unique(np.quantile(pooled, levels, method="higher"))
+    quantiles = special.expit(np.linspace(-1, 1, _THRESHOLDS) * math.log(pooled.size))
+    thresholds = np.unique(np.quantile(pooled, quantiles, method="higher"))
     below = [np.searchsorted(np.sort(scores), thresholds) for scores in (first, second)]
     sizes = first.size, second.size
     found = []
@@ -95,53 +106,38 @@ def best_event(
         counts = [n - k if above else k for k, n in zip(below, sizes, strict=True)]
         for swapped in (False, True):
             i, j = (0, 1) if swapped else (1, 0)
-            values = bounds(counts[i], counts[j], sizes[i], sizes[j], delta, confidence, bound)
+            values = bounds(counts[i], counts[j], sizes[i], sizes[j], level)
             best = int(np.argmax(values))
             found.append((float(values[best]), Event(float(thresholds[best]), above, swapped)))
     value, event = max(found, key=lambda pair: pair[0])
     return event, value
 
 
-def bound_at(
-    event: Event,
-    first: np.ndarray,
-    second: np.ndarray,
-    delta: float,
-    confidence: float,
-    bound: str,
-) -> float:
+def bound_at(event: Event, first: np.ndarray, second: np.ndarray, level: Level) -> float:
     """The lower bound that one event, fixed before, gives on these scores."""
-    inside = [int(np.sum((scores >= event.threshold) == event.above)) for scores in (first, second)]
-    sizes = [first.size, second.size]
-    i, j = (0, 1) if event.swapped else (1, 0)
-    counts = [np.asarray(count) for count in inside]
-    value = float(bounds(counts[i], counts[j], sizes[i], sizes[j], delta, confidence, bound))
-    return _gaussian_epsilon(value, delta) if bound == "gdp" else value
+    likely, unlikely = (first, second) if event.swapped else (second, first)
+    met = [np.sum((scores >= event.threshold) == event.above) for scores in (likely, unlikely)]
+    value = float(bounds(met[0], met[1], likely.size, unlikely.size, level))
+    return _gaussian_epsilon(value, level.delta) if level.bound == "gdp" else value
 
 
 def bounds(
-    likely: np.ndarray,
-    unlikely: np.ndarray,
-    likely_runs: int,
-    unlikely_runs: int,
-    delta: float,
-    confidence: float,
-    bound: str,
+    likely: np.ndarray, unlikely: np.ndarray, likely_runs: int, unlikely_runs: int, level: Level
 ) -> np.ndarray:
     """Epsilon, or the shift of two Gaussians, from how often the event was met.
 
     In runs where it is likely, and in others.
     """
-    level = (1 - confidence) / 2
+    error = (1 - level.confidence) / 2
     with np.errstate(invalid="ignore", divide="ignore"):
-        low = stats.beta.ppf(level, likely, likely_runs - likely + 1)
-        high = stats.beta.ppf(1 - level, unlikely + 1, unlikely_runs - unlikely)
+        low = stats.beta.ppf(error, likely, likely_runs - likely + 1)
+        high = stats.beta.ppf(1 - error, unlikely + 1, unlikely_runs - unlikely)
         low = np.where(likely == 0, 0.0, low)
         high = np.where(unlikely == unlikely_runs, 1.0, high)
-        if bound == "gdp":
+        if level.bound == "gdp":
             shift = np.nan_to_num(special.ndtri(low) - special.ndtri(high), neginf=0.0)
             return np.maximum(shift, 0.0)
-        return np.log(np.maximum((low - delta) / high, 1.0))
+        return np.log(np.maximum((low - level.delta) / high, 1.0))
 
 
 def _gaussian_epsilon(shift: float, delta: float) -> float:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -11,6 +11,8 @@ from jax.typing import ArrayLike
 
 from dpjax.audit._min_norm import Hull, min_norm, pairwise_steps
 from dpjax.core import PyTree, check_int, check_key, check_positive, check_shape, wide
+
+_Carry: TypeAlias = tuple[Hull, jax.Array, jax.Array]
 
 _JITTER = 1e-3  # of the radius: sampled points lie on no kink but by chance
 _PAIRWISE = 50  # steps after each new gradient
@@ -34,7 +36,7 @@ def goldstein_norm(
     radius: ArrayLike,
     *,
     key: jax.Array,
-    args: tuple[Any, ...] = (),
+    args: tuple[PyTree, ...] = (),
     num_samples: int = 64,
     num_enriched: int = 64,
 ) -> GoldsteinNorm:
@@ -135,7 +137,7 @@ def _estimate(
     params: PyTree,
     radius: jax.Array,
     key: jax.Array,
-    args: tuple[Any, ...],
+    args: tuple[PyTree, ...],
 ) -> GoldsteinNorm:
     x, unravel = _flat(params)
     radius = jnp.asarray(radius, x.dtype)
@@ -145,7 +147,7 @@ def _estimate(
         value, slope = jax.value_and_grad(lambda p: _scalar(loss_fn(unravel(p), *args)))(point)
         return slope, jnp.isfinite(value) & jnp.all(jnp.isfinite(slope))
 
-    def more(carry: Any, k: jax.Array) -> tuple[Any, None]:
+    def more(carry: _Carry, k: jax.Array) -> tuple[_Carry, None]:
         hull, weights, good = carry
         point = hull.point(weights)
         norm = jnp.linalg.norm(point)
@@ -188,7 +190,7 @@ def _flat(params: PyTree) -> tuple[jax.Array, Callable[[jax.Array], PyTree]]:
     return x, unravel
 
 
-def _scalar(value: Any) -> jax.Array:
+def _scalar(value: ArrayLike) -> jax.Array:
     check_shape("loss_fn(params, *args)", value, ())
     if not jnp.issubdtype(jnp.result_type(value), jnp.floating):
         raise TypeError(

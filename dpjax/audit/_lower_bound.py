@@ -1,27 +1,31 @@
 """Empirical lower bounds on the epsilon of a solver or of any mechanism, from many runs."""
 
+import dataclasses
 import functools
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Hashable, Mapping
+from typing import NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.typing import ArrayLike
 
-from dpjax.audit._events import BOUNDS, lower_bound_of_scores
+from dpjax.audit._events import Level, lower_bound_of_scores
 from dpjax.audit._exposed import Exposed
 from dpjax.audit._neighbours import check_neighbours
 from dpjax.audit._scores import learn_score
-from dpjax.core import PyTree, check_choice, check_int, check_key, check_probability
+from dpjax.core import PyTree, Solver, check_int, check_key, optional
 from dpjax.runtime import solve
+
+Score: TypeAlias = Callable[[PyTree], ArrayLike]
 
 _MOST_NUMBERS = 2**27
 _NUMBERS_AT_ONCE = 2**22
 
 
 def lower_bound(
-    solver: Any,
-    problem: Any,
+    solver: Solver,
+    problem: PyTree,
     data: PyTree,
     neighbour: PyTree,
     *,
@@ -29,7 +33,7 @@ def lower_bound(
     delta: float,
     key: jax.Array,
     confidence: float = 0.95,
-    score: Callable[[Any], Any] | None = None,
+    score: Score | None = None,
     bound: str = "clopper_pearson",
 ) -> float:
     r"""A lower bound on a solver's epsilon, from runs on two neighbouring data sets.
@@ -80,13 +84,15 @@ def lower_bound(
 
     Source: Jagielski, Ullman and Oprea 2020; Nasr et al. 2021 for the white-box view.
     """
+    level = Level(delta, confidence, bound)
     check_key("key", key)
     check_neighbours(data, neighbour)
-    if hasattr(problem, "check"):
-        problem.check(data)
-        problem.check(neighbour)
+    check = optional(problem, "check")
+    if check is not None:
+        check(data)
+        check(neighbour)
     both = [jax.tree.map(jnp.asarray, one) for one in (data, neighbour)]
-    return _compare(watch, (solver, problem), both, runs, delta, key, confidence, score, bound)
+    return _compare(watch, (solver, problem), both, runs, key, score, level)
 
 
 def mechanism_lower_bound(
@@ -98,7 +104,7 @@ def mechanism_lower_bound(
     delta: float,
     key: jax.Array,
     confidence: float = 0.95,
-    score: Callable[[Any], Any] | None = None,
+    score: Score | None = None,
     bound: str = "clopper_pearson",
 ) -> float:
     """The same as `lower_bound`, for any function: a transform, a chain, a training loop.
@@ -134,106 +140,73 @@ def mechanism_lower_bound(
       >>> 0.8 < shown < 1.0  # it is 1-DP
       True
     """
+    level = Level(delta, confidence, bound)
     check_key("key", key)
     both = [jax.tree.map(jnp.asarray, one) for one in (data, neighbour)]
-    apply = _Applied(mechanism)
-    return _compare(apply, (), both, runs, delta, key, confidence, score, bound)
+    return _compare(mechanism, (), both, runs, key, score, level)
 
 
-class Released:
+class Released(NamedTuple):
     """What the adversary of a solver sees of a run; see `lower_bound`."""
 
-    def __init__(self, params: PyTree, info: Any, states: list[jax.Array]):
-        self.params, self.info, self.states = params, info, states
+    params: PyTree
+    info: PyTree
+    states: list[jax.Array]
 
 
-jax.tree_util.register_pytree_node(
-    Released,
-    lambda released: ((released.params, released.info, released.states), None),
-    lambda _, children: Released(*children),
-)
-
-
-def watch(solver: Any, problem: Any, data: PyTree, key: jax.Array, plan: Any) -> Released:
+def watch(
+    solver: Solver, problem: PyTree, data: PyTree, key: jax.Array, plan: PyTree = None
+) -> Released:
     """What is seen of one run; `plan` holds its batches where they are drawn on the host."""
     solution = solve(Exposed(solver, plan), problem, data, key=key)
-    info, states = solution.info
-    return Released(solution.params, info, states)
-
-
-class _Applied:
-    """A mechanism in the place of a solver's run; equal for the same function, so compiled once."""
-
-    def __init__(self, mechanism: Callable[[PyTree, jax.Array], PyTree]):
-        self.mechanism = mechanism
-
-    def __call__(self, data: PyTree, key: jax.Array, plan: Any) -> PyTree:
-        del plan
-        return self.mechanism(data, key)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Applied) and self.mechanism == other.mechanism
-
-    def __hash__(self) -> int:
-        return hash(self.mechanism)
+    return Released(solution.params, *solution.info)
 
 
 def _compare(
     apply: Callable[..., PyTree],
-    subject: tuple[Any, ...],
+    subject: tuple[PyTree, ...],
     both: list[PyTree],
     runs: int,
-    delta: float,
     key: jax.Array,
-    confidence: float,
-    score: Callable[[Any], Any] | None,
-    bound: str,
+    score: Score | None,
+    level: Level,
 ) -> float:
     check_int("runs", runs, minimum=20)
-    check_probability("delta", delta)
-    check_probability("confidence", confidence)
-    check_choice("bound", bound, BOUNDS)
     keys = jax.random.split(key, 2)
     seen = [
         collect(apply, subject, data, keys[i], runs, score=score) for i, data in enumerate(both)
     ]
-    return bound_from(seen[0], seen[1], score, delta, confidence, bound)
+    return bound_from(seen[0], seen[1], score, level)
 
 
-def bound_from(
-    first: np.ndarray,
-    second: np.ndarray,
-    score: Any,
-    delta: float,
-    confidence: float,
-    bound: str,
-) -> float:
+def bound_from(first: np.ndarray, second: np.ndarray, score: Score | None, level: Level) -> float:
     """The bound from what runs released `[runs, F]`, or from their scores `[runs, 1]`."""
     half = len(first) // 2
     if score is None:
-        learnt = learn_score(first[:half], second[:half], delta, confidence, bound)
+        learnt = learn_score(first[:half], second[:half], level)
         first, second = learnt(first), learnt(second)
     else:
         first, second = first[:, 0], second[:, 0]
-    return lower_bound_of_scores(first, second, delta=delta, confidence=confidence, bound=bound)
+    return lower_bound_of_scores(first, second, **dataclasses.asdict(level))
 
 
 def collect(
     apply: Callable[..., PyTree],
-    subject: tuple[Any, ...],
+    subject: tuple[PyTree, ...],
     data: PyTree,
     key: jax.Array,
     runs: int,
     *,
-    score: Callable[[Any], Any] | None = None,
-    compiler_options: Mapping[str, Any] | None = None,
+    score: Score | None = None,
+    compiler_options: Mapping[str, bool | int] | None = None,
 ) -> np.ndarray:
     """What `runs` runs release, `[runs, F]` float64, or their scores `[runs, 1]`."""
-    first_key, plan_key, run_key = jax.random.split(key, 3)
-    one = _host_plans(subject, data, first_key, 1)
-    one = one if one is None else jax.tree.map(lambda leaf: leaf[0], one)
+    shape_key, plan_key, run_key = jax.random.split(key, 3)
+    impl = jax.random.key_impl(key)
     # of this key only the shape of what would be drawn is asked
-    out = jax.eval_shape(lambda: _flat(apply, score, subject, data, jax.random.key(0), one))
+    words = jax.random.key_data(jax.random.key(0, impl=impl))[None]
+    once = functools.partial(_collect, apply, score, impl, 1)
+    out = jax.eval_shape(once, subject, data, (words, _host_plans(subject, data, shape_key, 1)))
     if score is not None and out.size != 1:
         raise ValueError(f"score must return a scalar, got {out.size} numbers")
     if runs * out.size > _MOST_NUMBERS:
@@ -246,48 +219,36 @@ def collect(
     whole = -(-runs // chunk) * chunk  # a rest would be compiled a second time
     # as plain words: the checker of reused keys takes a slice for a use
     words = jax.random.key_data(jax.random.split(run_key, whole))
-    plans = one if one is None else _host_plans(subject, data, plan_key, whole)
-    chunks = jax.tree.map(lambda a: a.reshape(-1, chunk, *a.shape[1:]), (words, plans))
+    drawn = words, _host_plans(subject, data, plan_key, whole)
     collected = _jitted(tuple(sorted((compiler_options or {}).items())))
-    made = collected(apply, score, jax.random.key_impl(key), subject, data, *chunks)
-    return np.asarray(made, np.float64).reshape(whole, -1)[:runs]
+    made = collected(apply, score, impl, chunk, subject, data, drawn)
+    return np.asarray(made, np.float64)[:runs]
 
 
 @functools.lru_cache
-def _jitted(options: tuple[tuple[str, Any], ...]) -> Callable[..., jax.Array]:
-    return jax.jit(_collect, static_argnums=(0, 1, 2), compiler_options=dict(options))
+def _jitted(options: tuple[tuple[str, bool | int], ...]) -> Callable[..., jax.Array]:
+    return jax.jit(_collect, static_argnums=(0, 1, 2, 3), compiler_options=dict(options))
 
 
 def _collect(
     apply: Callable[..., PyTree],
-    score: Callable[[Any], Any] | None,
-    impl: Any,
-    subject: tuple[Any, ...],
+    score: Score | None,
+    impl: Hashable,
+    chunk: int,
+    subject: tuple[PyTree, ...],
     data: PyTree,
-    words: jax.Array,
-    plans: Any,
+    drawn: tuple[jax.Array, PyTree],
 ) -> jax.Array:
-    def one(word: jax.Array, plan: Any) -> jax.Array:
-        key = jax.random.wrap_key_data(word, impl=impl)
-        return _flat(apply, score, subject, data, key, plan)
+    def one(run: tuple[jax.Array, PyTree]) -> jax.Array:
+        key, plan = jax.random.wrap_key_data(run[0], impl=impl), run[1]
+        released = apply(*subject, data, key, *(() if plan is None else (plan,)))
+        leaves = jax.tree.leaves(released if score is None else score(released))
+        return jnp.concatenate([jnp.ravel(jnp.asarray(leaf, float)) for leaf in leaves])
 
-    return jax.lax.map(lambda chunk: jax.vmap(one)(*chunk), (words, plans))
-
-
-def _flat(
-    apply: Callable[..., PyTree],
-    score: Callable[[Any], Any] | None,
-    subject: tuple[Any, ...],
-    data: PyTree,
-    key: jax.Array,
-    plan: Any,
-) -> jax.Array:
-    released = apply(*subject, data, key, plan)
-    leaves = jax.tree.leaves(released if score is None else score(released))
-    return jnp.concatenate([jnp.ravel(jnp.asarray(leaf, float)) for leaf in leaves])
+    return jax.lax.map(one, drawn, batch_size=chunk)
 
 
-def _host_plans(subject: tuple[Any, ...], data: PyTree, key: jax.Array, runs: int) -> Any:
+def _host_plans(subject: tuple[PyTree, ...], data: PyTree, key: jax.Array, runs: int) -> PyTree:
     """The batches of every run where the sampler draws them on the host, else None."""
     if not subject:
         return None

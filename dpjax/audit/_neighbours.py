@@ -1,6 +1,6 @@
 """Whether two data sets differ in one record."""
 
-from typing import Any
+from collections.abc import Hashable
 
 import jax
 import numpy as np
@@ -10,11 +10,10 @@ from dpjax.core import PyTree
 
 def check_neighbours(data: PyTree, neighbour: PyTree) -> None:
     """Raises ValueError unless one record was removed, added or replaced, the others in order."""
-    structures: list[Any] = [jax.tree.structure(one) for one in (data, neighbour)]
-    if structures[0] != structures[1]:
-        raise ValueError(
-            f"data and neighbour must have one structure, got {structures[0]} and {structures[1]}"
-        )
+    one: Hashable = jax.tree.structure(data)
+    other: Hashable = jax.tree.structure(neighbour)
+    if one != other:
+        raise ValueError(f"data and neighbour must have one structure, got {one} and {other}")
     first, second = _rows(data), _rows(neighbour)
     if len(first) == len(second):
         changed = sum(a != b for a, b in zip(first, second, strict=True))
@@ -32,7 +31,7 @@ def check_neighbours(data: PyTree, neighbour: PyTree) -> None:
         raise ValueError("neighbour must be data with one record removed or added, others in order")
 
 
-def _rows(data: PyTree) -> list[tuple[Any, ...]]:
+def _rows(data: PyTree) -> list[tuple[bytes, ...]]:
     leaves = [np.asarray(leaf) for leaf in jax.tree.leaves(data)]
     return [
         tuple(np.ascontiguousarray(leaf[i]).tobytes() for leaf in leaves)

@@ -1,19 +1,18 @@
 """A lower bound on epsilon from a single run with many canaries."""
 
 from collections.abc import Callable
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from dpjax.core import PyTree, Solution, check_int, check_key, check_probability
+from dpjax.core import PyTree, Solution, Solver, check_int, check_key, check_probability
 from dpjax.runtime import solve
 
 
 def one_run_lower_bound(
-    solver: Any,
-    problem: Any,
+    solver: Solver,
+    problem: PyTree,
     data: PyTree,
     canaries: PyTree,
     *,

@@ -1,18 +1,21 @@
 """Audits of registered solvers: what each claims against what its runs show."""
 
+import dataclasses
 import itertools
 import math
 from collections.abc import Iterable, Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.typing import ArrayLike
 from tqdm.auto import tqdm
 
+from dpjax.audit._events import Level
 from dpjax.audit._lower_bound import bound_from, collect, watch
 from dpjax.audit._scores import learn_score
-from dpjax.core import PyTree, check_int, check_key, check_positive, check_probability
+from dpjax.core import PyTree, check_int, check_key, check_positive
 from dpjax.testing import Entry, SolverCase
 from dpjax.testing._trees import QUICK, field_names
 
@@ -77,75 +80,60 @@ def audit_registered(
     check_key("key", key)
     check_int("runs", runs, minimum=_ROUND)
     check_positive("epsilon", epsilon)
-    check_probability("delta", delta)
-    check_probability("confidence", confidence)
-    entries = list(entries)
-    each = 1 - (1 - confidence) / max(1, len(entries))
+    entries, level = list(entries), Level(delta, confidence)
+    level = dataclasses.replace(level, confidence=1 - (1 - confidence) / max(1, len(entries)))
     rows = []
     for i, entry in enumerate(tqdm(entries, "audits", disable=not progress, unit="solver")):
-        rows.append(_audit(entry, runs, epsilon, delta, each, jax.random.fold_in(key, i)))
+        rows.append(_audit(entry, runs, epsilon, level, jax.random.fold_in(key, i)))
     return rows
 
 
-def _audit(
-    entry: Entry, runs: int, epsilon: float, delta: float, confidence: float, key: jax.Array
-) -> Audited:
+def _audit(entry: Entry, runs: int, epsilon: float, level: Level, key: jax.Array) -> Audited:
     case: SolverCase = entry.make()
-    solver = _claiming(case, epsilon, delta)
+    solver = _claiming(case, epsilon, level.delta)
     guarantee = solver.guarantee()
     relation = guarantee.relation.name.lower()
     rounds = itertools.count()
 
     def released(data: PyTree, times: int = 1) -> np.ndarray:
-        made = [
-            collect(
-                watch,
-                (solver, case.problem),
-                data,
-                jax.random.fold_in(key, next(rounds)),
-                _ROUND,
-                compiler_options=QUICK,
-            )
-            for _ in range(times)
-        ]
+        keys = [jax.random.fold_in(key, next(rounds)) for _ in range(times)]
+        subject = solver, case.problem
+        made = [collect(watch, subject, data, k, _ROUND, compiler_options=QUICK) for k in keys]
         return np.concatenate(made)
 
     def told_apart(pair: tuple[PyTree, PyTree]) -> float:
         """By how many deviations a score learnt from half of the runs moves in the others."""
         half = _ROUND // 2
         first, second = (released(data) for data in pair)
-        score = learn_score(first[:half], second[:half], delta, 0.9, "clopper_pearson")
+        score = learn_score(first[:half], second[:half], Level(level.delta, 0.9))
         first, second = score(first[half:]), score(second[half:])
         return float(abs(first.mean() - second.mean()) / (first.std() + second.std() + 1e-30))
 
     pair = max(neighbours(case, relation), key=told_apart)
     first, second = (released(data, -(-runs // _ROUND)) for data in pair)
-    shown = bound_from(first, second, None, delta, confidence, "clopper_pearson")
-    return Audited(entry.name, relation, guarantee.epsilon(delta), shown)
+    shown = bound_from(first, second, None, level)
+    return Audited(entry.name, relation, guarantee.epsilon(level.delta), shown)
 
 
-def _claiming(case: SolverCase, epsilon: float, delta: float) -> Any:
+def _claiming(case: SolverCase, epsilon: float, delta: float) -> PyTree:
     """The solver whose swept value, noise or step size, brings its claim near `epsilon`."""
+
+    def claim(value: float) -> float:
+        return float(case.build(value).guarantee().epsilon(delta))
+
     value = float(case.values[0])
-    falls = _claim(case, 2 * value, delta) < _claim(case, value, delta)
+    falls = claim(2 * value) < claim(value)
     low, high = 0.0, math.inf
     for _ in range(20):
-        claimed = _claim(case, value, delta)
+        claimed = claim(value)
         if abs(claimed - epsilon) < 0.1 * epsilon:
             break
-        if (claimed > epsilon) == falls:
-            low = value
-        else:
-            high = value
+        low, high = (value, high) if (claimed > epsilon) == falls else (low, value)
         if low == 0 or math.isinf(high):  # by doubling, until both ends are known
             value = high / 2 if low == 0 else low * 2
         else:
             value = math.sqrt(low * high)
     return case.build(value)
-
-
-def _claim(case: SolverCase, value: float, delta: float) -> float:
-    return float(case.build(value).guarantee().epsilon(delta))
 
 
 def neighbours(case: SolverCase, relation: str) -> Iterator[tuple[PyTree, PyTree]]:
@@ -183,7 +171,7 @@ def _with_first(case: SolverCase, scale: float, end: int) -> PyTree:
     made = []
     for name, leaf in zip(field_names(case.data), leaves, strict=True):
         shape = leaf.shape[1:]
-        value: Any = scale * (-1.0) ** np.arange(np.prod(shape)).reshape(shape)
+        value: ArrayLike = scale * (-1.0) ** np.arange(np.prod(shape)).reshape(shape)
         if not jnp.issubdtype(leaf.dtype, jnp.floating):
             value = sorted((case.choices or {}).get(name, np.unique(leaf).tolist()))[end]
         elif not shape:

@@ -1,11 +1,10 @@
 """Learning, from runs on both neighbours, a score that tells them apart."""
 
 from collections.abc import Callable
-from typing import NamedTuple
 
 import numpy as np
 
-from dpjax.audit._events import best_event
+from dpjax.audit._events import Level, best_event
 
 _RIDGES = (1e-8, 1e-4, 1e-2, 1.0)
 _MOST_COLUMNS = 400
@@ -17,78 +16,57 @@ _LARGEST = 1e100  # of a released number: squares of larger ones overflow
 Score = Callable[[np.ndarray], np.ndarray]
 
 
-def learn_score(
-    first: np.ndarray, second: np.ndarray, delta: float, confidence: float, bound: str
-) -> Score:
+def learn_score(first: np.ndarray, second: np.ndarray, level: Level) -> Score:
     """A score of released values `[n, F]`, learnt from runs on two neighbours.
 
     Discriminants of Gaussians with one covariance and with two, of few columns and of many, at
     several ridges, learnt on two thirds of the runs; what looks best on the others is taken.
     """
-    features = Features.of(first, second)
-    parts = [(2 * len(runs)) // 3 for runs in (first, second)]
+    features = _features(first, second)
     one, other = features(first), features(second)
-    size, rest = parts
+    size, rest = (2 * len(first)) // 3, (2 * len(second)) // 3
 
     def quality(score: Score) -> float:
-        return best_event(score(one[size:]), score(other[rest:]), delta, confidence, bound)[1]
+        return best_event(score(one[size:]), score(other[rest:]), level)[1]
 
     best = max(_candidates(one[:size], other[:rest]), key=quality)
     return lambda runs: best(features(runs))
 
 
-class Features(NamedTuple):
-    """How released values become columns of about unit spread.
+def _features(first: np.ndarray, second: np.ndarray) -> Score:
+    """From released values `[n, F]` to columns `[n, C]` of about unit spread.
 
-    Attributes:
-      kept: Columns used.
-      values: For each column with few integer values, the values that become indicators.
-      bad: Columns that are not finite at times, which becomes a column of its own.
-      centre, spread: Of each resulting column.
+    Few integer values become indicators; that a value is not finite, where that happens at times,
+    becomes a column of its own.
     """
+    both = np.concatenate([first, second])
+    finite, clean = np.isfinite(both), _finite(both)
+    bad = np.flatnonzero(finite.any(0) & ~finite.all(0))
+    kept = np.flatnonzero(np.ptp(clean, axis=0) > 0)
+    if kept.size > _MOST_COLUMNS:
+        half = len(first)
+        gap = np.abs(clean[:half].mean(0) - clean[half:].mean(0))
+        noise = clean[:half].std(0) + clean[half:].std(0)
+        power = (gap / np.maximum(noise, 1e-12 * np.abs(clean).max(0) + 1e-300))[kept]
+        kept = np.sort(kept[np.argsort(power)[-_MOST_COLUMNS:]])
+    values = []
+    for column in kept:
+        seen = np.unique(clean[: 10 * _MOST_VALUES, column])
+        if seen.size <= _MOST_VALUES and np.all(seen == np.round(seen)):
+            seen = np.unique(clean[:, column])
+            if 2 < seen.size <= _MOST_VALUES:
+                values.append((column, seen))
 
-    kept: np.ndarray
-    values: tuple[tuple[int, np.ndarray], ...]
-    bad: np.ndarray
-    centre: np.ndarray
-    spread: np.ndarray
-
-    @classmethod
-    def of(cls, first: np.ndarray, second: np.ndarray) -> "Features":
-        """From runs on both neighbours."""
-        both = np.concatenate([first, second])
-        finite = np.isfinite(both)
-        clean = _finite(both)
-        bad = np.flatnonzero(finite.any(0) & ~finite.all(0))
-        changing = np.flatnonzero(np.ptp(clean, axis=0) > 0)
-        if changing.size > _MOST_COLUMNS:
-            half = len(first)
-            gap = np.abs(clean[:half].mean(0) - clean[half:].mean(0))
-            noise = clean[:half].std(0) + clean[half:].std(0)
-            power = (gap / np.maximum(noise, 1e-12 * np.abs(clean).max(0) + 1e-300))[changing]
-            changing = np.sort(changing[np.argsort(power)[-_MOST_COLUMNS:]])
-        values = []
-        for column in changing:
-            seen = np.unique(clean[: 10 * _MOST_VALUES, column])
-            if seen.size <= _MOST_VALUES and np.all(seen == np.round(seen)):
-                seen = np.unique(clean[:, column])
-                if 2 < seen.size <= _MOST_VALUES:
-                    values.append((int(column), seen))
-        made = cls(changing, tuple(values), bad, np.zeros(1), np.ones(1))
-        columns = made._columns(both)
-        spread = columns.std(0)
-        return made._replace(centre=columns.mean(0), spread=np.where(spread > 0, spread, 1.0))
-
-    def _columns(self, runs: np.ndarray) -> np.ndarray:
-        finite = np.isfinite(runs)
-        clean = _finite(runs)
-        parts = [clean[:, self.kept], (~finite[:, self.bad]).astype(float)]
-        parts += [(clean[:, [column]] == seen).astype(float) for column, seen in self.values]
+    def columns(runs: np.ndarray) -> np.ndarray:
+        clean, not_finite = _finite(runs), ~np.isfinite(runs)
+        indicators = [(clean[:, [column]] == seen).astype(float) for column, seen in values]
+        parts = [clean[:, kept], not_finite[:, bad].astype(float), *indicators]
         return np.concatenate(parts, axis=1)
 
-    def __call__(self, runs: np.ndarray) -> np.ndarray:
-        """The columns `[n, C]` of released values `[n, F]`."""
-        return (self._columns(runs) - self.centre) / self.spread
+    made = columns(both)
+    centre, spread = made.mean(0), made.std(0)
+    spread = np.where(spread > 0, spread, 1.0)
+    return lambda runs: (columns(runs) - centre) / spread
 
 
 def _finite(runs: np.ndarray) -> np.ndarray:

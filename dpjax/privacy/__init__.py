@@ -2,7 +2,6 @@
 
 from dpjax.privacy._budget import Budget as Budget
 from dpjax.privacy._budget import check_budget as check_budget
-from dpjax.privacy._budget_exceeded import BudgetExceeded as BudgetExceeded
 from dpjax.privacy._calibrate import calibrate_gaussian as calibrate_gaussian
 from dpjax.privacy._calibrate import calibrate_noise as calibrate_noise
 from dpjax.privacy._calibrate import max_steps as max_steps
@@ -10,11 +9,11 @@ from dpjax.privacy._calibrate import zcdp_budget as zcdp_budget
 from dpjax.privacy._compose import ParallelGuarantee as ParallelGuarantee
 from dpjax.privacy._compose import compose_guarantees as compose_guarantees
 from dpjax.privacy._compose import parallel_guarantee as parallel_guarantee
-from dpjax.privacy._delta_warning import DeltaWarning as DeltaWarning
 from dpjax.privacy._guarantee import Guarantee as Guarantee
-from dpjax.privacy._noise_warning import NoiseWarning as NoiseWarning
 from dpjax.privacy._relations import RelationLike as RelationLike
 from dpjax.privacy._relations import resolve_relation as resolve_relation
+from dpjax.privacy._warnings import DeltaWarning as DeltaWarning
+from dpjax.privacy._warnings import NoiseWarning as NoiseWarning
 from dpjax.privacy.accounting._events import joint_poisson_epsilon as joint_poisson_epsilon
 from dpjax.privacy.accounting._events import joint_poisson_event as joint_poisson_event
 from dpjax.privacy.accounting._events import joint_release as joint_release
@@ -35,6 +34,7 @@ from dpjax.privacy.bounded_range._guarantee import (
     calibrate_bounded_range as calibrate_bounded_range,
 )
 from dpjax.privacy.ledger._ledger import Ledger as Ledger
+from dpjax.privacy.ledger._state import BudgetExceeded as BudgetExceeded
 from dpjax.privacy.ledger._state import LedgerEntry as LedgerEntry
 from dpjax.privacy.objective_perturbation._guarantee import (
     ObjectivePerturbationGuarantee as ObjectivePerturbationGuarantee,

@@ -2,13 +2,12 @@
 
 import dataclasses
 import math
-from typing import Any
 
 from dp_accounting import NeighboringRelation
 
 from dpjax.core._checks import check_delta, check_int, check_positive, check_scalar
-from dpjax.privacy._delta_warning import warn_of_delta
 from dpjax.privacy._relations import RelationLike, resolve_relation
+from dpjax.privacy._warnings import warn
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,7 +62,7 @@ class Budget:
         return resolve_relation(natural if self.relation is None else self.relation)
 
 
-def check_budget(budget: Any, num_records: int | None = None) -> Budget:
+def check_budget(budget: object, num_records: int | None = None) -> Budget:
     """Returns the budget, or says that it is none; warns where its delta is large for the data.
 
     A mechanism that publishes a few records at random meets any delta of 1 / number of records, so
@@ -98,7 +97,7 @@ def check_budget(budget: Any, num_records: int | None = None) -> Budget:
     check_int("num_records", num_records, minimum=1)
     share = 1 / num_records
     if budget.delta >= share and budget.epsilon < math.inf:  # else nothing is promised anyway
-        warn_of_delta(
+        warn(
             f"delta = {budget.delta:.3g} is at least 1 / num_records = 1 / {num_records}, which "
             "would allow publishing a record at random: choose delta far below 1 / num_records, "
             f"such as num_records^-1.5 = {share**1.5:.1g}"

@@ -1,5 +1,6 @@
 """The least noise, or the most steps, that a budget allows."""
 
+import functools
 import math
 from collections.abc import Callable
 
@@ -10,7 +11,7 @@ from scipy import optimize
 from dpjax.core._checks import check_finite, check_int, check_nonnegative, check_rate
 from dpjax.privacy._budget import Budget, check_budget
 from dpjax.privacy._guarantee import Guarantee, quiet_epsilon
-from dpjax.privacy._relations import RelationLike, resolve_relation
+from dpjax.privacy._relations import RelationLike, relation_name, resolve_relation
 
 _TOLERANCE = 5e-5  # relative, on the noise multiplier
 _MAX_LOG_NOISE = math.log(1e12)
@@ -53,24 +54,25 @@ def calibrate_noise(
         >>> 3.7306 <= noise <= 3.7312
         True
     """
-    resolved = _agreed_relation(budget, relation)
+    resolved = agreed_relation(budget, relation)
     check_finite("epsilon", budget.epsilon)
     check_nonnegative("failure_probability", failure_probability)
     if budget.delta == 0:  # refused here where there is no pure epsilon
         quiet_epsilon(Guarantee(make_event_from_noise(1.0), resolved, failure_probability), 0.0)
-    else:
-        _check_possible(budget, failure_probability)
-    evaluated: dict[float, float] = {}
+    elif 2 * failure_probability >= budget.delta:  # at infinite noise epsilon 0 costs 2 p
+        raise ValueError(
+            f"failure_probability must be < delta / 2 = {budget.delta / 2!r} to leave room for "
+            f"noise, got {failure_probability!r}: ask for a larger delta, or, where it is the "
+            "probability that a Poisson batch overflows, for a sampler of more capacity"
+        )
 
+    @functools.cache
     def excess(log_noise: float) -> float:
         """Of log epsilon over its target, clipped; about linear in the log of the noise."""
-        if log_noise not in evaluated:
-            event = make_event_from_noise(math.exp(log_noise))
-            guarantee = Guarantee(event, resolved, failure_probability)
-            epsilon = quiet_epsilon(guarantee, budget.delta)
-            ratio = epsilon / budget.epsilon
-            evaluated[log_noise] = min(max(math.log(max(ratio, 1e-9)), -20.0), 20.0)
-        return evaluated[log_noise]
+        event = make_event_from_noise(math.exp(log_noise))
+        guarantee = Guarantee(event, resolved, failure_probability)
+        ratio = quiet_epsilon(guarantee, budget.delta) / budget.epsilon
+        return min(max(math.log(max(ratio, 1e-9)), -20.0), 20.0)
 
     low, high = _bracket(excess, budget)
     root = optimize.brentq(excess, low, high, xtol=_TOLERANCE / 4, rtol=1e-14)
@@ -178,12 +180,11 @@ def zcdp_budget(
     Source: Bun and Steinke 2016 (zero-concentrated DP); Dong, Durfee and Rogers 2020 (bounded
     range).
     """
-
-    def make_event(noise: float) -> dpe.DpEvent:
-        return dpe.ZCDpEvent(1 / (2 * noise**2))
-
     noise = calibrate_noise(
-        make_event, budget, relation=relation, failure_probability=failure_probability
+        lambda noise: dpe.ZCDpEvent(1 / (2 * noise**2)),
+        budget,
+        relation=relation,
+        failure_probability=failure_probability,
     )
     return 1 / (2 * noise**2)
 
@@ -219,7 +220,7 @@ def max_steps(
         >>> max_steps(make_event, Budget(1.0, 1e-5))
         7
     """
-    resolved = _agreed_relation(budget, relation)
+    resolved = agreed_relation(budget, relation)
     check_finite("epsilon", budget.epsilon)
 
     def fits(steps: int) -> bool:
@@ -240,21 +241,11 @@ def max_steps(
     return low
 
 
-def _agreed_relation(budget: Budget, relation: RelationLike | None) -> NeighboringRelation:
+def agreed_relation(budget: Budget, relation: RelationLike | None) -> NeighboringRelation:
+    """The budget's relation, or this one where it has none; they may not contradict."""
     agreed = check_budget(budget).relation_or("add_or_remove_one" if relation is None else relation)
     if relation is not None and resolve_relation(relation) != agreed:
         raise ValueError(
-            f"relation must be the budget's, {agreed.name.lower()}, got "
-            f"{resolve_relation(relation).name.lower()}"
+            f"relation must be the budget's, {relation_name(agreed)}, got {relation_name(relation)}"
         )
     return agreed
-
-
-def _check_possible(budget: Budget, failure_probability: float) -> None:
-    # at infinite noise the least epsilon is 0 and costs 2 p
-    if 2 * failure_probability >= budget.delta:
-        raise ValueError(
-            f"failure_probability must be < delta / 2 = {budget.delta / 2!r} to leave room for "
-            f"noise, got {failure_probability!r}: ask for a larger delta, or, where it is the "
-            "probability that a Poisson batch overflows, for a sampler of more capacity"
-        )

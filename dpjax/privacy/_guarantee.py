@@ -7,20 +7,24 @@ import math
 import jax
 from dp_accounting import dp_event as dpe
 
+from dpjax.core import GuaranteeLike
 from dpjax.core._checks import check_delta, check_nonnegative
-from dpjax.privacy._delta_warning import warn_of_delta
 from dpjax.privacy._relations import RelationLike, relation_name, resolve_relation
-from dpjax.privacy._summary import epsilon_summary, event_summary
-from dpjax.privacy.accounting._accountant import EventId, check_supported, compose
+from dpjax.privacy._summary import event_summary, rounded_up
+from dpjax.privacy._warnings import warn
+from dpjax.privacy.accounting._accountant import compose
 from dpjax.privacy.accounting._pure import pure_epsilon
+from dpjax.privacy.accounting._structure import EventId, flatten
+from dpjax.privacy.accounting._support import route
 
 _MAX_ITERATIONS = 200
+_MOST_PARTS = 4  # each may take the accountant a quarter of a second
 _SHOWN_DELTAS = (1e-5, 1e-6)
 SHOWN_DELTA = "_shown_delta"  # where a solver made for a budget, and its guarantee, keep delta
 
 
 @jax.tree_util.register_static
-@dataclasses.dataclass(frozen=True, eq=False)
+@dataclasses.dataclass(frozen=True)
 class Guarantee:
     r"""The privacy guarantee of a run: its event, its relation and what they imply.
 
@@ -58,40 +62,24 @@ class Guarantee:
     (2017), Rényi differential privacy.
     """
 
-    event: dpe.DpEvent
+    event: dpe.DpEvent = dataclasses.field(compare=False)  # `_id` compares it
     relation: RelationLike = "add_or_remove_one"
     failure_probability: float = 0.0
     _id: EventId = dataclasses.field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        relation = resolve_relation(self.relation)
-        check_nonnegative("failure_probability", self.failure_probability)
-        if self.failure_probability >= 1:
-            raise ValueError(f"failure_probability must be < 1, got {self.failure_probability!r}")
-        object.__setattr__(self, "relation", relation)
-        object.__setattr__(self, "_id", EventId(self.event, relation))
-        check_supported(self.event, relation)
-
-    def __eq__(self, other: object) -> bool:
-        return (
-            isinstance(other, Guarantee)
-            and self._id == other._id
-            and self.failure_probability == other.failure_probability
-        )
-
-    def __hash__(self) -> int:
-        return hash((self._id, self.failure_probability))
+        check_delta("failure_probability", self.failure_probability)
+        object.__setattr__(self, "relation", resolve_relation(self.relation))
+        object.__setattr__(self, "_id", EventId(self.event, self.relation))
+        route(flatten(self.event), self._id.relation)
 
     def __repr__(self) -> str:
         """Relation, epsilon at the budget's or two common deltas, and event; never raises."""
-        failure = f", failure_probability={self.failure_probability:.3g}"
-        head = f"Guarantee(relation={relation_name(self.relation)!r}"
-        return "\n  ".join(
-            (
-                f"{head}{failure if self.failure_probability else ''})",
-                epsilon_line(self),
-                f"event {event_summary(self.event)}",
-            )
+        failure = float(self.failure_probability)
+        shown = f", failure_probability={failure:.3g}" if failure else ""
+        return (
+            f"Guarantee(relation={relation_name(self.relation)!r}{shown})\n"
+            f"  {epsilon_line(self)}\n  event {event_summary(self.event)}"
         )
 
     def epsilon(self, delta: float) -> float:
@@ -120,12 +108,8 @@ class Guarantee:
         """
         epsilon = quiet_epsilon(self, delta)
         failure = float(self.failure_probability)
-        if (
-            epsilon == math.inf
-            and failure
-            and _total_epsilon(self._id, 0.0, float(delta)) < epsilon
-        ):
-            warn_of_delta(
+        if epsilon == math.inf and failure and _total_epsilon(self._id, 0.0, delta) < epsilon:
+            warn(
                 f"epsilon is infinite at delta = {delta:.3g}, which has to hold (1 + e^epsilon) "
                 f"times failure_probability = {failure:.3g}: ask for a larger delta or, where that "
                 "is of batches with more members than slots, enlarge the sampler's capacity"
@@ -149,15 +133,18 @@ class Guarantee:
             1.0
         """
         check_nonnegative("epsilon", epsilon)
-        event = float(compose(self._id).delta(epsilon))
-        return min(1.0, event + _failure(self, epsilon))
+        event, failure = compose(self._id).delta(epsilon), float(self.failure_probability)
+        if failure:  # in logs: e^epsilon alone may overflow
+            log_growth = epsilon + math.log1p(math.exp(-epsilon))
+            event += math.exp(min(math.log(failure) + log_growth, 0.0))
+        return min(1.0, event)
 
 
 def quiet_epsilon(guarantee: Guarantee, delta: float) -> float:
     """`guarantee.epsilon(delta)` for searches, which try what no warning is due for."""
     check_delta("delta", delta)
     if delta == 0:
-        pure = pure_epsilon(guarantee.event, guarantee._id.relation)
+        pure = pure_epsilon(flatten(guarantee.event), guarantee._id.relation)
         if guarantee.failure_probability:
             raise ValueError(
                 "delta must be > 0 to hold failure_probability = "
@@ -169,24 +156,21 @@ def quiet_epsilon(guarantee: Guarantee, delta: float) -> float:
     return _total_epsilon(guarantee._id, float(guarantee.failure_probability), float(delta))
 
 
-def epsilon_line(guarantee: Guarantee, *deltas: float) -> str:
-    """Epsilon at these deltas, the budget's or two common ones, for reprs: rounded up, total."""
-    at = functools.partial(quiet_epsilon, guarantee)
+def epsilon_line(guarantee: GuaranteeLike, *deltas: float) -> str:
+    """Epsilon at these deltas, the budget's or two common ones, rounded up, for reprs. Total."""
     known = vars(guarantee).get(SHOWN_DELTA)
-    at_budget = _SHOWN_DELTAS if known is None else (known,)
-    if not isinstance(guarantee, Guarantee):  # a curve without an event
-        return epsilon_summary(guarantee.epsilon, dpe.NoOpDpEvent(), deltas or at_budget)
-    return epsilon_summary(at, guarantee.event, deltas or at_budget)
-
-
-def _failure(guarantee: Guarantee, epsilon: float) -> float:
-    probability = guarantee.failure_probability
-    # in logs: e^epsilon alone may overflow
-    return math.exp(min(math.log(probability) + _log1pexp(epsilon), 0.0)) if probability else 0.0
-
-
-def _log1pexp(x: float) -> float:
-    return x + math.log1p(math.exp(-x))
+    deltas = deltas or (_SHOWN_DELTAS if known is None else (known,))
+    try:
+        if not isinstance(guarantee, Guarantee):  # a curve without an event
+            values = [guarantee.epsilon(delta) for delta in deltas]
+        elif len(flatten(guarantee.event)) <= _MOST_PARTS:
+            values = [quiet_epsilon(guarantee, delta) for delta in deltas]
+        else:
+            return "epsilon takes long to compute: ask .epsilon(delta)"
+    except Exception as error:  # a repr must not raise
+        return f"epsilon not known: {type(error).__name__}"
+    shown = [f"{rounded_up(e)} at delta {delta:g}" for e, delta in zip(values, deltas, strict=True)]
+    return f"epsilon {', '.join(shown)}{'' if min(values) < math.inf else ' (not private)'}"
 
 
 @functools.lru_cache(maxsize=4096)
@@ -194,7 +178,7 @@ def _total_epsilon(which: EventId, failure: float, delta: float) -> float:
     """Least fixed point of e -> epsilon_event(delta - (1 + e^e) failure), approached from below."""
     curve = compose(which)
     if failure == 0:
-        return float(curve.epsilon(delta))
+        return curve.epsilon(delta)
 
     def room(epsilon: float) -> float:
         return delta - failure * (1 + math.exp(min(epsilon, 700.0)))
@@ -203,7 +187,7 @@ def _total_epsilon(which: EventId, failure: float, delta: float) -> float:
     for _ in range(_MAX_ITERATIONS):
         if room(epsilon) <= 0:
             return math.inf
-        needed = float(curve.epsilon(room(epsilon)))
+        needed = curve.epsilon(room(epsilon))
         if needed <= epsilon:
             return epsilon
         following = needed

@@ -11,7 +11,7 @@ import numpy as np
 from jax.typing import ArrayLike
 
 from dpjax.core import Problem, is_traced
-from dpjax.privacy._noise_warning import warn_of_noise
+from dpjax.privacy._warnings import warn_of_noise
 from dpjax.problems import QueryRelease
 from dpjax.sampling import FullBatch
 

@@ -10,7 +10,7 @@ from scipy import stats
 
 import dpjax.testing as dpt
 from dpjax.audit import lower_bound_of_scores, mechanism_lower_bound
-from dpjax.audit._events import Event, bound_at
+from dpjax.audit._events import Event, Level, bound_at
 from dpjax.audit._lower_bound import bound_from, collect, watch
 from dpjax.audit._neighbours import check_neighbours
 from dpjax.audit._scores import learn_score
@@ -32,7 +32,7 @@ def test_ties_and_values_past_all_bounds_raise_and_warn_nothing(rng):
         assert lower_bound_of_scores(*scores, delta=1e-2) >= 0
     for _ in range(5):
         runs = rng.choice(ODD, size=(2, int(rng.integers(10, 30)), 4))
-        score = learn_score(*runs, 1e-2, 0.95, "clopper_pearson")
+        score = learn_score(*runs, Level(1e-2, 0.95))
         assert np.all(np.isfinite(score(runs[0])))
 
 
@@ -82,7 +82,7 @@ def test_both_probabilities_share_the_error(confidence, swapped):
     """Each end is that of a two-sided interval: two errors of half the level, not of all."""
     counts = [400, 20] if swapped else [20, 400]
     scores = [np.arange(1000) < count for count in counts]
-    shown = bound_at(Event(0.5, True, swapped), *scores, 0.01, confidence, "clopper_pearson")
+    shown = bound_at(Event(0.5, True, swapped), *scores, Level(0.01, confidence))
     unlikely, likely = (
         stats.binomtest(count, 1000).proportion_ci(confidence, "exact") for count in (20, 400)
     )
@@ -109,7 +109,7 @@ def test_a_score_is_learnt_from_first_halves_alone(monkeypatch, rng):
     first, second = rng.normal(size=(2, 60, 3))
     for scale in (1.0, 100.0):
         tried = np.concatenate([second[:30], scale * second[30:]])
-        bound_from(first, tried, None, 1e-2, 0.9, "clopper_pearson")
+        bound_from(first, tried, None, Level(1e-2, 0.9))
     np.testing.assert_array_equal(*seen)
 
 

@@ -6,7 +6,7 @@ from scipy import special, stats
 
 from dpjax import audit
 from dpjax.audit import __main__ as command
-from dpjax.audit._events import best_event, bound_at
+from dpjax.audit._events import Level, best_event, bound_at
 from dpjax.audit._registered import audit_registered
 from dpjax.problems import Risk
 from dpjax.sampling import FullBatch, PoissonSampler
@@ -46,8 +46,8 @@ def test_bounds_hold_as_often_as_stated(bound, rng):
         kwargs = {"delta": DELTA, "confidence": confidence, "bound": bound}
         above += audit.lower_bound_of_scores(first, second, **kwargs) > truth
         # the wrong thing: the event is chosen on the runs that judge it, at a level without caution
-        event, _ = best_event(first, second, DELTA, 1 - 20 * (1 - confidence) / 5, bound)
-        same_runs += bound_at(event, first, second, DELTA, 0.2, bound) > truth
+        event, _ = best_event(first, second, Level(DELTA, 1 - 20 * (1 - confidence) / 5, bound))
+        same_runs += bound_at(event, first, second, Level(DELTA, 0.2, bound)) > truth
     count_false_alarm(1e-7)
     most = stats.binom.isf(1e-7, repeats, 1 - confidence)
     assert above <= most

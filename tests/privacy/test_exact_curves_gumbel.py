@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from dpjax.audit._events import bounds
+from dpjax.audit._events import Level, bounds
 from dpjax.geometry import sample_vertices
 from dpjax.random._gumbel import gumbels
 from dpjax.testing import count_false_alarm
@@ -84,7 +84,7 @@ def test_an_audit_finds_the_coarse_draws(default_values):
     coarse = [default_wins(default_values, g) / 2.0**46 for g in (gap, gap + eta)]
     for law, caught in ((coarse, True), ([truth(gap), truth(gap + eta)], False)):
         likely, unlikely = (np.asarray(rng.binomial(runs, p)) for p in law)
-        shown = float(bounds(likely, unlikely, runs, runs, 1e-12, 1 - 1e-7, "clopper_pearson"))
+        shown = float(bounds(likely, unlikely, runs, runs, Level(1e-12, 1 - 1e-7)))
         assert shown > 1.2
         assert (shown > eta) == caught
 

@@ -224,15 +224,15 @@ def test_delta_must_be_a_probability(value):
         (lambda: Guarantee(dpe.NoOpDpEvent(), "nearby"), r"add_or_remove_one.*got 'nearby'"),
         (
             lambda: Guarantee(dpe.NoOpDpEvent(), failure_probability=1.0),
-            r"failure_probability must be < 1, got 1.0",
+            r"failure_probability must lie in \[0, 1\), got 1.0",
         ),
         (
             lambda: Guarantee(dpe.NoOpDpEvent(), failure_probability=-0.1),
-            r"failure_probability must be >= 0, got -0.1",
+            r"failure_probability must lie in \[0, 1\), got -0.1",
         ),
         (
             lambda: Guarantee(dpe.PoissonSampledDpEvent(1.5, dpe.GaussianDpEvent(1.0))),
-            r"sampling_probability must lie in \[0, 1\], got 1.5",
+            r"sampling_probability must be in \[0, 1\], got 1.5",
         ),
         (lambda: Budget(0.0, 1e-5), r"epsilon must be > 0, got 0.0"),
         (lambda: Budget(-math.inf, 1e-5), r"epsilon must be finite, got -inf"),

@@ -139,7 +139,7 @@ def test_a_folder_or_budget_that_is_missing_is_named(tmp_path):
         Ledger(tmp_path / "nowhere" / "ledger.json", BUDGET)
     with pytest.raises(FileNotFoundError, match="give a budget"):
         Ledger(tmp_path / "ledger.json")
-    with pytest.raises(TypeError, match=r"must be a dpjax\.Budget, got float"):
+    with pytest.raises(TypeError, match=r"must be a dpjax\.Budget\(epsilon, delta\), got float"):
         Ledger(tmp_path / "ledger.json", 1.0)
 
 

@@ -9,8 +9,9 @@ from dp_accounting import dp_event as dpe
 from dp_accounting.rdp import RdpAccountant
 from scipy import integrate, stats
 
-from dpjax.privacy.accounting._accountant import EventId, _library_pld
+from dpjax.privacy.accounting._accountant import library_pld
 from dpjax.privacy.accounting._renyi import ORDERS, divergence_at, renyi
+from dpjax.privacy.accounting._structure import EventId
 
 ADD, REPLACE = NeighboringRelation.ADD_OR_REMOVE_ONE, NeighboringRelation.REPLACE_ONE
 
@@ -43,7 +44,7 @@ def test_sampled_gaussians_agree_with_the_accountant(rate, noise):
     ids=lambda value: getattr(value, "name", type(value).__name__),
 )
 def test_divergences_agree_with_the_pld(event, relation):
-    pld = _library_pld(event, 1e-3, relation)
+    pld = library_pld(event, 1e-3, relation)
     for order in (1.7, 2.0, 4.0):
         worst = -math.inf
         for pmf in (pld._pmf_remove, pld._pmf_add):

@@ -11,14 +11,18 @@ from dp_accounting import dp_event as dpe
 from dp_accounting.pld import privacy_loss_distribution as pld_lib
 from dp_accounting.rdp import RdpAccountant
 
+from dpjax.privacy._relations import relation_factor
 from dpjax.privacy.accounting import _joint
-from dpjax.privacy.accounting._pure import pure_or_infinity
+from dpjax.privacy.accounting._pure import pure_epsilon
 from dpjax.privacy.accounting._structure import (
+    SAMPLED,
+    EventId,
+    Parts,
+    at_sensitivity,
+    contains,
     event_fields,
-    event_key,
     flatten,
     unflatten,
-    with_inner,
 )
 from dpjax.privacy.accounting._support import UnsupportedEventError, batch_releases, is_joint, route
 
@@ -27,34 +31,25 @@ _CELLS_PER_SPREAD = 60  # one step's loss; the relative error of epsilon is abou
 _MAX_GRID = 2.0**20
 # a draw of bounded range needs large orders, a small zCDP budget small ones
 _ORDERS = np.union1d(1 + np.logspace(-2, 5, 600), np.arange(2, 65))
+# the library's pessimistic PLD of an event from its fields, and whether it is told the relation
+_PLDS: dict[type[dpe.DpEvent], tuple[Callable[..., pld_lib.PrivacyLossDistribution], bool]] = {
+    dpe.GaussianDpEvent: (pld_lib.from_gaussian_mechanism, True),
+    dpe.LaplaceDpEvent: (pld_lib.from_laplace_mechanism, False),
+    dpe.DiscreteLaplaceDpEvent: (pld_lib.from_discrete_laplace_mechanism, False),
+    dpe.MixtureOfGaussiansDpEvent: (pld_lib.from_mixture_gaussian_mechanism, False),
+    dpe.RandomizedResponseDpEvent: (pld_lib.from_randomized_response, True),
+    dpe.TruncatedSubsampledGaussianDpEvent: (
+        pld_lib.from_truncated_subsampled_gaussian_mechanism,
+        True,
+    ),
+}
 
 
 class Curve(NamedTuple):
-    """Upper bounds on the privacy curve of an event, and the accountant they come from."""
+    """Upper bounds on the privacy curve of an event."""
 
     epsilon: Callable[[float], float]
     delta: Callable[[float], float]
-    accountant: str
-
-
-class EventId:
-    """An event under a relation, hashable and comparable whatever its fields hold."""
-
-    def __init__(self, event: dpe.DpEvent, relation: NeighboringRelation):
-        self.event = event
-        self.relation = relation
-        self._key = (event_key(event), relation)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, EventId) and self._key == other._key
-
-    def __hash__(self) -> int:
-        return hash(self._key)
-
-
-def check_supported(event: dpe.DpEvent, relation: NeighboringRelation) -> None:
-    """Raises UnsupportedEventError unless an accountant can compose the event (cheap)."""
-    route(flatten(event), relation)
 
 
 @functools.lru_cache(maxsize=8)
@@ -62,47 +57,40 @@ def compose(which: EventId) -> Curve:
     r"""The privacy curve of an event, from the accountant that fits it.
 
     Privacy loss distributions where every part has one, else Rényi divergences on a dense grid of
-    orders. A noise multiplier is always noise / *add-or-remove* sensitivity. Under replace_one the
-    sensitivity is twice that: the library's PLDs double it, its RDP does not, so the RDP route
-    halves the multipliers here. A ZCDpEvent states its rho for the relation at hand.
+    orders. A ZCDpEvent states its rho for the relation at hand. From the pure epsilon on, delta is
+    0.
     """
     parts = flatten(which.event)
     chosen = route(parts, which.relation)
     if any(isinstance(part, dpe.NonPrivateDpEvent) for part, _ in parts):
-        return Curve(lambda _: math.inf, lambda _: 1.0, chosen)
+        return Curve(lambda _: math.inf, lambda _: 1.0)
     if not parts:
-        return Curve(lambda _: 0.0, lambda _: 0.0, chosen)
-    pure = pure_or_infinity(parts, which.relation)
+        return Curve(lambda _: 0.0, lambda _: 0.0)
+    try:
+        pure = pure_epsilon(parts, which.relation)
+    except UnsupportedEventError:
+        pure = math.inf
     if chosen == "pld":
-        total = _compose_pld(parts, which.relation)
-        return _capped(total.get_epsilon_for_delta, total.get_delta_for_epsilon, chosen, pure)
-    if which.relation == NeighboringRelation.REPLACE_ONE:
-        parts = [(_with_halved_noise(part), count) for part, count in parts]
-    # sampled Gaussians cost a sum of as many terms as the order: the library's shorter list
-    orders = None if any(_is_sampled(part) for part, _ in parts) else _ORDERS
-    accountant = RdpAccountant(orders, which.relation).compose(unflatten(parts))
-    return _capped(accountant.get_epsilon, accountant.get_delta, chosen, pure)
-
-
-def _capped(
-    epsilon: Callable[[float], float], delta: Callable[[float], float], chosen: str, pure: float
-) -> Curve:
-    """The accountant's curve, and delta 0 from the pure epsilon on."""
+        total = compose_pld(parts, which.relation)
+        epsilon, delta = total.get_epsilon_for_delta, total.get_delta_for_epsilon
+    else:
+        # sampled Gaussians cost a sum of as many terms as the order: the library's shorter list
+        orders = None if any(contains(part, *SAMPLED) for part, _ in parts) else _ORDERS
+        scaled = [(at_sensitivity(part, which.relation), count) for part, count in parts]
+        accountant = RdpAccountant(orders, which.relation).compose(unflatten(scaled))
+        epsilon, delta = accountant.get_epsilon, accountant.get_delta
     return Curve(
-        lambda d: min(float(epsilon(d)), pure),
-        lambda e: 0.0 if e >= pure else float(delta(e)),
-        chosen,
+        lambda d: min(float(epsilon(d)), pure), lambda e: 0.0 if e >= pure else float(delta(e))
     )
 
 
-def _compose_pld(
-    parts: Sequence[tuple[dpe.DpEvent, int]], relation: NeighboringRelation
-) -> pld_lib.PrivacyLossDistribution:
+def compose_pld(parts: Parts, relation: NeighboringRelation) -> pld_lib.PrivacyLossDistribution:
+    """The privacy loss distribution of parts (from `flatten`) of which each has one."""
     steps = [_own_step(part, relation) for part, _ in parts]
     interval = _interval(parts, steps, relation)
     total = None
     for (part, count), step in zip(parts, steps, strict=True):
-        one = step.distribution(interval) if step else _library_pld(part, interval, relation)
+        one = step.distribution(interval) if step else library_pld(part, interval, relation)
         many = one if count == 1 else one.self_compose(count)
         total = many if total is None else total.compose(many)
     return total
@@ -120,19 +108,16 @@ def _own_step(part: dpe.DpEvent, relation: NeighboringRelation) -> _joint.Sample
 
 
 def _interval(
-    parts: Sequence[tuple[dpe.DpEvent, int]],
-    steps: Sequence[_joint.SampledStep | None],
-    relation: NeighboringRelation,
+    parts: Parts, steps: Sequence[_joint.SampledStep | None], relation: NeighboringRelation
 ) -> float:
     """The grid: fine against one step's loss, coarse enough for the range of the composed one."""
     spreads = [
         step.spread if step else _gaussian_spread(part, relation)
         for (part, _), step in zip(parts, steps, strict=True)
     ]
-    counts = [count for _, count in parts]
     # a loss of unknown spread may have atoms, as Laplace's has, that are rounded up to the grid
     coarsest = _INTERVAL if any(steps) or None in spreads else 10 * _INTERVAL
-    known = [(s, n) for s, n in zip(spreads, counts, strict=True) if s is not None]
+    known = [(s, n) for s, (_, n) in zip(spreads, parts, strict=True) if s is not None]
     variance = sum(n * s**2 for s, n in known)
     typical = math.sqrt(variance / max(1, sum(n for _, n in known)))
     fine = min(coarsest, typical / _CELLS_PER_SPREAD) if known else coarsest
@@ -144,76 +129,22 @@ def _interval(
 
 def _gaussian_spread(event: dpe.DpEvent, relation: NeighboringRelation) -> float | None:
     """About the standard deviation of the loss of a (sampled) Gaussian; None for other events."""
-    rate = getattr(event, "sampling_probability", 1.0)
+    rate = event_fields(event).get("sampling_probability", 1.0)
     inner = event.event if isinstance(event, dpe.PoissonSampledDpEvent) else event
     if not isinstance(inner, dpe.GaussianDpEvent | dpe.TruncatedSubsampledGaussianDpEvent):
         return None
-    shift = (2 if relation == NeighboringRelation.REPLACE_ONE else 1) / inner.noise_multiplier
+    shift = relation_factor(relation) / inner.noise_multiplier
     return shift if rate == 1 else min(shift, rate * math.sqrt(math.expm1(min(shift**2, 500.0))))
 
 
-def _library_pld(
+def library_pld(
     event: dpe.DpEvent, interval: float, relation: NeighboringRelation
 ) -> pld_lib.PrivacyLossDistribution:
     """The library's pessimistic PLD of one part, which the PLD accountant supports."""
-    match event:
-        case dpe.GaussianDpEvent(noise_multiplier=noise):
-            return pld_lib.from_gaussian_mechanism(
-                noise, value_discretization_interval=interval, neighboring_relation=relation
-            )
-        case dpe.PoissonSampledDpEvent(
-            sampling_probability=rate, event=dpe.GaussianDpEvent(noise_multiplier=noise)
-        ):
-            return pld_lib.from_gaussian_mechanism(
-                noise,
-                sampling_prob=rate,
-                value_discretization_interval=interval,
-                neighboring_relation=relation,
-            )
-        case dpe.LaplaceDpEvent(noise_multiplier=noise):
-            return pld_lib.from_laplace_mechanism(noise, value_discretization_interval=interval)
-        case dpe.PoissonSampledDpEvent(
-            sampling_probability=rate, event=dpe.LaplaceDpEvent(noise_multiplier=noise)
-        ):
-            return pld_lib.from_laplace_mechanism(
-                noise, sampling_prob=rate, value_discretization_interval=interval
-            )
-        case dpe.DiscreteLaplaceDpEvent(noise_parameter=noise, sensitivity=sensitivity):
-            return pld_lib.from_discrete_laplace_mechanism(
-                noise, sensitivity, value_discretization_interval=interval
-            )
-        case dpe.MixtureOfGaussiansDpEvent():
-            return pld_lib.from_mixture_gaussian_mechanism(
-                **event_fields(event), value_discretization_interval=interval
-            )
-        case dpe.RandomizedResponseDpEvent():
-            return pld_lib.from_randomized_response(
-                **event_fields(event),
-                value_discretization_interval=interval,
-                neighboring_relation=relation,
-            )
-        case dpe.TruncatedSubsampledGaussianDpEvent():
-            return pld_lib.from_truncated_subsampled_gaussian_mechanism(
-                **event_fields(event),
-                value_discretization_interval=interval,
-                neighboring_relation=relation,
-            )
-    raise UnsupportedEventError(f"no privacy loss distribution is known for {event}")
-
-
-def _is_sampled(event: dpe.DpEvent) -> bool:
-    sampled = dpe.PoissonSampledDpEvent | dpe.SampledWithoutReplacementDpEvent
-    if isinstance(event, dpe.ComposedDpEvent):
-        return any(_is_sampled(inner) for inner in event.events)
-    inner = getattr(event, "event", None)
-    return isinstance(event, sampled) or (inner is not None and _is_sampled(inner))
-
-
-def _with_halved_noise(event: dpe.DpEvent) -> dpe.DpEvent:
-    if isinstance(event, dpe.GaussianDpEvent):
-        return dpe.GaussianDpEvent(event.noise_multiplier / 2)
-    if isinstance(event, dpe.ComposedDpEvent):
-        return dpe.ComposedDpEvent([_with_halved_noise(inner) for inner in event.events])
-    if getattr(event, "event", None) is not None:
-        return with_inner(event, _with_halved_noise(event.event))
-    return event
+    options = {"value_discretization_interval": interval}
+    if isinstance(event, dpe.PoissonSampledDpEvent):
+        options["sampling_prob"], event = event.sampling_probability, event.event
+    made, of_relation = _PLDS[type(event)]
+    if of_relation:
+        options["neighboring_relation"] = relation
+    return made(*event_fields(event).values(), **options)

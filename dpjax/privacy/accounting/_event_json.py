@@ -2,8 +2,10 @@
 
 import inspect
 import math
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, TypeAlias
 
+import jax
 import numpy as np
 from dp_accounting import NeighboringRelation
 from dp_accounting import dp_event as dpe
@@ -12,6 +14,9 @@ from dpjax.privacy._guarantee import Guarantee
 from dpjax.privacy.accounting._pure import PureZCDpEvent
 from dpjax.privacy.accounting._structure import event_fields
 
+Json: TypeAlias = Any
+"""A nest of dicts, lists, strings, numbers and None."""
+
 _EVENTS = {
     name: kind
     for name, kind in inspect.getmembers(dpe, inspect.isclass)
@@ -19,7 +24,7 @@ _EVENTS = {
 } | {PureZCDpEvent.__name__: PureZCDpEvent}
 
 
-def guarantee_to_json(guarantee: Guarantee) -> dict[str, Any]:
+def guarantee_to_json(guarantee: Guarantee) -> dict[str, Json]:
     """The event and failure probability; the relation is the ledger's."""
     return {
         "event": _to_json(guarantee.event),
@@ -27,7 +32,7 @@ def guarantee_to_json(guarantee: Guarantee) -> dict[str, Any]:
     }
 
 
-def guarantee_from_json(value: Any, relation: NeighboringRelation) -> Guarantee:
+def guarantee_from_json(value: Mapping[str, Json], relation: NeighboringRelation) -> Guarantee:
     """The inverse: equal to what was written, floats to the last bit.
 
     Raises:
@@ -40,34 +45,32 @@ def guarantee_from_json(value: Any, relation: NeighboringRelation) -> Guarantee:
         raise ValueError(f"no guarantee: {value!r} ({error})") from error
 
 
-def _to_json(value: Any) -> Any:
+def _to_json(value: object) -> Json:
     if isinstance(value, dpe.DpEvent):
         name = type(value).__name__
         if _EVENTS.get(name) is not type(value):
             raise TypeError(f"event must be one of dp_accounting to be stored, got {type(value)}")
         fields = {field: _to_json(entry) for field, entry in event_fields(value).items()}
         return {"class": name, **fields}
+    if isinstance(value, np.ndarray | np.generic | jax.Array):
+        value = np.asarray(value).tolist()
     if isinstance(value, list | tuple):
         return [_to_json(entry) for entry in value]
-    if hasattr(value, "tolist"):
-        return _to_json(np.asarray(value).tolist())
-    if isinstance(value, float) and not math.isfinite(value):
-        return {"float": repr(value)}  # JSON has no infinity
-    if isinstance(value, float):
-        return float(value)  # written as repr, which reads back to the last bit
+    if isinstance(value, float):  # JSON has no infinity; repr reads back to the last bit
+        return float(value) if math.isfinite(value) else {"float": repr(value)}
     if isinstance(value, int | str) or value is None:
         return value
     raise TypeError(f"a field of an event cannot be stored: {value!r}")
 
 
-def _from_json(value: Any) -> Any:
+def _from_json(value: Json) -> Any:
     if isinstance(value, list):
         return [_from_json(entry) for entry in value]
     if not isinstance(value, dict):
         return value
     if set(value) == {"float"}:
         return float(value["float"])
-    fields = {name: _from_json(entry) for name, entry in value.items() if name != "class"}
     if value.get("class") not in _EVENTS:
         raise ValueError(f"no event of dp_accounting: {value.get('class')!r}")
+    fields = {name: _from_json(entry) for name, entry in value.items() if name != "class"}
     return _EVENTS[value["class"]](**fields)

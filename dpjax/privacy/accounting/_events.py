@@ -43,12 +43,12 @@ def joint_release(
         >>> joint_release(gaussian=3.0, histogram_gaussian=4.0)
         GaussianDpEvent(noise_multiplier=2.4)
     """
-    noises = {"gaussian": gaussian, "laplace_scale": laplace_scale}
-    for name, value in (noises | {"histogram_gaussian": histogram_gaussian}).items():
-        if value is not None or name == "gaussian":
-            check_scalar(name, value)
-            check_nonnegative(name, value)
-    if laplace_scale is not None and histogram_gaussian is not None:
+    histogram = {"laplace_scale": laplace_scale, "histogram_gaussian": histogram_gaussian}
+    given = {name: noise for name, noise in histogram.items() if noise is not None}
+    for name, noise in ({"gaussian": gaussian} | given).items():
+        check_scalar(name, noise)
+        check_nonnegative(name, noise)
+    if len(given) == 2:
         raise ValueError(
             "give laplace_scale or histogram_gaussian, not both: got "
             f"{laplace_scale!r} and {histogram_gaussian!r}"
@@ -111,7 +111,7 @@ def joint_poisson_event(
     release = joint_release(
         gaussian=gaussian, laplace_scale=laplace_scale, histogram_gaussian=histogram_gaussian
     )
-    step: dpe.DpEvent
+    step = dpe.PoissonSampledDpEvent(float(rate), release)
     if truncated_batch_size is not None or num_records is not None:
         if laplace_scale is not None:
             raise ValueError(
@@ -119,26 +119,17 @@ def joint_poisson_event(
                 f"laplace_scale={laplace_scale!r}: use histogram_gaussian, or the probability of "
                 "a cut as the guarantee's failure_probability"
             )
-        step = _truncated(rate, truncated_batch_size, num_records, release.noise_multiplier)
-    else:
-        step = dpe.PoissonSampledDpEvent(float(rate), release)
-    return dpe.SelfComposedDpEvent(step, int(steps))
-
-
-def _truncated(rate: float, size: int | None, num_records: int | None, noise: float) -> dpe.DpEvent:
-    if size is None or num_records is None:
-        raise ValueError(
-            "truncated_batch_size and num_records go together, got "
-            f"truncated_batch_size={size} and num_records={num_records}"
+        if truncated_batch_size is None or num_records is None:
+            raise ValueError(
+                "truncated_batch_size and num_records go together, got "
+                f"truncated_batch_size={truncated_batch_size} and num_records={num_records}"
+            )
+        check_int("truncated_batch_size", truncated_batch_size, minimum=1)
+        check_int("num_records", num_records, minimum=1)
+        step = dpe.TruncatedSubsampledGaussianDpEvent(
+            int(num_records), float(rate), int(truncated_batch_size), release.noise_multiplier
         )
-    check_int("truncated_batch_size", size, minimum=1)
-    check_int("num_records", num_records, minimum=1)
-    return dpe.TruncatedSubsampledGaussianDpEvent(
-        dataset_size=int(num_records),
-        sampling_probability=float(rate),
-        truncated_batch_size=int(size),
-        noise_multiplier=noise,
-    )
+    return dpe.SelfComposedDpEvent(step, int(steps))
 
 
 def joint_poisson_epsilon(

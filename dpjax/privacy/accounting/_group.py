@@ -150,8 +150,7 @@ def _direct(guarantee: Guarantee, size: int) -> Guarantee | None:
             return None
         parts.append((scaled, count))
     try:
-        event = unflatten(parts) if parts else dpe.NoOpDpEvent()
-        return Guarantee(event, guarantee.relation, guarantee.failure_probability)
+        return Guarantee(unflatten(parts), guarantee.relation, guarantee.failure_probability)
     except UnsupportedEventError:
         return None
 
@@ -169,7 +168,7 @@ def _scaled(part: dpe.DpEvent, size: int, relation: NeighboringRelation) -> dpe.
         case dpe.ZCDpEvent(rho=rho, xi=xi):
             # proposition 27: xi grows by k (1 + 1/2 + ... + 1/k)
             harmonic = math.fsum(1 / i for i in range(1, size + 1))
-            epsilon = getattr(part, "epsilon", math.inf)
+            epsilon = part.epsilon if isinstance(part, PureZCDpEvent) else math.inf
             return PureZCDpEvent(rho * size**2, xi * size * harmonic, size * epsilon)
     releases = batch_releases(part)
     plain = relation != NeighboringRelation.REPLACE_ONE and size <= _LARGEST_MIXTURE

@@ -2,7 +2,7 @@
 
 import math
 
-from dpjax.core._checks import check_nonnegative
+from dpjax.core._checks import check_nonnegative, check_probability
 
 
 def effective_noise_multiplier(*multipliers: float) -> float:
@@ -29,14 +29,13 @@ def effective_noise_multiplier(*multipliers: float) -> float:
     """
     if not multipliers:
         raise ValueError("effective_noise_multiplier needs at least 1 multiplier, got 0")
-    values = [float(value) for value in multipliers]
-    for value in values:
+    for value in map(float, multipliers):
         if not value >= 0:
             raise ValueError(f"noise multiplier must be >= 0, got {value!r}")
-    least = min(values)
+    least = float(min(multipliers))
     if least == 0 or math.isinf(least):
         return least
-    return least / math.sqrt(math.fsum((least / value) ** 2 for value in values))
+    return least / math.sqrt(math.fsum((least / value) ** 2 for value in map(float, multipliers)))
 
 
 def split_noise_multiplier(effective: float, histogram_share: float) -> tuple[float, float]:
@@ -61,8 +60,7 @@ def split_noise_multiplier(effective: float, histogram_share: float) -> tuple[fl
         True
     """
     check_nonnegative("effective", effective)
-    if not 0 < histogram_share < 1:
-        raise ValueError(f"histogram_share must lie in (0, 1), got {histogram_share!r}")
+    check_probability("histogram_share", histogram_share)
     histogram = effective / math.sqrt(histogram_share)
     gradient = effective / math.sqrt(1 - histogram_share)
     if effective > 0:  # rounding must not cost privacy

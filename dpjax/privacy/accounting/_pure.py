@@ -1,16 +1,14 @@
 """Pure differential privacy: the epsilon of an event at delta = 0."""
 
 import math
-from collections.abc import Sequence
 
 import attr
 from dp_accounting import NeighboringRelation
 from dp_accounting import dp_event as dpe
 
-from dpjax.privacy.accounting._structure import flatten
+from dpjax.privacy._relations import relation_factor
+from dpjax.privacy.accounting._structure import Parts, flatten
 from dpjax.privacy.accounting._support import UnsupportedEventError
-
-_REPLACE_ONE = NeighboringRelation.REPLACE_ONE
 
 
 @attr.s(frozen=True, slots=True, auto_attribs=True)
@@ -40,46 +38,31 @@ class PureZCDpEvent(dpe.ZCDpEvent):
     epsilon: float = math.inf
 
 
-def pure_epsilon(event: dpe.DpEvent, relation: NeighboringRelation) -> float:
-    """The epsilon of an event at delta = 0; infinite where it is not private at all.
+def pure_epsilon(parts: Parts, relation: NeighboringRelation) -> float:
+    """The epsilon at delta = 0 of parts (from `flatten`); infinite where one is not private at all.
 
     Raises:
-        UnsupportedEventError: If the event has a part of no pure epsilon, such as Gaussian noise.
+        UnsupportedEventError: If a part has no pure epsilon, such as Gaussian noise.
     """
-    return _sum(flatten(event), relation)
-
-
-def pure_or_infinity(
-    parts: Sequence[tuple[dpe.DpEvent, int]], relation: NeighboringRelation
-) -> float:
-    """The epsilon at delta = 0 of parts (from `flatten`), or infinity where they have none."""
-    try:
-        return _sum(parts, relation)
-    except UnsupportedEventError:
-        return math.inf
-
-
-def _sum(parts: Sequence[tuple[dpe.DpEvent, int]], relation: NeighboringRelation) -> float:
     return math.fsum(count * _of_part(part, relation) for part, count in parts)
 
 
 def _of_part(part: dpe.DpEvent, relation: NeighboringRelation) -> float:
-    # noise is relative to the add-or-remove sensitivity, which replace-one doubles
-    doubled = 2 if relation == _REPLACE_ONE else 1
+    factor = relation_factor(relation)
     match part:
         case dpe.NonPrivateDpEvent():
             return math.inf
         case dpe.LaplaceDpEvent(noise_multiplier=noise):
-            return doubled / noise
+            return factor / noise
         case dpe.DiscreteLaplaceDpEvent(noise_parameter=noise, sensitivity=sensitivity):
-            return doubled * noise * sensitivity
+            return factor * noise * sensitivity
         case dpe.RandomizedResponseDpEvent(noise_parameter=noise, num_buckets=buckets):
             return math.log1p(buckets * (1 - noise) / noise)
         case PureZCDpEvent(epsilon=epsilon) if epsilon < math.inf:
             return float(epsilon)
         case dpe.PoissonSampledDpEvent(sampling_probability=rate, event=inner):
             # Balle, Barthe and Gaboardi (2018): log(1 + rate (e^epsilon - 1)), without overflow
-            epsilon = _sum(flatten(inner), relation)
+            epsilon = pure_epsilon(flatten(inner), relation)
             if epsilon > 30:
                 return epsilon + math.log(rate + (1 - rate) * math.exp(-epsilon))
             return math.log1p(rate * math.expm1(epsilon))

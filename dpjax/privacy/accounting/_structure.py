@@ -1,13 +1,18 @@
 """Events as nested values: a key to compare and hash them, and one flat normal form."""
 
+import dataclasses
 import math
 from collections.abc import Hashable, Iterable
-from typing import Any
+from typing import Any, TypeAlias
 
+import attr
+import jax
 import numpy as np
+from dp_accounting import NeighboringRelation
 from dp_accounting import dp_event as dpe
 
-from dpjax.core._checks import check_int, check_nonnegative, is_traced
+from dpjax.core._checks import check_between, check_int, is_traced
+from dpjax.privacy._relations import relation_factor
 from dpjax.privacy.accounting._multipliers import effective_noise_multiplier
 
 _NOISE_FIELDS = (
@@ -18,6 +23,22 @@ _NOISE_FIELDS = (
     "xi",
     "epsilon",
 )
+SAMPLED = (dpe.PoissonSampledDpEvent, dpe.SampledWithoutReplacementDpEvent)
+
+Parts: TypeAlias = list[tuple[dpe.DpEvent, int]]
+"""Events and how often each is repeated."""
+
+
+@dataclasses.dataclass(frozen=True)
+class EventId:
+    """An event under a relation, hashable and comparable whatever its fields hold."""
+
+    event: dpe.DpEvent = dataclasses.field(compare=False)
+    relation: NeighboringRelation
+    _key: Hashable = dataclasses.field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_key", event_key(self.event))
 
 
 def event_fields(event: dpe.DpEvent) -> dict[str, Any]:
@@ -25,12 +46,14 @@ def event_fields(event: dpe.DpEvent) -> dict[str, Any]:
     return {name: getattr(event, name) for name in type(event).__match_args__}
 
 
-def with_inner(event: Any, inner: dpe.DpEvent) -> dpe.DpEvent:
-    """The same event of another inner event."""
-    return type(event)(**event_fields(event) | {"event": inner})
+def contains(event: dpe.DpEvent, *kinds: type[dpe.DpEvent]) -> bool:
+    """Whether an event, or one inside of it, is of one of these classes."""
+    fields = event_fields(event)
+    inner = fields.get("events", [fields["event"]] if fields.get("event") else [])
+    return isinstance(event, kinds) or any(contains(each, *kinds) for each in inner)
 
 
-def event_key(value: Any) -> Hashable:
+def event_key(value: object) -> Hashable:
     """A hashable stand-in for an event: equal for events with equal fields, lists included."""
     if is_traced(value):
         raise TypeError(
@@ -43,12 +66,27 @@ def event_key(value: Any) -> Hashable:
         return value
     if isinstance(value, list | tuple):
         return tuple(event_key(item) for item in value)
-    if hasattr(value, "tolist"):
+    if isinstance(value, np.ndarray | np.generic | jax.Array):
         return event_key(value.tolist())
     return value
 
 
-def flatten(event: dpe.DpEvent) -> list[tuple[dpe.DpEvent, int]]:
+def at_sensitivity(event: dpe.DpEvent, relation: NeighboringRelation) -> dpe.DpEvent:
+    """The event with the multipliers of its Gaussians relative to the relation's sensitivity.
+
+    A noise multiplier is noise / *add-or-remove* sensitivity under every relation. The library's
+    PLDs double the sensitivity under replace_one, its RDP does not.
+    """
+    match event:
+        case dpe.GaussianDpEvent(noise_multiplier=noise):
+            return dpe.GaussianDpEvent(noise / relation_factor(relation))
+        case dpe.ComposedDpEvent(events=events):
+            return dpe.ComposedDpEvent([at_sensitivity(inner, relation) for inner in events])
+    inner = event_fields(event).get("event")
+    return attr.evolve(event, event=at_sensitivity(inner, relation)) if inner else event
+
+
+def flatten(event: dpe.DpEvent) -> Parts:
     """The event as a list of (part, count), with nesting, no-ops and equal parts gone.
 
     Gaussians on the same records become one; a sampling rate of 0 or 1 disappears; several
@@ -59,20 +97,8 @@ def flatten(event: dpe.DpEvent) -> list[tuple[dpe.DpEvent, int]]:
     for part, count in _walk(event, 1):
         key = event_key(part)
         parts[key] = (part, count + parts.get(key, (part, 0))[1])
-    return _merge_gaussians(parts.values())
-
-
-def unflatten(parts: Iterable[tuple[dpe.DpEvent, int]]) -> dpe.DpEvent:
-    """One event out of (part, count) pairs."""
-    events = [part if count == 1 else dpe.SelfComposedDpEvent(part, count) for part, count in parts]
-    return events[0] if len(events) == 1 else dpe.ComposedDpEvent(events)
-
-
-def _merge_gaussians(
-    parts: Iterable[tuple[dpe.DpEvent, int]],
-) -> list[tuple[dpe.DpEvent, int]]:
     rest, multipliers = [], []
-    for part, count in parts:
+    for part, count in parts.values():
         if isinstance(part, dpe.GaussianDpEvent):
             multipliers.append(float(part.noise_multiplier) / math.sqrt(count))
         else:
@@ -82,81 +108,77 @@ def _merge_gaussians(
     return rest
 
 
-def _walk(event: dpe.DpEvent, count: int) -> list[tuple[dpe.DpEvent, int]]:
-    if not isinstance(event, dpe.DpEvent):
-        raise TypeError(f"event must be a dp_accounting.DpEvent, got {type(event).__name__}")
-    if isinstance(event, dpe.NoOpDpEvent) or count == 0:
-        return []
-    if isinstance(event, dpe.NonPrivateDpEvent):
-        return [(event, 1)]
-    if isinstance(event, dpe.SelfComposedDpEvent):
-        check_int("count", event.count, minimum=0)
-        return _walk(event.event, count * int(event.count))
-    if isinstance(event, dpe.ComposedDpEvent):
-        return [part for inner in event.events for part in _walk(inner, count)]
-    if isinstance(event, dpe.PoissonSampledDpEvent):
-        return _walk_poisson(event, count)
-    return _walk_leaf(event, count)
+def unflatten(parts: Iterable[tuple[dpe.DpEvent, int]]) -> dpe.DpEvent:
+    """One event out of (part, count) pairs."""
+    events = [part if count == 1 else dpe.SelfComposedDpEvent(part, count) for part, count in parts]
+    return events[0] if len(events) == 1 else dpe.ComposedDpEvent(events)
 
 
-def _walk_poisson(event: dpe.PoissonSampledDpEvent, count: int) -> list[tuple[dpe.DpEvent, int]]:
-    rate = _sampling_probability(event.sampling_probability)
-    inner = flatten(event.event)
-    if rate == 0 or not inner:
-        return []
-    if rate == 1:
-        return [(part, count * times) for part, times in inner]
-    if any(isinstance(part, dpe.NonPrivateDpEvent) for part, _ in inner):
-        return [(dpe.NonPrivateDpEvent(), 1)]
-    kinds = dpe.GaussianDpEvent | dpe.LaplaceDpEvent
-    if all(isinstance(part, kinds) for part, _ in inner):
-        # one batch, all its releases, the Gaussian (merged) last
-        inner = [(part, 1) for part, times in inner for _ in range(times)]
-        inner.sort(key=lambda item: isinstance(item[0], dpe.GaussianDpEvent))
-    return [(dpe.PoissonSampledDpEvent(rate, unflatten(inner)), count)]
+def _walk(event: dpe.DpEvent, count: int) -> Parts:
+    match event:
+        case dpe.NoOpDpEvent():
+            return []
+        case dpe.NonPrivateDpEvent():
+            return [(event, 1)] if count else []
+        case dpe.SelfComposedDpEvent(event=inner, count=times):
+            check_int("count", times, minimum=0)
+            return _walk(inner, count * int(times))
+        case dpe.ComposedDpEvent(events=events):
+            return [part for inner in events for part in _walk(inner, count)]
+        case dpe.DpEvent():
+            return _walk_leaf(event, count) if count else []
+    raise TypeError(f"event must be a dp_accounting.DpEvent, got {type(event).__name__}")
 
 
-def _walk_leaf(event: dpe.DpEvent, count: int) -> list[tuple[dpe.DpEvent, int]]:
-    for name in _NOISE_FIELDS:
-        value = getattr(event, name, 0.0)
+def _walk_leaf(event: dpe.DpEvent, count: int) -> Parts:
+    fields = event_fields(event)
+    noise = {name: fields[name] for name in _NOISE_FIELDS if name in fields}
+    for name, value in noise.items():
         if not value >= 0:
             raise ValueError(f"{name} of {event} must be >= 0, got {value!r}")
-    if isinstance(event, dpe.TruncatedSubsampledGaussianDpEvent):
-        rate = _sampling_probability(event.sampling_probability)
-        if 0 in (rate, event.truncated_batch_size, event.dataset_size):
-            return []
-    if isinstance(event, dpe.RandomizedResponseDpEvent):
-        if event.num_buckets == 1:
-            return []
-        if event.noise_parameter > 1:
-            raise ValueError(f"noise_parameter must lie in [0, 1], got {event.noise_parameter!r}")
-    if isinstance(event, dpe.MixtureOfGaussiansDpEvent) and not np.any(event.sensitivities):
-        return []
-    if isinstance(event, dpe.ZCDpEvent):
-        if math.isinf(event.rho) or math.isinf(event.xi):
-            return [(dpe.NonPrivateDpEvent(), 1)]
-        return [(event, count)] if event.rho + event.xi > 0 else []
-    if isinstance(event, dpe.DiscreteLaplaceDpEvent):  # the one whose noise falls as it grows
-        if not 0 < event.noise_parameter < math.inf:
-            raise ValueError(f"noise_parameter of {event} must be finite and > 0")
-        return [(event, count)]
-    noise = [getattr(event, name) for name in _NOISE_FIELDS if hasattr(event, name)]
-    if noise and noise[0] == 0:
+    match event:
+        case dpe.PoissonSampledDpEvent(sampling_probability=rate):
+            check_between("sampling_probability", rate, 0, 1)
+            if rate == 0:
+                return []
+            if rate == 1:
+                return [(part, count * times) for part, times in flatten(event.event)]
+        case dpe.TruncatedSubsampledGaussianDpEvent(sampling_probability=rate):
+            check_between("sampling_probability", rate, 0, 1)
+            if 0 in (rate, event.truncated_batch_size, event.dataset_size):
+                return []
+        case dpe.RandomizedResponseDpEvent(noise_parameter=noisy, num_buckets=buckets):
+            if buckets == 1:
+                return []
+            check_between("noise_parameter", noisy, 0, 1)
+        case dpe.MixtureOfGaussiansDpEvent(sensitivities=sensitivities):
+            if not np.any(sensitivities):
+                return []
+        case dpe.ZCDpEvent(rho=rho, xi=xi):
+            if math.isinf(rho + xi):
+                return [(dpe.NonPrivateDpEvent(), 1)]
+            return [(event, count)] if rho + xi > 0 else []
+        case dpe.DiscreteLaplaceDpEvent(noise_parameter=steep):  # falls as the noise grows
+            if not 0 < steep < math.inf:
+                raise ValueError(f"noise_parameter of {event} must be finite and > 0")
+            return [(event, count)]
+    first = next(iter(noise.values()), 1.0)
+    if first == 0:
         return [(dpe.NonPrivateDpEvent(), 1)]
-    if noise and math.isinf(noise[0]):
+    if math.isinf(first):
         return []
     if isinstance(event, dpe.GaussianDpEvent | dpe.LaplaceDpEvent):
         return [(type(event)(float(event.noise_multiplier)), count)]
-    if not hasattr(event, "event"):
+    if "event" not in fields:
         return [(event, count)]
-    inner = flatten(event.event)  # sampled or repeated in a way that stays as it is
+    inner = flatten(event.event)  # sampled, or repeated in a way that stays as it is
     if any(isinstance(part, dpe.NonPrivateDpEvent) for part, _ in inner):
         return [(dpe.NonPrivateDpEvent(), 1)]
-    return [(with_inner(event, unflatten(inner)), count)] if inner else []
-
-
-def _sampling_probability(rate: float) -> float:
-    check_nonnegative("sampling_probability", rate)
-    if rate > 1:
-        raise ValueError(f"sampling_probability must lie in [0, 1], got {rate!r}")
-    return float(rate)
+    if isinstance(event, dpe.PoissonSampledDpEvent):
+        event = attr.evolve(event, sampling_probability=float(event.sampling_probability))
+        kinds = dpe.GaussianDpEvent | dpe.LaplaceDpEvent
+        if all(isinstance(part, kinds) for part, _ in inner):
+            # one batch, all its releases, the Gaussian (merged) last
+            inner = [(part, 1) for part, times in inner for _ in range(times)]
+            inner.sort(key=lambda item: isinstance(item[0], dpe.GaussianDpEvent))
+    return [(attr.evolve(event, event=unflatten(inner)), count)] if inner else []

@@ -1,11 +1,11 @@
 """Which accountant composes which part of an event, and what to use instead of what none does."""
 
-from collections.abc import Sequence
-
 from dp_accounting import NeighboringRelation
 from dp_accounting import dp_event as dpe
 from dp_accounting.pld import PLDAccountant
 from dp_accounting.rdp import RdpAccountant
+
+from dpjax.privacy.accounting._structure import Parts, contains
 
 _REPLACE_ONE = NeighboringRelation.REPLACE_ONE
 _SAMPLED = (dpe.SampledWithoutReplacementDpEvent, dpe.SampledWithReplacementDpEvent)
@@ -15,7 +15,7 @@ class UnsupportedEventError(ValueError):
     """An event that no accountant can compose under the relation asked for."""
 
 
-def route(parts: Sequence[tuple[dpe.DpEvent, int]], relation: NeighboringRelation) -> str:
+def route(parts: Parts, relation: NeighboringRelation) -> str:
     """The accountant for these parts (from `flatten`): "pld" where it takes them all, else "rdp".
 
     Raises:
@@ -74,16 +74,9 @@ def _pld_supports(event: dpe.DpEvent, relation: NeighboringRelation) -> bool:
 
 
 def _rdp_supports(event: dpe.DpEvent, relation: NeighboringRelation) -> bool:
-    if _contains_laplace(event) and relation == _REPLACE_ONE:
+    if contains(event, dpe.LaplaceDpEvent) and relation == _REPLACE_ONE:
         return False  # the library takes it at the add-or-remove sensitivity: half of what is due
     return RdpAccountant(neighboring_relation=relation).supports(event)
-
-
-def _contains_laplace(event: dpe.DpEvent) -> bool:
-    if isinstance(event, dpe.ComposedDpEvent):
-        return any(_contains_laplace(inner) for inner in event.events)
-    inner = getattr(event, "event", None)
-    return isinstance(event, dpe.LaplaceDpEvent) or (inner is not None and _contains_laplace(inner))
 
 
 def _companion(event: dpe.DpEvent, relation: NeighboringRelation) -> str:
@@ -102,7 +95,7 @@ def _substitute(event: dpe.DpEvent, relation: NeighboringRelation) -> str:
         if isinstance(event, _SAMPLED[0]) and relation != _REPLACE_ONE:
             return f"{poisson}, or relation replace_one with Gaussians inside"
         return poisson
-    if relation == _REPLACE_ONE and _contains_laplace(event):
+    if relation == _REPLACE_ONE and contains(event, dpe.LaplaceDpEvent):
         return (
             "a Gaussian histogram (GaussianDpEvent), or the add_or_remove_one guarantee by group "
             "privacy: 2 epsilon, (1 + e^epsilon) delta"

@@ -8,7 +8,7 @@ from dp_accounting import dp_event as dpe
 
 from dpjax.core._checks import check_finite, check_int
 from dpjax.privacy._budget import Budget
-from dpjax.privacy._calibrate import _agreed_relation, zcdp_budget
+from dpjax.privacy._calibrate import agreed_relation, zcdp_budget
 from dpjax.privacy._guarantee import Guarantee, quiet_epsilon
 from dpjax.privacy._relations import RelationLike, resolve_relation
 from dpjax.privacy.bounded_range._bounded_range import bounded_range_eta
@@ -116,7 +116,7 @@ def calibrate_bounded_range(
     Source: as `bounded_range_delta`.
     """
     check_int("draws", draws, minimum=1)
-    _agreed_relation(budget, relation)
+    agreed_relation(budget, relation)
     draws, epsilon, delta = int(draws), float(budget.epsilon), float(budget.delta)
     pure = math.nextafter(epsilon / draws, 0.0)
     if delta == 0:

@@ -4,7 +4,6 @@ import contextlib
 import hashlib
 import json
 import os
-from collections.abc import Iterator
 from typing import Any
 
 import filelock
@@ -29,24 +28,15 @@ class LedgerFile:
             raise FileNotFoundError(f"path must lie in an existing folder, got {folder!r}")
         self._lock = filelock.FileLock(self.path + ".lock")
 
-    @contextlib.contextmanager
-    def locked(self) -> Iterator[None]:
-        """Holds the lock, against other processes and other threads."""
+    def locked(self) -> contextlib.AbstractContextManager[object]:
+        """Takes the lock, against other processes and other threads, for a `with` block."""
         try:
-            self._lock.acquire(timeout=self._timeout)
+            return self._lock.acquire(timeout=self._timeout)
         except filelock.Timeout as error:
             raise TimeoutError(
                 f"another process has held {self.path}.lock for {self._timeout} s; nothing was "
                 "spent. Try again, or with a longer timeout"
             ) from error
-        try:
-            yield
-        finally:
-            self._lock.release()
-
-    def exists(self) -> bool:
-        """Whether there is a ledger already."""
-        return os.path.exists(self.path)
 
     def read(self) -> dict[str, Any]:
         """The content.

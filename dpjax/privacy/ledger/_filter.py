@@ -56,15 +56,12 @@ class Filter(NamedTuple):
     @property
     def caps(self) -> Cost:
         """The largest sums."""
+        order, share = self.plan
         return Cost(
-            _largest_divergence(self.epsilon, self._log_rest, np.array([self.plan.order]))[0],
+            float(_largest_divergence(self.epsilon, self.delta, share, np.array([order]))[0]),
             _INFINITE_SHARE * self.delta,
-            _failure_cap(self.epsilon, self.delta, self.plan.failure_share),
+            _failure_cap(self.epsilon, self.delta, share),
         )
-
-    @property
-    def _log_rest(self) -> float:
-        return math.log(self.delta) + math.log1p(-self.plan.failure_share - _INFINITE_SHARE)
 
     def cost(self, guarantees: Sequence[Guarantee]) -> Cost:
         """The sums of these guarantees."""
@@ -77,19 +74,18 @@ class Filter(NamedTuple):
         up = 1 + _ROUNDING
         return Cost(*(math.fsum(terms) * up for terms in (divergence, infinite, failure)))
 
-    def admits(self, guarantees: Sequence[Guarantee]) -> bool:
-        """Whether these, in any order and however chosen, stay within the target."""
-        sums = zip(self.cost(guarantees), self.caps, strict=True)
-        return all(total <= cap for total, cap in sums)
+    def judge(self, guarantees: Sequence[Guarantee]) -> tuple[float, bool]:
+        """The epsilon counted for these at the filter's delta, infinite past the other two caps.
 
-    def total(self, guarantees: Sequence[Guarantee]) -> float:
-        """The epsilon that the rule counts for these at its delta; infinite past the other caps."""
+        And whether they stay within the target, in any order and however chosen.
+        """
         cost, caps = self.cost(guarantees), self.caps
         if cost.infinite > caps.infinite or cost.failure > caps.failure:
-            return math.inf
+            return math.inf, False
         if not any(cost):
-            return 0.0
-        return max(0.0, self.epsilon + cost.divergence - caps.divergence)
+            return 0.0, True
+        total = max(0.0, self.epsilon + cost.divergence - caps.divergence)
+        return total, cost.divergence <= caps.divergence
 
 
 def plan(first: Guarantee, epsilon: float, delta: float) -> Plan:
@@ -98,9 +94,8 @@ def plan(first: Guarantee, epsilon: float, delta: float) -> Plan:
     best, choice = -math.inf, Plan(float(ORDERS[0]), _FAILURE_SHARES[0])
     failure = float(first.failure_probability)
     for share in _FAILURE_SHARES if failure else _FAILURE_SHARES[:1]:
-        log_rest = math.log(delta) + math.log1p(-share - _INFINITE_SHARE)
         with np.errstate(divide="ignore", invalid="ignore"):
-            repeats = _largest_divergence(epsilon, log_rest, ORDERS) / curve
+            repeats = _largest_divergence(epsilon, delta, share, ORDERS) / curve
         repeats = np.where(np.isnan(repeats), -math.inf, repeats)
         index = int(np.argmax(repeats))
         most = float(repeats[index])
@@ -116,12 +111,15 @@ def is_free(guarantee: Guarantee) -> bool:
     return guarantee.failure_probability == 0 and not flatten(guarantee.event)
 
 
-def _largest_divergence(epsilon: float, log_delta: float, orders: np.ndarray) -> np.ndarray:
-    """The divergence at each order that implies (epsilon, delta).
+def _largest_divergence(
+    epsilon: float, delta: float, share: float, orders: np.ndarray
+) -> np.ndarray:
+    """The divergence at each order that implies (epsilon, what failures leave of delta).
 
     R + log(1 - 1/a) - log(delta a) / (a - 1) <= epsilon: Canonne, Kamath and Steinke (2020),
     proposition 12, whose proof holds for P of mass below 1 as well.
     """
+    log_delta = math.log(delta) + math.log1p(-share - _INFINITE_SHARE)
     slack = -np.log1p(-1 / orders) + (log_delta + np.log(orders)) / (orders - 1)
     largest = epsilon + slack
     return largest - _ROUNDING * (epsilon + np.abs(slack))

@@ -1,47 +1,33 @@
 """The privacy ledger: what has been spent on some data, and what may still be."""
 
-import contextlib
 import datetime
 import os
 import threading
-from collections.abc import Callable, Iterator
-from types import TracebackType
-from typing import Any, Self
+from collections.abc import Callable
+from typing import Self
 
 from dpjax.core._checks import check_finite
-from dpjax.privacy._budget import Budget
-from dpjax.privacy._budget_exceeded import BudgetExceeded
-from dpjax.privacy._compose import compose_guarantees
+from dpjax.privacy._budget import Budget, check_budget
+from dpjax.privacy._compose import compose_guarantees, composed_epsilon
 from dpjax.privacy._guarantee import Guarantee
 from dpjax.privacy._relations import relation_name
+from dpjax.privacy.accounting._event_json import Json
+from dpjax.privacy.accounting._group import GroupGuarantee
 from dpjax.privacy.ledger._file import LedgerFile
 from dpjax.privacy.ledger._filter import plan
-from dpjax.privacy.ledger._state import LedgerEntry, Record, State, state_from_json, state_to_json
-from dpjax.privacy.ledger._views import LedgerViews
+from dpjax.privacy.ledger._state import (
+    BudgetExceeded,
+    LedgerEntry,
+    Record,
+    State,
+    state_from_json,
+    state_to_json,
+)
 
 _RELATIVE = 1e-3  # how closely `largest` looks
 
 
-class _Memory:
-    """A state in memory, behind the interface of a file."""
-
-    def __init__(self, content: dict[str, Any]):
-        self._content = content
-        self._lock = threading.RLock()
-
-    @contextlib.contextmanager
-    def locked(self) -> Iterator[None]:
-        with self._lock:
-            yield
-
-    def read(self) -> dict[str, Any]:
-        return self._content
-
-    def write(self, content: dict[str, Any]) -> None:
-        self._content = content
-
-
-class Ledger(LedgerViews):
+class Ledger:
     """A budget for all that is ever released about some data, and what has been spent of it.
 
         sum of Rényi divergences at one order, fixed by the first spend <= what the budget allows
@@ -98,51 +84,39 @@ class Ledger(LedgerViews):
         adaptive: bool | None = None,
         timeout: float = 60.0,
     ):
-        self._store: LedgerFile | _Memory
-        self._cached: tuple[dict[str, Any], State] | None = None
+        self._file: LedgerFile | None = None
+        self._lock = threading.RLock()
+        self._cached: tuple[dict[str, Json], State] | None = None
         self._closed = False
-        for asked in (path_or_budget, budget):
-            if isinstance(asked, Budget):
-                check_finite("epsilon", asked.epsilon)
-                if asked.delta == 0:
-                    raise ValueError(
-                        "delta must be > 0 for a ledger, got 0: pure guarantees simply add up, so "
-                        "sum guarantee.epsilon(0.0)"
-                    )
+        if isinstance(path_or_budget, Budget) and budget is not None:
+            raise TypeError("give Ledger(path, budget) or Ledger(budget), got two budgets")
+        asked = path_or_budget if isinstance(path_or_budget, Budget) else budget
+        if asked is not None:
+            check_finite("epsilon", check_budget(asked).epsilon)
+            if asked.delta == 0:
+                raise ValueError(
+                    "delta must be > 0 for a ledger, got 0: pure guarantees simply add up, so "
+                    "sum guarantee.epsilon(0.0)"
+                )
         if isinstance(path_or_budget, Budget):
-            if budget is not None:
-                raise TypeError("give Ledger(path, budget) or Ledger(budget), got two budgets")
-            fresh = State(path_or_budget, adaptive is not False)
-            self._path = None
-            self._store = _Memory(state_to_json(fresh))
+            self._write(State(path_or_budget, adaptive is not False))
             return
-        if budget is not None and not isinstance(budget, Budget):
-            raise TypeError(f"budget must be a dpjax.Budget, got {type(budget).__name__}")
-        self._store = LedgerFile(path_or_budget, timeout)
-        self._path = self._store.path
-        with self._store.locked():
-            if not self._store.exists():
-                if budget is None:
-                    raise FileNotFoundError(
-                        f"{self._path} does not exist: give a budget to start a ledger there"
-                    )
-                self._write(State(budget, adaptive is not False))
-            elif budget is not None:
-                self._agree(budget, adaptive is not False)
+        self._file = LedgerFile(path_or_budget, timeout)
+        with self._file.locked():
+            if os.path.exists(self._file.path):
+                self._agree(budget, adaptive)
+            elif budget is None:
+                raise FileNotFoundError(
+                    f"{self._file.path} does not exist: give a budget to start a ledger there"
+                )
             else:
-                stored = self._read()
-                self._agree(stored.budget, stored.adaptive if adaptive is None else adaptive)
+                self._write(State(budget, adaptive is not False))
 
     def __enter__(self) -> Self:
         self._closed = False
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self._closed = True
 
     def spend(
@@ -187,20 +161,19 @@ class Ledger(LedgerViews):
         if self._closed:
             raise ValueError("the ledger is closed: spend inside its `with` block")
         record = self._record(guarantees, label, run, part)
-        with self._store.locked():
+        with self._lock if self._file is None else self._file.locked():
             state = self._read()
-            for known in state.records:
-                if run is not None and known.entry.run == run:
-                    _check_resumed(known.entry, record.entry)
-                    return known.entry
-            _check_relation(state, record.entry.guarantee)
-            following = state.with_record(record)
-            for concerned in following.concerned(part):
-                epsilon, fits = following.judge(concerned)
-                if not fits:
-                    before, _ = state.judge(concerned)
-                    raise BudgetExceeded(epsilon, before, following.budget, concerned)
-            self._write(following)
+            for known, _ in state.records:
+                if run is None or known.run != run:
+                    continue
+                if known.guarantee != record.entry.guarantee or known.part != part:
+                    raise ValueError(
+                        f"run {run!r} was spent at {known.time} with another guarantee or part "
+                        f"({known.guarantee}, part {known.part!r}), got {record.entry.guarantee}, "
+                        f"part {part!r}: a new run needs a new name"
+                    )
+                return known
+            self._write(state.spend(record))
         return record.entry
 
     def fits(self, *guarantees: Guarantee, part: str | None = None) -> bool:
@@ -221,15 +194,15 @@ class Ledger(LedgerViews):
             >>> Ledger(Budget(1.0, 1e-5)).fits(Guarantee(dpe.GaussianDpEvent(1.0)))
             False
         """
-        state = self._read()
-        record = self._record(guarantees, "", None, part)
-        _check_relation(state, record.entry.guarantee)
-        following = state.with_record(record)
-        return all(following.judge(concerned)[1] for concerned in following.concerned(part))
+        try:
+            self._read().spend(self._record(guarantees, "", None, part))
+        except BudgetExceeded:
+            return False
+        return True
 
     def largest(
         self,
-        make: Callable[[Any], Guarantee],
+        make: Callable[[float], Guarantee],
         low: float,
         high: float,
         *,
@@ -258,13 +231,7 @@ class Ledger(LedgerViews):
         """
         if not low <= high:
             raise ValueError(f"low must be <= high = {high!r}, got {low!r}")
-        if not self.fits(make(low), part=part):
-            state = self._read()
-            following = state.with_record(self._record((make(low),), "", None, part))
-            worst = max(following.concerned(part), key=lambda name: following.judge(name)[0])
-            raise BudgetExceeded(
-                following.judge(worst)[0], state.judge(worst)[0], following.budget, worst
-            )
+        self._read().spend(self._record((make(low),), "", None, part))
         if self.fits(make(high), part=part):
             return high
         whole = isinstance(low, int) and isinstance(high, int)
@@ -274,13 +241,122 @@ class Ledger(LedgerViews):
         return low
 
     def __repr__(self) -> str:
-        where = "in memory" if self._path is None else repr(self._path)
+        where = "in memory" if self._file is None else repr(self._file.path)
         try:
             state = self._read()
         except (OSError, ValueError):
             return f"Ledger({where}, unreadable)"
         number = len(state.records)
         return f"Ledger({where}, {state.budget}, adaptive={state.adaptive}, {number} entries)"
+
+    def spent(self, part: str | None = None, *, group: int = 1) -> float:
+        """Epsilon, at the budget's delta, of what has been spent, as if fixed in advance.
+
+        The exact composition: what these guarantees cost had they been chosen without looking at
+        outputs. Where they were not it is a description, not a guarantee: that is the budget, or
+        the `odometer`.
+
+        Args:
+            part: For a record of this part; None: for the worst part.
+            group: For groups of so many records; see `group_guarantee`.
+
+        Returns:
+            Epsilon, 0 for nothing spent.
+
+        Raises:
+            UnsupportedEventError: If group is above 1 and no accountant composes all events.
+
+        Example:
+            >>> from dp_accounting import dp_event as dpe
+            >>> from dpjax.privacy import Guarantee, Ledger
+            >>> ledger = Ledger(Budget(1.0, 1e-5))
+            >>> query = Guarantee(dpe.GaussianDpEvent(10.0))
+            >>> ledger.spend(query).guarantee == query
+            True
+            >>> ledger.spent() == query.epsilon(1e-5)
+            True
+        """
+        state = self._read()
+        totals = []
+        for name in state.concerned(part):
+            guarantees = [record.entry.guarantee for record in state.touching(name)]
+            if group == 1 or not guarantees:
+                totals.append(composed_epsilon(guarantees, state.budget.delta))
+            else:
+                joint = compose_guarantees(*guarantees)
+                totals.append(GroupGuarantee(joint, group).epsilon(state.budget.delta))
+        return max(totals)
+
+    def odometer(self, part: str | None = None) -> float:
+        r"""An epsilon that holds whenever one stops, however that moment is chosen.
+
+        $P(S) \le \int_S e^{\hat\epsilon} dQ + \delta$
+
+        32 filters run side by side, at levels of epsilon from 1/16 to 3/2 of the budget and at
+        delta / 32 each; the answer is the lowest level whose filter still holds. The views on
+        which level i is reported are views of a mechanism stopped by filter i, so that each costs
+        at most delta / 32, and the sum (a union bound) delta.
+
+        Guarantee: the budget's delta, for the epsilon reported at a stop that may depend on
+        all outputs. Coarser and larger than `spent`; infinite above 3/2 of the budget's epsilon.
+
+        Args:
+            part: For a record of this part; None: for the worst part.
+
+        Returns:
+            Epsilon, 0 for nothing spent.
+
+        Example:
+            >>> from dp_accounting import dp_event as dpe
+            >>> from dpjax.privacy import Guarantee, Ledger
+            >>> ledger = Ledger(Budget(1.0, 1e-5))
+            >>> entry = ledger.spend(Guarantee(dpe.GaussianDpEvent(10.0)))
+            >>> ledger.spent() < ledger.odometer() < 1.0
+            True
+
+        Source: Rogers, Roth, Ullman and Vadhan (2016), "Privacy odometers and filters"; Lécuyer
+        (2021).
+        """
+        state = self._read()
+        return max(state.odometer(name) for name in state.concerned(part))
+
+    @property
+    def budget(self) -> Budget:
+        """The budget, with the relation once it is fixed."""
+        return self._read().budget
+
+    @property
+    def adaptive(self) -> bool:
+        """Whether guarantees may be chosen after seeing outputs."""
+        return self._read().adaptive
+
+    @property
+    def entries(self) -> tuple[LedgerEntry, ...]:
+        """The spends in order: `(time, label, run, part, guarantee)`."""
+        return tuple(record.entry for record in self._read().records)
+
+    def table(self) -> str:
+        """The entries as text, and what the ledger counts for each part."""
+        state = self._read()
+        budget = state.budget
+        relation = relation_name(budget.relation) if budget.relation else "of the first spend"
+        lines = [
+            f"budget: epsilon={budget.epsilon:g}, delta={budget.delta:g}, relation {relation}, "
+            + ("guarantees may follow outputs" if state.adaptive else "guarantees fixed"),
+        ]
+        for name in state.parts:
+            who = "records of no other part" if name is None else f"part {name!r}"
+            who = "all records" if state.parts == (None,) else who
+            counted = state.judge(name)[0]
+            lines.append(f"counted for {who}: epsilon={counted:.4g}")
+        for number, record in enumerate(state.records, start=1):
+            entry = record.entry
+            notes = [f"run {entry.run!r}"] if entry.run is not None else []
+            notes += [f"part {entry.part!r}"] if entry.part is not None else []
+            alone = entry.guarantee.epsilon(budget.delta)
+            text = ", ".join([entry.label or "(no label)", *notes])
+            lines.append(f"{number:4d}  {entry.time}  alone epsilon={alone:.4g}  {text}")
+        return "\n".join(lines)
 
     def _record(
         self,
@@ -301,56 +377,43 @@ class Ledger(LedgerViews):
         return Record(LedgerEntry(now, label, run, part, joint), chosen)
 
     def _read(self) -> State:
-        content, cached = self._store.read(), self._cached
+        # a local name: another thread's view may replace the attribute at any time
+        cached, content = self._cached, {} if self._file is None else self._file.read()
         if cached is None or cached[0] != content:
             try:
-                # a local name: another thread's view may replace the attribute at any time
                 self._cached = cached = content, state_from_json(content)
             except ValueError as error:
-                raise ValueError(f"{self._path} cannot be read as a ledger: {error}") from error
+                path = "" if self._file is None else self._file.path
+                raise ValueError(f"{path} cannot be read as a ledger: {error}") from error
         return cached[1]
 
     def _write(self, state: State) -> None:
-        content = state_to_json(state)
-        self._store.write(content)
+        content: dict[str, Json] = {}
+        if self._file is not None:
+            content = state_to_json(state)
+            self._file.write(content)
         self._cached = content, state
 
-    def _agree(self, budget: Budget, adaptive: bool) -> None:
-        """The stored terms are those given, or an error; a relation given late is fixed now."""
-        state = self._read()
+    def _agree(self, budget: Budget | None, adaptive: bool | None) -> None:
+        """What is given are the stored terms, or an error; a relation given late is fixed now."""
+        state, where = self._read(), "" if self._file is None else self._file.path
         stored = state.budget
+        if adaptive is None:
+            adaptive = state.adaptive if budget is None else True
+        budget = stored if budget is None else budget
         if (stored.epsilon, stored.delta) != (budget.epsilon, budget.delta):
             raise ValueError(
-                f"budget must be the one stored in {self._path}, epsilon={stored.epsilon!r} and "
+                f"budget must be the one stored in {where}, epsilon={stored.epsilon!r} and "
                 f"delta={stored.delta!r}, got {budget.epsilon!r} and {budget.delta!r}"
             )
         if adaptive != state.adaptive:
             raise ValueError(
-                f"adaptive must be as stored in {self._path}, {state.adaptive}, got {adaptive}"
+                f"adaptive must be as stored in {where}, {state.adaptive}, got {adaptive}"
             )
         if stored.relation is None and budget.relation is not None:
             self._write(State(budget, adaptive))
         elif budget.relation not in (None, stored.relation):
             raise ValueError(
-                f"budget.relation must be the one stored in {self._path}, "
+                f"budget.relation must be the one stored in {where}, "
                 f"{relation_name(stored.relation)}, got {relation_name(budget.relation)}"
             )
-
-
-def _check_relation(state: State, guarantee: Guarantee) -> None:
-    fixed = state.budget.relation
-    if fixed is not None and guarantee.relation != fixed:
-        raise ValueError(
-            f"guarantee must be under the ledger's relation, {relation_name(fixed)}, got one under "
-            f"{relation_name(guarantee.relation)}: make the solver for "
-            f"Budget(epsilon, delta, {relation_name(fixed)!r})"
-        )
-
-
-def _check_resumed(known: LedgerEntry, again: LedgerEntry) -> None:
-    if known.guarantee != again.guarantee or known.part != again.part:
-        raise ValueError(
-            f"run {known.run!r} was spent at {known.time} with another guarantee or part "
-            f"({known.guarantee}, part {known.part!r}), got {again.guarantee}, part "
-            f"{again.part!r}: a new run needs a new name"
-        )

@@ -17,6 +17,31 @@ _LEVELS = 32  # of the odometer, from budget / 16 to 3/2 budget
 _LOWEST, _HIGHEST = 1 / 16, 3 / 2
 
 
+class BudgetExceeded(RuntimeError):
+    """A spend that would exceed the budget; nothing was recorded, and nothing may be released.
+
+    Attributes:
+        epsilon: What the spend would have brought the total to, for a record of `part`.
+        delta: The delta of the budget.
+        spent: The epsilon counted before.
+        budget: The budget.
+        part: The part of the data whose records it concerns, or None.
+    """
+
+    def __init__(self, epsilon: float, spent: float, budget: Budget, part: str | None):
+        where = f" for the records of part {part!r}" if part is not None else ""
+        super().__init__(
+            f"this spend would bring the total{where} to epsilon={epsilon:.4g} at "
+            f"delta={budget.delta!r}, above the budget of {budget.epsilon!r}; spent before: "
+            f"epsilon={spent:.4g}. Nothing was recorded: release nothing of this run"
+        )
+        self.epsilon, self.delta, self.spent = epsilon, budget.delta, spent
+        self.budget, self.part = budget, part
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.epsilon, self.spent, self.budget, self.part)
+
+
 class LedgerEntry(NamedTuple):
     """One spend: when (UTC, ISO 8601), its label, its run and part if named, what it cost.
 
@@ -56,28 +81,42 @@ class State(NamedTuple):
 
     def touching(self, part: str | None) -> list[Record]:
         """The spends that concern a record of this part and cost something, in order."""
-        return [r for r in self.records if r.entry.part in (None, part) and not _free(r)]
+        concerning = [r for r in self.records if r.entry.part in (None, part)]
+        return [r for r in concerning if not is_free(r.entry.guarantee)]
 
     def concerned(self, part: str | None) -> tuple[str | None, ...]:
         """The parts whose records a spend on `part` concerns: a spend without part, all."""
         return self.parts if part is None else (part,)
 
-    def with_record(self, record: Record) -> "State":
-        """With one more spend; the first one fixes the relation."""
-        budget = Budget(self.budget.epsilon, self.budget.delta, record.entry.guarantee.relation)
-        return State(budget, self.adaptive, (*self.records, record))
+    def spend(self, record: Record) -> "State":
+        """With one more spend; the first one fixes the relation.
+
+        Raises:
+            BudgetExceeded: If it does not fit for the records of some part.
+            ValueError: If its relation is not the ledger's.
+        """
+        relation, fixed = record.entry.guarantee.relation, self.budget.relation
+        if fixed not in (None, relation):
+            raise ValueError(
+                f"guarantee must be under the ledger's relation, {relation_name(fixed)}, got one "
+                f"under {relation_name(relation)}: make the solver for "
+                f"Budget(epsilon, delta, {relation_name(fixed)!r})"
+            )
+        budget = Budget(self.budget.epsilon, self.budget.delta, relation)
+        following = State(budget, self.adaptive, (*self.records, record))
+        for part in following.concerned(record.entry.part):
+            epsilon, fits = following.judge(part)
+            if not fits:
+                raise BudgetExceeded(epsilon, self.judge(part)[0], budget, part)
+        return following
 
     def judge(self, part: str | None) -> tuple[float, bool]:
         """The epsilon counted for a record of this part, and whether it is within budget."""
         records = self.touching(part)
-        first = records[0].plan if records else None
-        return _judge(
-            [r.entry.guarantee for r in records],
-            first,
-            float(self.budget.epsilon),
-            float(self.budget.delta),
-            self.adaptive,
-        )
+        if not records:
+            return 0.0, True
+        rule = Filter(float(self.budget.epsilon), float(self.budget.delta), records[0].plan)
+        return _judge([r.entry.guarantee for r in records], rule, self.adaptive)
 
     def odometer(self, part: str | None) -> float:
         """The smallest level of 32 whose own filter, at delta / 32, has not been exceeded."""
@@ -88,36 +127,23 @@ class State(NamedTuple):
         for level in range(_LEVELS):
             growth = (_HIGHEST / _LOWEST) ** (level / (_LEVELS - 1))
             epsilon = self.budget.epsilon * _LOWEST * growth
-            chosen = plan(guarantees[0], epsilon, delta)
-            if _judge(guarantees, chosen, epsilon, delta, self.adaptive)[1]:
+            rule = Filter(epsilon, delta, plan(guarantees[0], epsilon, delta))
+            if _judge(guarantees, rule, self.adaptive)[1]:
                 return epsilon
         return math.inf
 
 
-def _judge(
-    guarantees: Sequence[Guarantee],
-    chosen: Plan | None,
-    epsilon: float,
-    delta: float,
-    adaptive: bool,
-) -> tuple[float, bool]:
-    if not guarantees or chosen is None:
-        return 0.0, True
+def _judge(guarantees: Sequence[Guarantee], rule: Filter, adaptive: bool) -> tuple[float, bool]:
     if not adaptive:
-        total = composed_epsilon(guarantees, delta)
-        return total, total <= epsilon
-    rule = Filter(epsilon, delta, chosen)
-    total, admitted = rule.total(guarantees), rule.admits(guarantees)
+        total = composed_epsilon(guarantees, rule.delta)
+        return total, total <= rule.epsilon
+    total, admitted = rule.judge(guarantees)
     if len(guarantees) == 1:
         # The first is chosen before any output, so its exact curve may decide. If it is past the
         # filter it stays alone: which of the two rules holds is known before any output too.
-        total = min(total, quiet_epsilon(guarantees[0], delta))
-        admitted = admitted or total <= epsilon
+        total = min(total, quiet_epsilon(guarantees[0], rule.delta))
+        admitted = admitted or total <= rule.epsilon
     return total, admitted
-
-
-def _free(record: Record) -> bool:
-    return is_free(record.entry.guarantee)
 
 
 def state_to_json(state: State) -> dict[str, Any]:

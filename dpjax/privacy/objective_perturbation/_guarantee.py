@@ -20,10 +20,10 @@ from dpjax.core._checks import (
     check_probability,
 )
 from dpjax.privacy._budget import Budget
-from dpjax.privacy._calibrate import _agreed_relation
+from dpjax.privacy._calibrate import agreed_relation
 from dpjax.privacy._compose import least_epsilon
 from dpjax.privacy._guarantee import Guarantee
-from dpjax.privacy._relations import RelationLike, relation_name, resolve_relation
+from dpjax.privacy._relations import RelationLike, relation_factor, relation_name, resolve_relation
 from dpjax.privacy.accounting._pure import PureZCDpEvent
 from dpjax.privacy.accounting._support import UnsupportedEventError
 from dpjax.privacy.bounded_range._bounded_range import bounded_range_rho
@@ -295,7 +295,7 @@ def calibrate_objective_perturbation(
     check_choice("noise", noise, NOISES)
     check_nonnegative("tolerance", tolerance)
     if relation is not None:
-        _agreed_relation(budget, relation)
+        agreed_relation(budget, relation)
     resolved = _checked(budget.relation_or("replace_one" if relation is None else relation))
     left = budget.epsilon - determinant_epsilon(bounds.curvature, lam)
     if left <= 0:
@@ -308,8 +308,7 @@ def calibrate_objective_perturbation(
         scale = largest_change(bounds, resolved) / (left - hidden) * _ROUNDED_UP
         return ObjectivePerturbationGuarantee(noise, scale, lam, bounds, hidden, resolved)
     check_probability("delta", budget.delta)
-    replaced = resolved == NeighboringRelation.REPLACE_ONE
-    reach = bounds.slope * (2 if replaced else 1)
+    reach = bounds.slope * relation_factor(resolved)
 
     def excess(log_scale: float) -> float:
         scale = math.exp(log_scale)

@@ -7,7 +7,6 @@ from collections.abc import Callable
 
 import jax
 import numpy as np
-from dp_accounting import NeighboringRelation
 from dp_accounting import dp_event as dpe
 from dp_accounting.pld.pld_pmf import PLDPmf
 from scipy import optimize, special
@@ -16,11 +15,11 @@ from dpjax.core._checks import check_delta, check_finite, check_nonnegative
 from dpjax.privacy._budget import Budget
 from dpjax.privacy._compose import least_epsilon, shared_relation
 from dpjax.privacy._guarantee import Guarantee
-from dpjax.privacy._relations import RelationLike
-from dpjax.privacy.accounting._accountant import EventId, _compose_pld
+from dpjax.privacy._relations import RelationLike, relation_factor
+from dpjax.privacy.accounting._accountant import compose_pld
 from dpjax.privacy.accounting._joint import Atoms
 from dpjax.privacy.accounting._pure import PureZCDpEvent
-from dpjax.privacy.accounting._structure import flatten
+from dpjax.privacy.accounting._structure import EventId, flatten
 from dpjax.privacy.accounting._support import UnsupportedEventError, route
 from dpjax.privacy.selection._curve import (
     atoms_of,
@@ -174,10 +173,9 @@ def _selected(which: frozenset[EventId], runs: RunsLaw) -> list[Atoms]:
     if len(parts) == 1:
         ((one, events),) = parts.items()
         if len(events) == 1 and isinstance(events[0][0], dpe.GaussianDpEvent):
-            doubled = one.relation == NeighboringRelation.REPLACE_ONE
-            shift = (2 if doubled else 1) / events[0][0].noise_multiplier
+            shift = relation_factor(one.relation) / events[0][0].noise_multiplier
             return [selected(gaussian_cells(shift), runs)]
-    totals = [_compose_pld(events, one.relation) for one, events in parts.items() if events]
+    totals = [compose_pld(events, one.relation) for one, events in parts.items() if events]
     directions = [[total._pmf_remove for total in totals]]
     if not all(total._symmetric for total in totals):
         directions.append([total._pmf_add for total in totals])

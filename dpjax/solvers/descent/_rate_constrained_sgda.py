@@ -24,6 +24,7 @@ from dpjax.core import (
     static_field,
 )
 from dpjax.privacy import Budget, Guarantee, joint_release
+from dpjax.privacy._relations import relation_factor
 from dpjax.problems import RateConstrained
 from dpjax.problems._constraints import RateConstraints
 from dpjax.solvers._published import moved_setting
@@ -379,7 +380,7 @@ class RateConstrainedSGDA:
 
         Noise on all others has one law anyhow, whatever the batch.
         """
-        each = 2 if self.primal.relation == "replace_one" else 1
+        each = relation_factor(self.primal.relation)
         hard = self.histogram == "gaussian" and self.rates == "hard"
         counted = self.histogram != "none" and self.denominator == "fixed"
         steps = self.sampler.steps * hard

@@ -29,6 +29,7 @@ from dpjax.privacy import (
     plan_objective_perturbation,
     resolve_relation,
 )
+from dpjax.privacy._relations import relation_factor
 from dpjax.privacy.objective_perturbation._guarantee import NOISES, mean_square
 from dpjax.problems import LinearModel
 from dpjax.random._laplace import laplace
@@ -193,7 +194,7 @@ class ObjectivePerturbation:
             "relation": relation,
         }
         if estimated:
-            changed_bins = 2 if relation == "replace_one" else 1
+            changed_bins = relation_factor(relation)
             fields["histogram_scale"] = changed_bins / (_QUANTILE_SHARE * budget.epsilon)
             if lam is None and problem.radius is not None:
                 deviation *= math.sqrt(dim)  # sigma d
@@ -271,7 +272,7 @@ class ObjectivePerturbation:
         scale, lam, accuracy, output = (np.asarray(getattr(self, name)).item() for name in names)
         relation, hidden, prior = resolve_relation(self.relation), 2 * accuracy / output, 0.0
         if self.histogram_scale is not None:
-            changed_bins = 2 if self.relation == "replace_one" else 1
+            changed_bins = relation_factor(self.relation)
             prior = changed_bins / np.asarray(self.histogram_scale).item()
         failure = self.sampler.failure_probability()
         return ObjectivePerturbationGuarantee(

@@ -10,6 +10,7 @@ from dp_accounting import dp_event as dpe
 from dpjax.core import Problem, check_fields, check_int, check_positive, is_traced, optional
 from dpjax.geometry import L1Ball, Simplex
 from dpjax.privacy import Budget
+from dpjax.privacy._relations import relation_factor
 from dpjax.sampling import DisjointPartition, FullBatch
 from dpjax.solvers._check_sampler import check_sampler, distribution_of
 from dpjax.solvers._request import Request, microbatch, named_strategy, requested, stated
@@ -118,7 +119,7 @@ def _default_steps(
     if steps is None:
         z = fields.get("noise_multiplier")
         if z is None and request.budget.delta == 0:
-            z = (2 if request.relation == "replace_one" else 1) / request.budget.epsilon
+            z = relation_factor(request.relation) / request.budget.epsilon
         elif z is None:
             z = request.noise_multiplier(dpe.GaussianDpEvent)
         noise = float(z) * float(fields["clip_norm"]) * problem.num_params**0.5

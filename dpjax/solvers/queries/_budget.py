@@ -18,7 +18,7 @@ from dpjax.privacy import (
     check_budget,
     zcdp_budget,
 )
-from dpjax.privacy._relations import relation_name
+from dpjax.privacy._relations import relation_factor, relation_name
 
 Number: TypeAlias = float | jax.Array | np.ndarray
 """A field that may be swept: one number, or several."""
@@ -72,7 +72,7 @@ def gaussian_event(sensitivity: float, stddev: float, relation: str) -> dpe.DpEv
     """
     if stddev == 0 or sensitivity == 0:
         return dpe.NonPrivateDpEvent() if sensitivity else dpe.NoOpDpEvent()
-    return dpe.GaussianDpEvent((2 if relation == "replace_one" else 1) * stddev / sensitivity)
+    return dpe.GaussianDpEvent(relation_factor(relation) * stddev / sensitivity)
 
 
 def gaussian_stddev(
@@ -81,8 +81,7 @@ def gaussian_stddev(
     """The least standard deviation of each of so many releases of this l2 sensitivity."""
     relation = check_budget(budget).relation_or("replace_one")
     multiplier = calibrate_gaussian(1.0, 1, budget, relation=relation, failure_probability=failure)
-    doubled = 2 if relation.name == "REPLACE_ONE" else 1
-    return (1 + 1e-12) * multiplier * sensitivity * math.sqrt(draws) / doubled
+    return (1 + 1e-12) * multiplier * sensitivity * math.sqrt(draws) / relation_factor(relation)
 
 
 def histogram_change(relation: str) -> float:

@@ -22,11 +22,12 @@ from dpjax.core import (
     static_field,
 )
 from dpjax.privacy import Budget, Guarantee, PureZCDpEvent, check_budget, zcdp_budget
+from dpjax.privacy._relations import relation_factor
 from dpjax.sampling import FullBatch
 from dpjax.solvers._summary import register_solver
 from dpjax.solvers._swamped import checked_draws
 from dpjax.solvers._vertex_problem import VertexProblem
-from dpjax.solvers.vertices._plan import constants_of, influence
+from dpjax.solvers.vertices._plan import constants_of
 from dpjax.solvers.vertices._steps import (
     add_scores,
     draw_vertices,
@@ -199,7 +200,7 @@ class FrankWolfe:
         concentrated = 0.0
         if budget.delta > 0:
             concentrated = math.sqrt(8 * (1 - 1e-6) * zcdp_budget(budget, relation=relation))
-        scale = num_records / (influence(relation) * float(problem.ranges[0]))
+        scale = num_records / (relation_factor(relation) * float(problem.ranges[0]))
         if steps is None:
             eta, power = (concentrated, 0.5) if concentrated else (pure, 1.0)
             steps = _default_steps(8 * smooth, log_m / (scale * eta), certified, power)
@@ -283,7 +284,7 @@ class FrankWolfe:
         Of `[m]` on a polytope. **Not private**.
         """
         weight = self.sharpness / self.num_records
-        moved = influence(self.relation) * weight * self.grad_range
+        moved = relation_factor(self.relation) * weight * self.grad_range
         weight = shrunk(weight, moved, state.params.dtype)
         domains = problem.domains
 
@@ -321,7 +322,7 @@ class FrankWolfe:
     def guarantee(self) -> Guarantee:
         """The guarantee of the whole run (host); raises ValueError for stacked fields."""
         check_unstacked(self, "sharpness", "grad_range", "num_records")
-        moved = influence(self.relation) * float(self.grad_range) / float(self.num_records)
+        moved = relation_factor(self.relation) * float(self.grad_range) / float(self.num_records)
         eta = float(self.sharpness) * moved
         draw = PureZCDpEvent(eta**2 / 8, epsilon=eta)
         event = dpe.SelfComposedDpEvent(draw, self.sampler.steps)

@@ -7,7 +7,8 @@ from typing import NamedTuple
 import numpy as np
 
 from dpjax.core import check_int
-from dpjax.privacy import Budget, RelationLike, check_budget, resolve_relation, zcdp_budget
+from dpjax.privacy import Budget, check_budget, zcdp_budget
+from dpjax.privacy._relations import relation_factor
 from dpjax.sampling import IndependentPartition, TaperedPartition
 from dpjax.sampling._capacity import DELTA_SHARE
 from dpjax.solvers._vertex_problem import VertexProblem, over_vertices
@@ -92,11 +93,6 @@ class Setting(NamedTuple):
         return np.asarray(root * np.min(sizes / np.sqrt(left)))
 
 
-def influence(relation: RelationLike) -> int:
-    """By how many records' gradients a batch sum of two neighbours may differ."""
-    return 2 if resolve_relation(relation).name == "REPLACE_ONE" else 1
-
-
 def constants_of(problem: VertexProblem, one_block: bool = False) -> Constants:
     """The constants a problem states; smoothness defaults to half the gradient's range."""
     if not over_vertices(problem):
@@ -144,7 +140,7 @@ def setting_of(
             "delta must be > 0 to plan a single pass, got 0.0: use FrankWolfe.for_budget, or set "
             "step_size yourself and read guarantee().epsilon(0.0)"
         )
-    factor = influence(relation)
+    factor = relation_factor(relation)
     if factor == 2:
         rho = zcdp_budget(budget, relation="replace_one")
     else:

@@ -13,6 +13,7 @@ from jax.typing import ArrayLike, DTypeLike
 
 from dpjax.core import PyTree, check_choice, check_fields, check_positive, check_unstacked
 from dpjax.privacy import Budget, Guarantee, PureZCDpEvent, check_budget
+from dpjax.privacy._relations import relation_factor
 from dpjax.sampling import (
     DisjointPartition,
     IndependentPartition,
@@ -22,7 +23,7 @@ from dpjax.sampling import (
 from dpjax.solvers._check_sampler import check_sampler
 from dpjax.solvers._swamped import checked_draws
 from dpjax.solvers._vertex_problem import VertexProblem
-from dpjax.solvers.vertices._plan import draft_sampler, influence
+from dpjax.solvers.vertices._plan import draft_sampler
 from dpjax.solvers.vertices._steps import coordinates, shrunk
 
 RELATIONS = ("replace_one", "add_or_remove_one", "replace_special")
@@ -132,7 +133,7 @@ class VertexSolver:
         plan = cls.plan(problem, num_records, budget, **asked)
         relation = check_budget(budget).relation_or("replace_one")
         sampler = draft_sampler(
-            num_records, plan.steps, influence(relation), order, cls._tail(plan)
+            num_records, plan.steps, relation_factor(relation), order, cls._tail(plan)
         )
         if isinstance(sampler, IndependentPartition):
             capacity = poisson_capacity(
@@ -188,7 +189,7 @@ class VertexSolver:
         count = int(draws[worst])
         pure = np.max(draws / sizes) / count
         moved = [
-            influence(self.relation) * float(step) * float(bound)
+            relation_factor(self.relation) * float(step) * float(bound)
             for step, bound in zip(self.step_size, self.grad_range, strict=True)
         ]
         each = [
@@ -226,7 +227,7 @@ class VertexSolver:
         are as for `shrunk`.
         """
         share = 1 / jnp.asarray(self.sampler.sizes, dtype)[count]
-        factor = influence(self.relation) * gain
+        factor = relation_factor(self.relation) * gain
         return tuple(
             shrunk(size * share, factor * size * share * bound, dtype, logit, total)
             for size, bound in zip(self.step_size, self.grad_range, strict=True)

@@ -22,7 +22,8 @@ from dpjax.core import (
     is_traced,
     wide,
 )
-from dpjax.privacy import RelationLike, resolve_relation
+from dpjax.privacy import RelationLike
+from dpjax.privacy._relations import relation_factor
 from dpjax.transforms.clipping._outer import is_outer
 from dpjax.transforms.clipping._weighted_sum import (
     clipping_bound,
@@ -120,7 +121,7 @@ def sensitivity_of(bound: ArrayLike, larger: int = 1) -> Callable[..., Any]:
     def sensitivity(
         relation: RelationLike, rows: int | None = None, dtype: DTypeLike = jnp.float32
     ) -> Any:
-        factor: float = 2 if resolve_relation(relation).name == "REPLACE_ONE" else 1
+        factor: float = relation_factor(relation)
         if rows is not None:
             check_int("rows", rows, minimum=0)
             factor *= 1 + larger * rounding_allowance(rows, dtype)

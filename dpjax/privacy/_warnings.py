@@ -1,5 +1,6 @@
-"""The warning about a delta with which a guarantee says little or nothing."""
+"""Warnings about guarantees that say little and about noise that leaves nothing to learn."""
 
+import functools
 import os
 import sys
 import warnings
@@ -15,14 +16,19 @@ class DeltaWarning(UserWarning):
     """
 
 
-def warn_of_delta(message: str) -> None:
-    """Warns by a `DeltaWarning`."""
-    warn_outside(message, DeltaWarning)
+class NoiseWarning(UserWarning):
+    """Noise that swamps any signal: a run would spend its budget and learn nothing.
+
+    Guarantee: follows from public numbers alone; the guarantee of the run holds as ever.
+    """
 
 
-def warn_outside(message: str, category: type[Warning]) -> None:
+def warn(message: str, category: type[Warning] = DeltaWarning) -> None:
     """Warns at the line outside of this package that led here: once a line, as Python does."""
     level, frame = 1, sys._getframe()
     while frame.f_back is not None and frame.f_code.co_filename.startswith(_PACKAGE):
         level, frame = level + 1, frame.f_back
     warnings.warn(message, category, stacklevel=level)
+
+
+warn_of_noise = functools.partial(warn, category=NoiseWarning)
