@@ -20,8 +20,17 @@ from dpjax.privacy import (
     resolve_relation,
     zcdp_budget,
 )
+from dpjax.privacy._relations import relation_factor
 
 DELTA = 1e-5
+
+
+def test_only_a_replaced_record_counts_twice():
+    factors = {member.name.lower(): relation_factor(member) for member in NeighboringRelation}
+    assert factors == {"add_or_remove_one": 1, "replace_one": 2, "replace_special": 1}
+    assert factors == {name: relation_factor(name) for name in factors}
+    with pytest.raises(ValueError, match=r"replace_one.*got 'replace'"):
+        relation_factor("replace")
 
 
 def _gaussian_delta(epsilon, noise, sensitivity=1.0):
