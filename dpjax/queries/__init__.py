@@ -1,5 +1,7 @@
 """Domains of tables, and families of linear queries over their cells as operators."""
 
+import warnings
+
 from dpjax.queries._concat import Concat as Concat
 from dpjax.queries._dense import Dense as Dense
 from dpjax.queries._domain import Domain as Domain
@@ -10,5 +12,14 @@ from dpjax.queries._prefix import Prefix as Prefix
 from dpjax.queries._sensitivity import QuerySensitivity as QuerySensitivity
 from dpjax.queries._sensitivity import query_sensitivity as query_sensitivity
 from dpjax.queries._sparse import Sparse as Sparse
-from dpjax.queries._workload import CellRecords as CellRecords
 from dpjax.queries._workload import Workload as Workload
+
+
+def __getattr__(name: str) -> type[Workload]:
+    if name != "CellRecords":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    message = (
+        "dpjax.queries.CellRecords is dpjax.queries.Workload since 0.2: the old name goes in 0.3"
+    )
+    warnings.warn(message, DeprecationWarning, stacklevel=2)
+    return Workload

@@ -27,6 +27,9 @@ class Workload(abc.ABC):
     is never formed where its structure is known. A record is the codes `[A]` of its attributes in a
     family over a `Domain`, and the index of its cell, a scalar, in the others.
 
+    Guarantee: none by itself. `sensitivity` says how far one record moves sums of the queries, by
+    constants of the family alone; a family of yours is responsible for its own.
+
     A family defines `num_queries`, `universe_size`, `centre`, `answers`, `adjoint` and either
     `sensitivity` or, as `_constants`, what `query_sensitivity` takes.
 
@@ -105,7 +108,12 @@ class Workload(abc.ABC):
         return self.domain.cells(records)
 
     def record_cell(self, record: ArrayLike) -> jax.Array:
-        """The cell of one record, `[]` int32, as by `record_cells`."""
+        """The cell of one record, `[]` int32, as by `record_cells`.
+
+        Raises:
+          TypeError: If the record is not of integers.
+          ValueError: If it is of another shape, or known and outside the universe.
+        """
         check_shape("record", record, () if self.domain is None else (len(self.domain.shape),))
         return self.record_cells(jnp.asarray(record)[None])[0]
 
@@ -129,9 +137,6 @@ class Workload(abc.ABC):
     def answer_of_record(self, record: ArrayLike) -> jax.Array:
         """All queries at one record, `[m]` (*secret*)."""
         return self.answers(one_hot(self.record_cell(record), self.universe_size))
-
-
-CellRecords = Workload  # the name of the base of all families in 0.1
 
 
 def spread_cells(workload: Workload, vector: jax.Array) -> jax.Array:

@@ -56,7 +56,7 @@ _NO_ROW = {
     "GroupGuarantee, group_guarantee, Ledger, LedgerEntry": "take guarantees: tests/privacy",
     "PureZCDpEvent": "an event, checked by Guarantee: tests/privacy/test_pure",
     "joint_poisson_epsilon": "joint_poisson_event, composed",
-    "Concat, Hierarchy, Workload, CellRecords": "take workloads: tests/queries",
+    "Concat, Hierarchy, Workload": "take workloads: tests/queries",
     "Release": "given by release",
     "optional": "looks a member up",
     "tune, Tuned": "tests/api/test_tune",

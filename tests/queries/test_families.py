@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from dpjax import queries
 from dpjax.privacy import resolve_relation
 from dpjax.queries import Concat, Dense, Domain, Halfspace, Marginals, Prefix, Sparse, _columns
 
@@ -250,6 +251,23 @@ def test_workloads_are_batched_data(rng):
         assert jax.tree.structure(treedef.unflatten(leaves)) == treedef
     with pytest.raises(ValueError, match="matrix must be known"):
         jax.jit(lambda matrix: Dense(matrix).sensitivity("replace_one").linf)(stack[0])
+
+
+def test_the_base_of_all_families_has_its_old_name():
+    with pytest.warns(DeprecationWarning, match="CellRecords is dpjax.queries.Workload"):
+        assert queries.CellRecords is queries.Workload
+    assert all(isinstance(family(name)[0], queries.Workload) for name in FAMILIES)
+    with pytest.raises(AttributeError, match="has no attribute 'Cells'"):
+        _ = queries.Cells
+
+
+def test_codes_of_any_unsigned_type_are_exact():
+    """Cells above 2^24, at which float32 skips whole numbers."""
+    domain = Domain({"a": 2**13, "b": 2**12})
+    cells = np.array([2**25 - 1, 2**24 + 1], np.uint64)
+    assert domain.cells(domain.codes(cells)).tolist() == cells.tolist()
+    with pytest.raises(ValueError, match="1 of 1 are outside"):
+        domain.codes(np.array([2**64 - 1], np.uint64))
 
 
 # Input that is no workload, or no record.
