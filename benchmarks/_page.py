@@ -16,7 +16,6 @@ from benchmarks import (
     noise_strategies,
     nonsmooth,
     query_release,
-    tune,
     vertex_reference,
 )
 from benchmarks._text import table
@@ -127,7 +126,6 @@ _TABLES: dict[str, Callable[[dict[str, Any]], list[str]]] = {
     "nonsmooth": _nonsmooth,
     "online_to_batch": _online_to_batch,
     "query_release": _query_release,
-    "tune": lambda result: [tune.summary(result)],
     "vertex_reference": lambda result: [
         part
         for task in ("game", "regression", "logistic")

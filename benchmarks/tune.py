@@ -1,6 +1,7 @@
 """Hyperparameters chosen inside one budget: `dpjax.tune` beside defaults, hindsight, naive choice.
 
-DP-SGD on logistic regression, 12 candidates of clip norm and step size, all at one total epsilon:
+DP-SGD on logistic regression, 12 candidates of clip norm and step size, all of 150 steps and at one
+total epsilon:
 `default` trains once with the defaults; `tuned` is `dpjax.tune`, 16 trials on average and 64
 executed, a fifth of the records held out for scores; `naive` trains every candidate once, composes
 all of them, and chooses by noisy counts on the same share; `hindsight` is the candidate of least
