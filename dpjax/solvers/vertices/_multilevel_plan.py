@@ -8,7 +8,7 @@ import numpy as np
 from dpjax.core import check_int, check_positive
 from dpjax.solvers.vertices._constants import Constants
 from dpjax.solvers.vertices._plan import mean_sizes
-from dpjax.transforms import draw_levels, multilevel
+from dpjax.transforms import Multilevel, draw_levels, multilevel
 
 _TAPER_GAIN = 1.5
 
@@ -29,17 +29,17 @@ class MultilevelPlan(NamedTuple):
     step_size: tuple[float, ...]
 
 
-def batches_of(levels: np.ndarray, max_level: int) -> np.ndarray:
+def batches_of(levels: np.ndarray, estimator: Multilevel) -> np.ndarray:
     """Batches of each estimate."""
-    sizes = [multilevel(max_level).records(level) for level in range(max_level + 1)]
+    sizes = [estimator.records(level) for level in range(estimator.max_level + 1)]
     return np.array(sizes)[levels]
 
 
-def draws_left(levels: np.ndarray, max_level: int) -> np.ndarray:
+def draws_left(levels: np.ndarray, estimator: Multilevel) -> np.ndarray:
     """For each batch, the draws of one block after its estimate: 2^(N+1) + 1 in each later one."""
     each = 2 ** (levels.astype(np.int64) + 1) + 1
     after = np.cumsum(each[::-1])[::-1] - each
-    return np.repeat(after, batches_of(levels, max_level))
+    return np.repeat(after, batches_of(levels, estimator))
 
 
 def plan_multilevel(
@@ -84,7 +84,7 @@ def plan_multilevel(
     size = math.sqrt(log_m / (moment**2 * total))
     batches = int(num_records // unit)
     levels = draw_levels(seed, top, batches)
-    used = np.cumsum(batches_of(levels, top))
+    used = np.cumsum(batches_of(levels, multilevel(top)))
     levels = levels[: int(np.searchsorted(used, batches, side="right"))]
     step_size = tuple(size for _ in range(blocks))
     # the realised number of draws may exceed its mean: then the last estimates are left out
@@ -95,7 +95,7 @@ def plan_multilevel(
             f"num_records = {num_records} is too few for two multilevel estimates at rho = "
             f"{rho:.3g}"
         )
-    steps = int(batches_of(levels, top).sum())
+    steps = int(batches_of(levels, multilevel(top)).sum())
     return MultilevelPlan(tuple(int(n) for n in levels), top, steps, step_size)
 
 
@@ -108,8 +108,8 @@ def _fits(
     influence: int,
     size: float,
 ) -> bool:
-    steps = int(batches_of(levels, top).sum())
+    steps = int(batches_of(levels, multilevel(top)).sum())
     sizes = mean_sizes(steps, n, influence)
-    worst = float(np.max(draws_left(levels, top) / np.square(sizes)))
+    worst = float(np.max(draws_left(levels, multilevel(top)) / np.square(sizes)))
     spent = sum((influence * size * 2 * half) ** 2 / 8 for half in constants.half_ranges)
     return spent * worst <= rho * (1 - 1e-6)

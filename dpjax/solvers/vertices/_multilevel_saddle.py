@@ -37,7 +37,7 @@ from dpjax.solvers.vertices._steps import (
     single_pass_sampler,
     step_weights,
 )
-from dpjax.transforms import multilevel
+from dpjax.transforms import Multilevel, multilevel
 
 
 class MultilevelState(NamedTuple):
@@ -121,7 +121,7 @@ class MultilevelSaddle(VertexSolver):
         object.__setattr__(self, "levels", tuple(int(n) for n in self.levels))
         if not self.levels or min(self.levels) < 0 or max(self.levels) > self.max_level:
             raise ValueError(f"levels must be >= 1 numbers in 0..{self.max_level}")
-        needed = int(batches_of(np.array(self.levels), self.max_level).sum())
+        needed = int(batches_of(np.array(self.levels), self._estimator).sum())
         if self.sampler.steps != needed:
             raise ValueError(
                 f"sampler.steps must be {needed} for these levels, got {self.sampler.steps}"
@@ -319,21 +319,21 @@ class MultilevelSaddle(VertexSolver):
         check_unstacked(self, "step_size", "grad_range")
         levels, estimator = np.array(self.levels), self._estimator
         ratios = [estimator.factor(n) / estimator.records(n) for n in range(self.max_level + 1)]
-        repeated = np.repeat(levels, batches_of(levels, self.max_level))
+        repeated = np.repeat(levels, batches_of(levels, self._estimator))
         return Guarantee(
-            draws_event(self, draws_left(levels, self.max_level), np.array(ratios)[repeated]),
+            draws_event(self, draws_left(levels, self._estimator), np.array(ratios)[repeated]),
             self.relation,
             self.sampler.failure_probability(),
         )
 
     @property
-    def _estimator(self) -> Any:
+    def _estimator(self) -> Multilevel:
         return multilevel(self.max_level, self.antithetic)
 
     def _tables(self) -> tuple[np.ndarray, np.ndarray]:
         """For each batch: whether its estimate begins there, and its level."""
         levels = np.array(self.levels, np.int32)
-        sizes = batches_of(levels, self.max_level)
+        sizes = batches_of(levels, self._estimator)
         starts = np.zeros(self.sampler.steps, bool)
         starts[np.cumsum(sizes) - sizes] = True
         return starts, np.repeat(levels, sizes)
