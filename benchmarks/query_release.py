@@ -81,10 +81,10 @@ METHODS: dict[str, dict[str, Make]] = {
         dpjax.papers.query_release.frank_wolfe, {"default": {"steps": 200}}
     ),
     "SaddleRelease, as published": _with(
-        SaddleRelease.for_budget, {"default": {"as_published": True, "steps": 300}}
+        dpjax.papers.query_release.saddle, {"default": {"steps": 300}}
     ),
     "MirrorDescentRelease, as published": _with(
-        MirrorDescentRelease.for_budget, {"default": {"as_published": True, "width": 300.0}}
+        dpjax.papers.query_release.mirror_descent, {"default": {"width": 300.0}}
     ),
 }
 MBI = {"default": 1000, "100 iterations": 100, "300 iterations": 300}

@@ -21,7 +21,7 @@ from dpjax.core import (
 from dpjax.privacy import Budget, Guarantee, check_budget
 from dpjax.queries._workload import num_records, spread_cells
 from dpjax.sampling import FullBatch
-from dpjax.solvers._published import log_inverse_delta
+from dpjax.solvers._published import moved_setting
 from dpjax.solvers._summary import register_solver
 from dpjax.solvers._swamped import checked_answers, drawn_noise
 from dpjax.solvers.queries._budget import (
@@ -131,10 +131,8 @@ class MirrorDescentRelease(SelectionRelease):
           budget: epsilon, delta and relation to meet; the relation defaults to replace-one.
           steps: T.
           noise: As the attribute.
-          as_published: Whether to take the printed T, sigma and alpha, with noise `"per-step"`, as
-            a comparison; the guarantee is the true one. The printed sign and step are mended.
-          width: With `as_published`, $w = E \max_j |\langle q_j, N(0, I) \rangle|$; default: the
-            bound $\max_j \|q_j\|_2 \sqrt{2 \log 2m}$.
+          as_published: Deprecated: use `dpjax.papers.query_release.mirror_descent`.
+          width: Deprecated, as `as_published`, which alone needs it.
           **overrides: `alpha`, `offset`, `smoothing`, or `noise_scale` at the caller's own risk of
             the budget.
 
@@ -153,6 +151,9 @@ class MirrorDescentRelease(SelectionRelease):
           >>> solver.guarantee().epsilon(1e-6) <= 1.0
           True
         """
+        if as_published:
+            make = moved_setting("query_release", "mirror_descent", "as_published=True", depth=3)
+            return make(problem, num_records, budget, width=width, **overrides)
         check_fields(cls, overrides)
         check_int("num_records", num_records, minimum=1)
         check_int("steps", steps, minimum=1)
@@ -161,26 +162,15 @@ class MirrorDescentRelease(SelectionRelease):
         log_k = math.log(max(2, problem.workload.universe_size))
         score_range = problem.sensitivity(relation).score_range
         change = histogram_change(relation) / num_records
-        if as_published:
-            width = _width_bound(problem.workload) if width is None else width
-            log_delta, scale = log_inverse_delta(budget), num_records * budget.epsilon
-            noise, steps = "per-step", max(1, round(math.sqrt(log_k / log_delta) * scale / width))
-            scales = 4 * math.sqrt(steps * log_delta) / scale, 0.0
-            alpha = math.sqrt(log_delta * width) / (log_k**0.75 * math.sqrt(scale))
-            smooth = scales[0]
+        alpha = 0.6 / math.sqrt(steps * log_k)
+        tau = score_range / (num_records * largest_range(budget, steps)) * (1 + 1e-12)
+        if noise == "gumbel":
+            scales = tau, 0.0
         else:
-            alpha = 0.6 / math.sqrt(steps * log_k)
-            tau = score_range / (num_records * largest_range(budget, steps)) * (1 + 1e-12)
-            smooth = tau / 16
-            if noise == "gumbel":
-                scales = tau, 0.0
-            else:
-                draws = steps if noise == "per-step" else 1
-                sigma = gaussian_stddev(
-                    change, budget, draws=draws, failure=2 * draws * MOST_SHORTFALL
-                )
-                scales = sigma, tau if noise == "histogram-once" else 0.0
-        offset = math.sqrt(8 / (smooth * alpha)) / (1 if as_published else 16)
+            draws = steps if noise == "per-step" else 1
+            sigma = gaussian_stddev(change, budget, draws=draws, failure=2 * draws * MOST_SHORTFALL)
+            scales = sigma, tau if noise == "histogram-once" else 0.0
+        offset = math.sqrt(8 / (tau * alpha / 16)) / 16
         fields = {
             "noise_scale": scales[0],
             "smoothing": scales[1],
@@ -281,9 +271,3 @@ class MirrorDescentRelease(SelectionRelease):
         if self.noise != "histogram-once":
             event = dpe.SelfComposedDpEvent(event, self.sampler.steps)
         return Guarantee(event, self.relation, failure)
-
-
-def _width_bound(workload: Any) -> float:
-    """Bound on the expected largest answer, in size, to standard normal noise on each cell."""
-    squares = jnp.max(jnp.abs(workload.answers(jnp.ones(workload.universe_size))))
-    return math.sqrt(float(squares) * 2 * math.log(2 * workload.num_queries))

@@ -17,7 +17,7 @@ from dpjax.core import (
 )
 from dpjax.privacy import Budget, Guarantee, PureZCDpEvent, bounded_range_rho, check_budget
 from dpjax.sampling import FullBatch
-from dpjax.solvers._published import log_inverse_delta
+from dpjax.solvers._published import moved_setting
 from dpjax.solvers._summary import register_solver
 from dpjax.solvers._swamped import checked_answers, drawn_noise
 from dpjax.solvers.queries._budget import drawn_rho
@@ -100,8 +100,7 @@ class SaddleRelease(SelectionRelease):
           num_records: *Public* number of records (or near it, under add-or-remove-one).
           budget: epsilon, delta and relation to meet; the relation defaults to replace-one.
           steps: T - 1, if it is to be fixed.
-          as_published: Whether to take the printed T and step sizes, as a comparison; the guarantee
-            is the true one, which is far below the budget.
+          as_published: Deprecated: use `dpjax.papers.query_release.saddle`.
           **overrides: `step_size`, or `dual_step_size` at the caller's own risk of the budget.
 
         Returns:
@@ -119,6 +118,9 @@ class SaddleRelease(SelectionRelease):
           >>> solver.guarantee().epsilon(1e-6) <= 1.0
           True
         """
+        if as_published:
+            make = moved_setting("query_release", "saddle", "as_published=True", depth=3)
+            return make(problem, num_records, budget, steps=steps, **overrides)
         check_fields(cls, overrides)
         check_int("num_records", num_records, minimum=1)
         if steps is not None:
@@ -126,22 +128,15 @@ class SaddleRelease(SelectionRelease):
         relation = check_budget(budget, num_records).relation_or("replace_one").name.lower()
         log_k = math.log(max(2, problem.workload.universe_size))
         score_range = problem.sensitivity(relation).score_range
-        if as_published:
-            log_m = math.log(2 * problem.workload.num_queries)
-            log_delta = log_inverse_delta(budget)
-            spent = 6 * num_records * budget.epsilon / (16 * math.sqrt(2 * log_delta) * log_m)
-            count = max(2, round(spent)) if steps is None else steps + 1
-            sizes = log_m / (6 * math.sqrt(count * log_k)), math.sqrt(log_k / (9 * count))
-        else:
-            count = _STEPS + 1 if steps is None else steps + 1
-            # of draws 1, ..., T - 1 in units of the first; eta^2 / 8 is above the rho of a draw
-            draws = np.arange(count - 1.0)
-            check_finite("epsilon", budget.epsilon)
-            eta = (1 - 1e-12) * budget.epsilon / max(np.sum(draws), 1.0)
-            if budget.delta > 0:
-                squares = max(np.sum(np.square(draws)), 1.0)
-                eta = max(eta, math.sqrt(8 * drawn_rho(budget) / squares))
-            sizes = num_records * eta / score_range, _STEP * math.sqrt(log_k / count)
+        count = _STEPS + 1 if steps is None else steps + 1
+        # of draws 1, ..., T - 1 in units of the first; eta^2 / 8 is above the rho of a draw
+        draws = np.arange(count - 1.0)
+        check_finite("epsilon", budget.epsilon)
+        eta = (1 - 1e-12) * budget.epsilon / max(np.sum(draws), 1.0)
+        if budget.delta > 0:
+            squares = max(np.sum(np.square(draws)), 1.0)
+            eta = max(eta, math.sqrt(8 * drawn_rho(budget) / squares))
+        sizes = num_records * eta / score_range, _STEP * math.sqrt(log_k / count)
         fields = {
             "dual_step_size": sizes[0],
             "step_size": sizes[1],

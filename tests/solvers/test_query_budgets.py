@@ -45,21 +45,27 @@ RHO = {
 MU = {0.1: 0.01932, 0.15: 0.02857, 0.2: 0.03771, 0.25: 0.04677, 0.5: 0.09118, 1.0: 0.17736}
 
 
+PRINTED = {
+    FrankWolfeRelease: dpjax.papers.query_release.frank_wolfe,
+    MirrorDescentRelease: dpjax.papers.query_release.mirror_descent,
+    SaddleRelease: dpjax.papers.query_release.saddle,
+}
+
+
 def made(kind, epsilon, relation=REPLACE, **options):
     return kind.for_budget(PROBLEM, N, dpjax.Budget(epsilon, DELTA, relation=relation), **options)
 
 
 def printed(kind, **options):
-    if kind is FrankWolfeRelease:
-        budget = dpjax.Budget(1.0, DELTA, relation=REPLACE)
-        return dpjax.papers.query_release.frank_wolfe(PROBLEM, N, budget, **options)
-    return made(kind, 1.0, as_published=True, **options)
+    budget = dpjax.Budget(1.0, DELTA, relation=REPLACE)
+    return PRINTED[kind](PROBLEM, N, budget, **options)
 
 
-def test_the_old_spelling_of_what_is_published_warns():
-    with pytest.warns(DeprecationWarning, match="dpjax.papers.query_release.frank_wolfe"):
-        old = made(FrankWolfeRelease, 1.0, as_published=True)
-    assert old == printed(FrankWolfeRelease)
+@pytest.mark.parametrize("kind", PRINTED)
+def test_the_old_spelling_of_what_is_published_warns(kind):
+    with pytest.warns(DeprecationWarning, match=f"query_release.{PRINTED[kind].__name__}"):
+        old = made(kind, 1.0, as_published=True)
+    assert old == printed(kind)
 
 
 @pytest.mark.parametrize("epsilon", RHO)

@@ -17,6 +17,7 @@ from dpjax.solvers import AnytimeMirrorDescent, MultilevelSaddle, SaddleMirrorDe
 from dpjax.solvers.vertices._anytime_mirror_descent import refreshes_left
 from dpjax.solvers.vertices._multilevel_saddle import batches_of, draws_left
 from dpjax.solvers.vertices._plan import tapered_scale
+from dpjax.transforms import multilevel
 
 QUICK = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
 DELTA = 1e-6
@@ -87,8 +88,8 @@ def test_refreshes_are_counted_as_published(steps, q):
 
 def test_multilevel_draws_and_batches():
     levels = np.array([0, 2, 1])
-    np.testing.assert_array_equal(batches_of(levels, 3), [3, 17, 9])
-    left = draws_left(levels, 3)
+    np.testing.assert_array_equal(batches_of(levels, multilevel(3)), [3, 17, 9])
+    left = draws_left(levels, multilevel(3))
     np.testing.assert_array_equal(left, [9 + 5] * 3 + [5] * 17 + [0] * 9)
 
 

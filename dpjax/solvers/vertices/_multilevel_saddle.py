@@ -118,7 +118,7 @@ class MultilevelSaddle(VertexSolver):
         object.__setattr__(self, "levels", tuple(int(n) for n in self.levels))
         if not self.levels or min(self.levels) < 0 or max(self.levels) > self.max_level:
             raise ValueError(f"levels must be >= 1 numbers in 0..{self.max_level}")
-        needed = int(batches_of(np.array(self.levels), self.max_level).sum())
+        needed = int(batches_of(np.array(self.levels), self._estimator).sum())
         if self.sampler.steps != needed:
             raise ValueError(
                 f"sampler.steps must be {needed} for these levels, got {self.sampler.steps}"
@@ -263,8 +263,8 @@ class MultilevelSaddle(VertexSolver):
     def _exposure(self) -> tuple[np.ndarray, np.ndarray]:
         levels, estimator = np.array(self.levels), self._estimator
         ratios = [estimator.factor(n) / estimator.records(n) for n in range(self.max_level + 1)]
-        repeated = np.repeat(levels, batches_of(levels, self.max_level))
-        return draws_left(levels, self.max_level), np.array(ratios)[repeated]
+        repeated = np.repeat(levels, batches_of(levels, estimator))
+        return draws_left(levels, estimator), np.array(ratios)[repeated]
 
     @property
     def _updates(self) -> int:
@@ -277,7 +277,7 @@ class MultilevelSaddle(VertexSolver):
     def _tables(self) -> tuple[np.ndarray, np.ndarray]:
         """For each batch: whether its estimate begins there, and its level."""
         levels = np.array(self.levels, np.int32)
-        sizes = batches_of(levels, self.max_level)
+        sizes = batches_of(levels, self._estimator)
         starts = np.zeros(self.sampler.steps, bool)
         starts[np.cumsum(sizes) - sizes] = True
         return starts, np.repeat(levels, sizes)
@@ -286,17 +286,17 @@ class MultilevelSaddle(VertexSolver):
         return self._estimator.weights(jnp.asarray(self._tables()[1])[state.count])
 
 
-def batches_of(levels: np.ndarray, max_level: int) -> np.ndarray:
+def batches_of(levels: np.ndarray, estimator: Multilevel) -> np.ndarray:
     """Batches of each estimate."""
-    sizes = [multilevel(max_level).records(level) for level in range(max_level + 1)]
+    sizes = [estimator.records(level) for level in range(estimator.max_level + 1)]
     return np.array(sizes)[levels]
 
 
-def draws_left(levels: np.ndarray, max_level: int) -> np.ndarray:
+def draws_left(levels: np.ndarray, estimator: Multilevel) -> np.ndarray:
     """For each batch, the draws of one block after its estimate: 2^(N+1) + 1 in each later one."""
     each = 2 ** (levels.astype(np.int64) + 1) + 1
     after = np.cumsum(each[::-1])[::-1] - each
-    return np.repeat(after, batches_of(levels, max_level))
+    return np.repeat(after, batches_of(levels, estimator))
 
 
 def _best_plan(setting: Setting, seed: int, max_level: int | None) -> MultilevelPlan:
@@ -318,7 +318,7 @@ def _best_plan(setting: Setting, seed: int, max_level: int | None) -> Multilevel
     size = math.sqrt(log_m / (moment**2 * total))
     batches = int(setting.num_records // unit)
     levels = draw_levels(seed, top, batches)
-    used = np.cumsum(batches_of(levels, top))
+    used = np.cumsum(batches_of(levels, multilevel(top)))
     levels = levels[: int(np.searchsorted(used, batches, side="right"))]
     spent = sum((influence * size * 2 * half) ** 2 / 8 for half in constants.half_ranges)
     # the realised number of draws may exceed its mean: then the last estimates are left out
@@ -329,12 +329,12 @@ def _best_plan(setting: Setting, seed: int, max_level: int | None) -> Multilevel
             f"num_records = {setting.num_records} is too few for two multilevel estimates at "
             f"rho = {rho:.3g}"
         )
-    steps = int(batches_of(levels, top).sum())
+    steps = int(batches_of(levels, multilevel(top)).sum())
     return MultilevelPlan(tuple(int(n) for n in levels), top, steps, (size,) * blocks)
 
 
 def _worst(setting: Setting, levels: np.ndarray, top: int) -> float:
     """The largest number of draws after a batch over its squared size."""
-    left = draws_left(levels, top)
+    left = draws_left(levels, multilevel(top))
     sizes = draft_sampler(setting.num_records, len(left), setting.influence).sizes
     return float(np.max(left / np.square(sizes)))
