@@ -1,5 +1,5 @@
 """Kornowski, Liu and Talwar, "Private nonsmooth nonconvex optimization", 2025: as printed, and by
-its bounds."""
+its bounds. The map to code is in `docs/papers.md`."""
 
 import math
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from dp_accounting import dp_event as dpe
 from jax.typing import ArrayLike
 
-from dpjax.core import check_int, check_positive
+from dpjax.core import Problem, check_int, check_positive
 from dpjax.papers._stationarity_bound import direction_excess
 from dpjax.papers._stationarity_plan import (
     Plan,
@@ -70,7 +70,7 @@ class PublishedOnlineToNonconvex(OnlineToNonconvex):
     @classmethod
     def for_budget(
         cls,
-        problem: Any,
+        problem: Problem,
         num_records: int,
         budget: Budget,
         *,
@@ -107,7 +107,7 @@ class PublishedOnlineToNonconvex(OnlineToNonconvex):
 
 
 def as_published(
-    problem: Any,
+    problem: Problem,
     num_records: int,
     budget: Budget,
     *,
@@ -119,8 +119,8 @@ def as_published(
     r"""The single pass as printed, with the constants that were not printed set to 1.
 
     Directions are independent, and records of a batch have their own; one tree has all the noise of
-    a period, by the printed conversion to epsilon, which is checked. The printed multi-pass method
-    states neither its noise nor its period, so it is not here.
+    a period, by the printed conversion to epsilon, which is checked. Several passes are
+    `multi_pass`.
 
     Guarantee: that of `PublishedOnlineToNonconvex`; its true epsilon, `guarantee().epsilon(delta)`,
     is below half of the budget's in the printed range of small epsilons.
@@ -149,7 +149,7 @@ def as_published(
 
 
 def by_bound(
-    problem: Any,
+    problem: Problem,
     num_records: int,
     budget: Budget,
     *,
@@ -194,7 +194,7 @@ def by_bound(
 
 
 def stationarity_plan(
-    problem: Any,
+    problem: Problem,
     num_records: int,
     budget: Budget,
     *,
@@ -365,3 +365,95 @@ def _averaged(setting: Setting, clip: float, plan: Plan) -> dict[str, Any]:
 def _common(moves: int, block: int) -> int:
     """The largest divisor of the moves that is no larger."""
     return next(size for size in range(min(block, moves), 0, -1) if moves % size == 0)
+
+
+@register_solver
+@dataclass(frozen=True)
+class PublishedMultiPass(OnlineToNonconvex):
+    r"""`OnlineToNonconvex` over the full batch, where all changes have one printed deviation.
+
+    Guarantee: as `OnlineToNonconvex`, with changes of gradients clipped at $\min(2 H D, 2 G)$,
+    whatever the points have moved.
+
+    Source: Kornowski, Liu and Talwar, 2025, algorithm 4.
+    """
+
+    _change_bound = PublishedOnlineToNonconvex._change_bound
+
+
+def multi_pass(
+    problem: Problem,
+    num_records: int,
+    budget: Budget,
+    *,
+    radius: float = 0.1,
+    initial_gap: float = 1.0,
+) -> PublishedMultiPass:
+    r"""Theorem 4.1: several passes from values alone, with the constants not printed set to 1.
+
+    With $\alpha$ half the radius, $\Phi$ the gap, $L = \log(1/\delta)$ and G the Lipschitz
+    constant,
+
+    $$ \beta = \Bigl(\frac{\sqrt\Phi\, G d^{3/4}}{n \epsilon\sqrt\alpha}\Bigr)^{2/3}, \qquad
+       D = \frac{\alpha\beta^2}{G^2}, \qquad T = \frac{\Phi G^2}{\alpha\beta^3}, \qquad
+       \Sigma = \frac{\alpha}{D\sqrt d}, \qquad M = \frac{\alpha}{4D}, $$
+
+    $$ \sigma_1 = \frac{G\sqrt{(T/\Sigma) L}}{n\epsilon}, \qquad
+       \sigma_2 = \frac{G D\sqrt{T d L}}{\alpha n\epsilon}, \qquad
+       m = \frac{G^2 d\Sigma}{n\sigma_1^2} + \frac{G^2 d}{n\sigma_2^2} $$
+
+    Printed D and T have an $\alpha$ too many, which is taken out. Directions m are at most 4 d, of
+    each record's own: with the printed number and no clipping the printed noise has no guarantee.
+
+    Guarantee: that of `PublishedMultiPass`, with its true epsilon, which may be *above* the
+    budget's, for gradients clipped where few are longer.
+
+    Args:
+      problem: As in `as_published`.
+      num_records: n (*public*).
+      budget: epsilon, delta > 0; replace-one.
+      radius: Of the ball.
+      initial_gap: $\Phi$.
+
+    Returns:
+      The solver; ask for `guarantee().epsilon(delta)`.
+
+    Raises:
+      ValueError: If a value is outside its bound.
+
+    Source: Kornowski, Liu and Talwar, 2025, algorithm 4 and theorem 4.1; $\sigma_1$ and $\Sigma$
+    from its proof.
+    """
+    check_positive("initial_gap", initial_gap)
+    asked = asked_for(problem, num_records, budget, radius, "zeroth", "multi")
+    n, dim, slope = num_records, asked.dim, float(asked.lipschitz)
+    alpha, spent, logs = radius / 2, num_records * budget.epsilon, log_inverse_delta(budget)
+    beta = (math.sqrt(initial_gap / alpha) * slope * dim**0.75 / spent) ** (2 / 3)
+    far = min(alpha, alpha * beta**2 / slope**2)
+    period = max(2, int(alpha / (far * math.sqrt(dim))))
+    periods = max(1, int(initial_gap * slope**2 / (alpha * beta**3) / period))
+    moves = periods * period
+    block = _common(moves, max(1, int(alpha / (4 * far))))
+    first_noise = slope * math.sqrt(periods * logs) / spent
+    change_noise = slope * far * math.sqrt(moves * dim * logs) / (alpha * spent)
+    wanted = slope**2 * dim / n * (period / first_noise**2 + 1 / change_noise**2)
+    count = max(1, min(_MOST_PUBLISHED * dim, math.ceil(wanted)))
+    setting = Setting(n, dim, slope, initial_gap, alpha, alpha, 1.0, count)
+    clip, change = first_clip(setting), change_clip(setting, far)
+    # squared inverse noise multipliers of the first release of a period, and of the others
+    costs = (clip / n / first_noise) ** 2, (period - 1) * (change / n / change_noise) ** 2
+    error = slope**2 * dim**2 * period / (count * n)
+    error += dim * (first_noise**2 + period * change_noise**2)
+    rate = far / math.sqrt((slope**2 + error) * block)
+    plan = Plan(math.inf, period, moves, block, far, n, n, rate)
+    return PublishedMultiPass(
+        **_averaged(setting, clip, plan),
+        sampler=FullBatch(periods),
+        noise=SplitNoise(period, costs[0] / sum(costs), 0.0),
+        noise_multiplier=1 / math.sqrt(sum(costs)),
+        batch_size=float(n),
+        smoothness=change / (2 * far),
+        oracle="zeroth",
+        common_directions=False,
+        relation=budget.relation_or("replace_one").name.lower(),
+    )
