@@ -108,7 +108,7 @@ class DPSGD:
       noise_multiplier: `z >= 0`, noise in units of C (data).
       clip_norm: `C >= 0`, scalar, in units of the gradient of one record (data).
       learning_rate: eta, scalar, multiplies the optimizer's update (data).
-      batch_size: m, the public normaliser; never the realised batch size (data).
+      batch_size: m, scalar, the public normaliser; never the realised batch size (data).
       decay: Decay of the exponential average, scalar in [0, 1) (data).
       average: `"ema"`, `"uniform"` or `"last"`: which iterate is returned (static).
       optimizer: Any optax transformation of learning rate 1 (static); keep one object for a sweep.

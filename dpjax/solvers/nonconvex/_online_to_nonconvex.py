@@ -130,14 +130,14 @@ class OnlineToNonconvex:
 
     Attributes:
       sampler: Who takes part in each period (static).
-      noise_multiplier: Noise in units of the sensitivity, `>= 0` (data).
-      clip_norm: G `>= 0`, bound on what one record gives (data).
-      learning_rate: $\eta \ge 0$ (data).
-      max_displacement: D `>= 0`, the longest step (data).
-      batch_size: Public normaliser of a batch's sum; never the realised size (data).
-      smoothing_radius: $\rho$, `> 0` for values, `>= 0` for gradients (data).
-      smoothness: H `>= 0`, bound on the change of a record's smoothed gradient for a unit of
-        displacement; in periods longer than 1 (data).
+      noise_multiplier: Noise in units of the sensitivity, scalar `>= 0` (data).
+      clip_norm: G, scalar `>= 0`, bound on what one record gives (data).
+      learning_rate: $\eta \ge 0$, scalar (data).
+      max_displacement: D, scalar `>= 0`, the longest step (data).
+      batch_size: Scalar, public normaliser of a batch's sum; never the realised size (data).
+      smoothing_radius: $\rho$, scalar, `> 0` for values, `>= 0` for gradients (data).
+      smoothness: H, scalar `>= 0`, bound on the change of a record's smoothed gradient for a unit
+        of displacement; in periods longer than 1 (data).
       noise: Strategy of a period, of as many steps (static): `SplitNoise` where a record takes part
         in all of them, else `RestartNoise` or any other.
       oracle: `"first"` or `"zeroth"` (static).

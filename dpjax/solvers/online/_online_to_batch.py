@@ -129,15 +129,16 @@ class OnlineToBatch:
     Attributes:
       sampler: Who takes part in each step (static).
       noise: The noise's strategy, of as many steps (static).
-      noise_multiplier: Noise in units of the sensitivity, `>= 0` (data).
-      clip_norm: G `>= 0`, bound on the gradient of one record (data).
-      smoothness: H `>= 0`, bound on the change of that gradient for a unit of displacement (data).
-      learning_rate: What the learner takes it for (data): the diameter D for `"optimistic"`,
-        `"dual_averaging"` and `"adagrad_norm"`; the step size, up to about 4 / H, for
-        `"gradient_descent"`, 1 / H for `"optimistic_descent"`; the initial scale, a small
+      noise_multiplier: Noise in units of the sensitivity, scalar `>= 0` (data).
+      clip_norm: G, scalar `>= 0`, bound on the gradient of one record (data).
+      smoothness: H, scalar `>= 0`, bound on the change of that gradient for a unit of displacement
+        (data).
+      learning_rate: Scalar, what the learner takes it for (data): the diameter D for
+        `"optimistic"`, `"dual_averaging"` and `"adagrad_norm"`; the step size, up to about 4 / H,
+        for `"gradient_descent"`, 1 / H for `"optimistic_descent"`; the initial scale, a small
         distance, for `"distance_adaptive"`, `"parameter_free"` and `"coin_betting"`; 1 / mu for
         `"strongly_convex"`; a factor for `"exponentiated"` and `"optimistic_exponentiated"`.
-      batch_size: Public normaliser of a batch's sum; never the realised size (data).
+      batch_size: Scalar, public normaliser of a batch's sum; never the realised size (data).
       learner: A name, or `learner(solver, problem) -> transformation`, such as
         `lambda s, p: dpjax.transforms.projected(optax.adam(s.learning_rate), p.project)` (static;
         keep one object for a sweep).

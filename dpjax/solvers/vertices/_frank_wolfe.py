@@ -103,9 +103,9 @@ class FrankWolfe:
 
     Attributes (data may be swept under `vmap`; static ones shape the program; all *public*):
       sampler: `FullBatch(T)` (static).
-      sharpness: lambda, in units of 1 / score (data).
-      grad_range: omega, in units of a record's gradient (data).
-      num_records: n, by which the sum is divided (data); the number of records, or near it.
+      sharpness: lambda, scalar, in units of 1 / score (data).
+      grad_range: omega, scalar, in units of a record's gradient (data).
+      num_records: n, scalar, by which the sum is divided (data); the number of records, or near it.
       microbatch_size: Records whose gradients, or features as floats, coexist; None for 16, or as
         many more as make 2^20 numbers (static).
       assume_bounded: Skip the clipping: the caller answers for `grad_range` (static).
