@@ -12,6 +12,10 @@ from dpjax.solvers.erm._objective_perturbation import ObjectivePerturbation as O
 from dpjax.solvers.erm._objective_perturbation import (
     ObjectivePerturbationState as ObjectivePerturbationState,
 )
+from dpjax.solvers.erm._sufficient_statistics import SufficientStatistics as SufficientStatistics
+from dpjax.solvers.erm._sufficient_statistics import (
+    SufficientStatisticsState as SufficientStatisticsState,
+)
 from dpjax.solvers.nonconvex._online_to_nonconvex import OnlineToNonconvex as OnlineToNonconvex
 from dpjax.solvers.nonconvex._online_to_nonconvex import (
     OnlineToNonconvexInfo as OnlineToNonconvexInfo,
