@@ -8,6 +8,7 @@ from dpjax.solvers.descent._dpsgd import DPSGDState as DPSGDState
 from dpjax.solvers.descent._rate_constrained_sgda import RateConstrainedSGDA as RateConstrainedSGDA
 from dpjax.solvers.descent._rate_constrained_sgda import SGDAInfo as SGDAInfo
 from dpjax.solvers.descent._rate_constrained_sgda import SGDAState as SGDAState
+from dpjax.solvers.erm._choice import linear_model_solver as linear_model_solver
 from dpjax.solvers.erm._objective_perturbation import ObjectivePerturbation as ObjectivePerturbation
 from dpjax.solvers.erm._objective_perturbation import (
     ObjectivePerturbationState as ObjectivePerturbationState,

@@ -12,7 +12,7 @@ from scipy import optimize, stats
 import dpjax
 from dpjax.privacy import Budget
 from dpjax.problems import LinearModel
-from dpjax.solvers import SufficientStatistics
+from dpjax.solvers import ObjectivePerturbation, SufficientStatistics, linear_model_solver
 from dpjax.solvers.erm._sufficient_statistics import statistics_change
 
 N, P = 400, 3
@@ -164,3 +164,21 @@ def test_problems_that_are_no_least_squares_on_a_ball_are_refused():
         dataclasses.replace(quiet(), gram_stddev=0.0)
     with pytest.raises(TypeError, match="LinearModel"):
         SufficientStatistics.for_budget(object(), N, budget)
+
+
+@pytest.mark.parametrize(
+    ("link", "p", "n", "delta", "expected"),
+    [
+        ("squared", 10, 10_000, 1e-6, SufficientStatistics),
+        ("huber", 10, 1_000, 1e-6, SufficientStatistics),
+        ("huber", 10, 1_000, 0.0, ObjectivePerturbation),
+        ("squared", 10, 10_000, 0.0, ObjectivePerturbation),
+        ("huber", 10, 10_000, 1e-6, ObjectivePerturbation),
+        ("logistic", 10, 1_000, 1e-6, ObjectivePerturbation),
+    ],
+)
+def test_the_public_rule(link, p, n, delta, expected):
+    problem = LinearModel(link, p, 1.0)
+    made = linear_model_solver(problem, n, Budget(1.0, delta))
+    assert type(made) is expected
+    assert made == expected.for_budget(problem, n, Budget(1.0, delta))

@@ -28,6 +28,7 @@ from dpjax.sampling import FullBatch
 from dpjax.solvers._summary import register_solver
 from dpjax.solvers.erm._double import in_double
 from dpjax.solvers.erm._minimise import quadratic_minimiser
+from dpjax.solvers.erm._objective_perturbation import check_linear_model
 from dpjax.solvers.queries._budget import gaussian_event, gaussian_stddev
 from dpjax.solvers.queries._histogram_release import check_once
 from dpjax.transforms import rounding_allowance
@@ -220,10 +221,7 @@ def statistics_change(gram: float, moment: float, relation: str) -> float:
 
 def _edge(problem: LinearModel) -> float:
     r"""Largest $|u| = \rho |w| / Y$ on the ball."""
-    if not isinstance(problem, LinearModel):
-        raise TypeError(
-            f"problem must be a dpjax.problems.LinearModel, got {type(problem).__name__}"
-        )
+    check_linear_model(problem)
     least_squares = problem.link == "squared" or (
         problem.link == "huber" and problem.threshold is None
     )
