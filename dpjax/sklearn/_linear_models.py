@@ -235,8 +235,8 @@ class LinearRegression(RegressorMixin, _LinearEstimator):
       epsilon: > 0 (*public*).
       delta: In [0, 1), 0 for a pure guarantee; None: $n^{-3/2}$, at most 1e-5, of the public
         number n (*public*).
-      target_range: `(low, high)`, between which targets lie; None reads them from `y`, with a
-        `PrivacyWarning`.
+      target_range: `[2]`, low and high, between which targets lie; None reads them from `y`, with
+        a `PrivacyWarning`.
       data_norm: Bound on the l2 norm of a row of `X`, after `feature_scale`; None reads it from
         `X`, with a `PrivacyWarning`.
       feature_scale: `[p]`, what each feature is divided by; None for 1 (*public*).

@@ -353,6 +353,12 @@ def test_points_of_the_curve_go_into_a_ledger():
     assert pure.epsilon(0.0) == made("gamma").epsilon(0.0)
 
 
+def test_a_vast_budget_leaves_a_regulariser():
+    found = plan_objective_perturbation(Budget(400.0, 1e-5), logistic_slopes(2.0), 3, 2.0)
+    assert found.lam > 1e-6
+    assert found.epsilon(1e-5) <= 400.0
+
+
 def test_refusals():
     with pytest.raises(UnsupportedEventError, match="no pure epsilon"):
         made().epsilon(0.0)

@@ -42,7 +42,7 @@ def test_the_guarantee_is_that_of_the_solver(small, relation):
 @compiles
 def test_a_large_budget_gives_the_classifier_without_noise(small):
     x, y, _ = (np.repeat(column, 50, axis=0) for column in small)
-    model = LogisticRegression(epsilon=1e3, **CLASSES).fit(x, y)
+    model = LogisticRegression(epsilon=50.0, **CLASSES).fit(x, y)
     loss = np.mean(np.logaddexp(0, -(2 * y - 1) * model.decision_function(x)))
     # by Newton's method
     rows, w = np.column_stack([x, np.ones(len(x))]), np.zeros(4)
@@ -63,11 +63,11 @@ def test_a_large_budget_gives_the_classifier_without_noise(small):
 @pytest.mark.parametrize(("loss", "radius"), [("huber", None), ("squared", 3.0)])
 def test_a_large_budget_gives_least_squares_in_the_units_of_the_targets(small, loss, radius):
     x, _, y = small
-    model = LinearRegression(epsilon=1e3, loss=loss, radius=radius, **RANGE).fit(x, y)
+    model = LinearRegression(epsilon=50.0, loss=loss, radius=radius, **RANGE).fit(x, y)
     np.testing.assert_allclose(model.coef_, [0.6, 0.3, -0.3], atol=0.03)
     assert model.intercept_ == pytest.approx(6.0, abs=0.03)
     assert model.score(x, y) > 0.99
-    through = LinearRegression(epsilon=1e3, fit_intercept=False, **RANGE).fit(x, y)
+    through = LinearRegression(epsilon=50.0, fit_intercept=False, **RANGE).fit(x, y)
     assert through.intercept_ == 6.0
 
 
@@ -78,8 +78,8 @@ def test_scales_of_features_are_undone(small):
     model = LogisticRegression(feature_scale=scale, **CLASSES).fit(x * scale, y)
     same = LogisticRegression(feature_scale=scale, **CLASSES).fit(x * scale, y)
     np.testing.assert_array_equal(model.coef_, same.coef_)
-    free = LogisticRegression(epsilon=1e3, **CLASSES).fit(x, y)
-    scaled = LogisticRegression(epsilon=1e3, feature_scale=scale, **CLASSES).fit(x * scale, y)
+    free = LogisticRegression(epsilon=50.0, **CLASSES).fit(x, y)
+    scaled = LogisticRegression(epsilon=50.0, feature_scale=scale, **CLASSES).fit(x * scale, y)
     np.testing.assert_allclose(scaled.coef_[0] * scale, free.coef_[0], atol=0.3)
 
 
