@@ -11,9 +11,14 @@ from dpjax.solvers.descent._histogram_share import (
 from dpjax.solvers.descent._rate_constrained_sgda import RateConstrainedSGDA as RateConstrainedSGDA
 from dpjax.solvers.descent._rate_constrained_sgda import SGDAInfo as SGDAInfo
 from dpjax.solvers.descent._rate_constrained_sgda import SGDAState as SGDAState
+from dpjax.solvers.erm._choice import linear_model_solver as linear_model_solver
 from dpjax.solvers.erm._objective_perturbation import ObjectivePerturbation as ObjectivePerturbation
 from dpjax.solvers.erm._objective_perturbation import (
     ObjectivePerturbationState as ObjectivePerturbationState,
+)
+from dpjax.solvers.erm._sufficient_statistics import SufficientStatistics as SufficientStatistics
+from dpjax.solvers.erm._sufficient_statistics import (
+    SufficientStatisticsState as SufficientStatisticsState,
 )
 from dpjax.solvers.nonconvex._online_to_nonconvex import OnlineToNonconvex as OnlineToNonconvex
 from dpjax.solvers.nonconvex._online_to_nonconvex import (

@@ -7,9 +7,10 @@ import numpy as np
 
 from dpjax.problems import LinearModel
 from dpjax.sampling import FullBatch
-from dpjax.solvers import ObjectivePerturbation
-from dpjax.testing import SolverCase, register
-from tests.entries.rows import SWEPT_POSITIVE, Choice, row
+from dpjax.solvers import ObjectivePerturbation, SufficientStatistics
+from dpjax.solvers.erm._sufficient_statistics import _sums, statistics_change
+from dpjax.testing import SolverCase, Statistic, register
+from tests.entries.rows import SWEPT, SWEPT_POSITIVE, Choice, row
 
 _N, _P = 24, 3
 
@@ -54,4 +55,38 @@ register(
     "ObjectivePerturbation(huber)",
     "solver",
     lambda: _case(LinearModel("huber", _P, 1.0, intercept=0.5), "gamma", histogram_scale=5.0),
+)
+
+
+def _statistics() -> SolverCase:
+    problem = LinearModel("squared", _P, 2.0, label_bound=1.5, intercept=0.5)
+    given = _case(problem, "gaussian")
+
+    def build(value: Any) -> SufficientStatistics:
+        return SufficientStatistics(FullBatch(1), 3.0, value, ridge=0.5)
+
+    def sums(batch: Any, mask: Any) -> Any:
+        x, y = problem.prepare(batch)
+        x = jnp.where(mask[:, None], x, 0) / problem.input_bound
+        gram, moment = _sums(x, y / problem.label_bound)
+        return {"gram": gram / 3.0, "moment": moment}
+
+    largest = statistics_change(1 / 3.0, 1.0, "add_or_remove_one")
+    statistic = Statistic("second moments", sums, "l2", largest)
+    return SolverCase(build, problem, given.data, statistics=[statistic])
+
+
+register(
+    "SufficientStatistics",
+    "solver",
+    _statistics,
+    arguments=row(
+        SufficientStatistics,
+        {"sampler": FullBatch(1)},
+        gram_stddev=SWEPT_POSITIVE,
+        moment_stddev=SWEPT_POSITIVE,
+        ridge=SWEPT,
+        relation=("replace_one", Choice()),
+    ),
+    planned=LinearModel("squared", _P, 2.0),
 )

@@ -353,6 +353,12 @@ def test_points_of_the_curve_go_into_a_ledger():
     assert pure.epsilon(0.0) == made("gamma").epsilon(0.0)
 
 
+def test_a_vast_budget_leaves_a_regulariser():
+    found = plan_objective_perturbation(Budget(400.0, 1e-5), logistic_slopes(2.0), 3, 2.0)
+    assert found.lam > 1e-6
+    assert found.epsilon(1e-5) <= 400.0
+
+
 def test_refusals():
     with pytest.raises(UnsupportedEventError, match="no pure epsilon"):
         made().epsilon(0.0)
@@ -364,3 +370,65 @@ def test_refusals():
         made(relation="replace_special")
     with pytest.raises(ValueError, match="lam must be > 0"):
         made(lam=0.0)
+
+
+# Two dimensions, on the disc: polar Gauss nodes on each side of its edge, where the density jumps.
+
+
+def disc_delta(one, other, epsilon, lam, radius, sigma):
+    """Exact delta of logistic sums of rows y x, by quadrature; and the mass that it found."""
+    nodes, weights = np.polynomial.legendre.leggauss(80)
+    far = radius + (9 * sigma + len(one)) / lam
+    parts = [(0.0, radius), (radius, far)]
+    r = np.concatenate([(b - a) / 2 * nodes + (a + b) / 2 for a, b in parts])
+    w_r = np.concatenate([(b - a) / 2 * weights for a, b in parts]) * r
+    angle = np.arange(120) * 2 * np.pi / 120
+    unit = np.stack([np.cos(angle), np.sin(angle)], axis=1)
+    z = r[:, None, None] * unit
+    w = np.minimum(r, radius)[:, None, None] * unit
+    across = np.where(r > radius, radius / r, 1.0)[:, None]  # of the derivative of the projection
+    along = np.where(r > radius, 0.0, 1.0)[:, None]
+    tangent = np.stack([-unit[:, 1], unit[:, 0]], axis=1)
+
+    def log_density(rows):
+        margins = w @ rows.T
+        gradient = -expit(-margins) @ rows
+        curvature = expit(margins) * expit(-margins)
+        radial, round_ = unit @ rows.T, tangent @ rows.T
+        rr, rt, tt = (
+            (curvature * product).sum(axis=-1)
+            for product in (radial**2, radial * round_, round_**2)
+        )
+        determinant = (lam + rr * along) * (lam + tt * across) - rt**2 * along * across
+        noise = -((lam * z + gradient) ** 2).sum(axis=-1) / (2 * sigma**2)
+        return noise + np.log(determinant / (2 * np.pi * sigma**2))
+
+    cell = w_r[:, None] * (2 * np.pi / 120)
+    p, q = (np.exp(log_density(np.asarray(rows))) for rows in (one, other))
+    return np.sum(np.maximum(p - math.exp(epsilon) * q, 0) * cell), np.sum(p * cell)
+
+
+def disc_pairs():
+    """Neighbours at several angles, alone and with records that hold w near the edge."""
+    for degrees, copies in itertools.product((90, 127, 180), (0, 12)):
+        turn = np.radians(degrees) / 2
+        u, v = [math.cos(turn), math.sin(turn)], [math.cos(turn), -math.sin(turn)]
+        others = [[1.0, 0.0]] * copies
+        yield [u, *others], [v, *others]
+
+
+@pytest.mark.parametrize("delta", [1e-2, pytest.param(1e-3, marks=pytest.mark.slow)])
+def test_exact_delta_of_logistic_regression_on_the_disc(delta):
+    epsilon, radius = 1.0, 2.0
+    lam = 0.25 / math.expm1(0.1 * epsilon)
+    bounds = logistic_slopes(radius)
+    sigma = scale(epsilon, delta, bounds, lam)
+    added = scale(epsilon, delta, bounds, lam, relation="add_or_remove_one")
+    worst = mutant = 0.0
+    for one, other in disc_pairs():
+        true, mass = disc_delta(one, other, epsilon, lam, radius, sigma)
+        assert mass == pytest.approx(1.0, abs=1e-6)
+        worst = max(worst, true)
+        mutant = max(mutant, disc_delta(one, other, epsilon, lam, radius, added)[0])
+    assert 1e-3 * delta < worst <= delta
+    assert mutant > 1.2 * delta

@@ -5,7 +5,12 @@ import pytest
 from sklearn.base import clone
 from sklearn.utils import estimator_checks
 
-from dpjax.sklearn import FairLogisticRegression, PrivateSynthesizer
+from dpjax.sklearn import (
+    FairLogisticRegression,
+    LinearRegression,
+    LogisticRegression,
+    PrivateSynthesizer,
+)
 
 # labels of the checks are no public constants
 pytestmark = pytest.mark.filterwarnings("ignore::dpjax.sklearn.PrivacyWarning")
@@ -17,6 +22,8 @@ CLASSIFIERS = (
     # groups are no part of the checks: this constraint needs none
     FairLogisticRegression(constraint="false_negative_rate", slack=0.5, **SETTINGS),
 )
+# classes, norms and ranges are read from the data; 200 records are few for a score of 0.5
+LINEAR_MODELS = (LogisticRegression(epsilon=8.0), LinearRegression(epsilon=100.0))
 QUICK = {
     "check_classifiers_one_label",
     "check_complex_data",
@@ -77,6 +84,20 @@ def checks(estimators):
 
 @pytest.mark.parametrize(("estimator", "check"), list(checks(CLASSIFIERS)))
 def test_every_check_of_a_classifier_passes(estimator, check):
+    check(estimator)
+
+
+def checks_of_linear_models():
+    for estimator in LINEAR_MODELS:
+        for instance, check in estimator_checks.estimator_checks_generator(estimator):
+            # most fit, and each fit of other shapes compiles a float64 solver
+            marks = [] if name(check) in QUICK else [pytest.mark.slow]
+            label = f"{type(estimator).__name__}-{name(check)}"
+            yield pytest.param(instance, check, marks=marks, id=label)
+
+
+@pytest.mark.parametrize(("estimator", "check"), list(checks_of_linear_models()))
+def test_every_check_of_a_linear_model_passes(estimator, check):
     check(estimator)
 
 

@@ -33,6 +33,7 @@ from dpjax.privacy.objective_perturbation._slopes import SlopeBounds
 NOISES = ("gaussian", "gamma")
 _ROUNDED_UP = 1 + 1e-6  # so that float32 holds no less of it, and of lam
 _DETERMINANT_SHARE = 0.1  # of epsilon, which sets the least regulariser
+_MOST_DETERMINANT = 10.0  # a regulariser of beta / 22,000, near enough to none
 _NOISE_SHARE = 0.3  # of the ball that the noise may move a regulariser's optimum by
 _FREE_RADIUS = 5.0  # guess of an optimum's margin where there is no ball
 _NEGLIGIBLE = 1e-14  # delta up to which a discretised curve goes
@@ -385,7 +386,8 @@ def plan_objective_perturbation(
         ]
 
     if lam is None:
-        lam = bounds.curvature / math.expm1(_DETERMINANT_SHARE * budget.epsilon)
+        share = min(_DETERMINANT_SHARE * budget.epsilon, _MOST_DETERMINANT)
+        lam = bounds.curvature / math.expm1(share)
         first = at(lam)[0]
         deviation = math.sqrt(mean_square(first, dim) / dim)
         width = _FREE_RADIUS / math.sqrt(bounds.curvature) / 2 if radius is None else float(radius)

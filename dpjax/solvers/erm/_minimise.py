@@ -106,22 +106,7 @@ def _newton(objective: Objective, point: _Point) -> jax.Array:
     values, basis = jnp.linalg.eigh(hessian)
     values = jnp.maximum(values, 0) + objective.lam
     target = values * (basis.T @ w) - basis.T @ gradient
-    solution = target / values
-    if objective.radius is not None:
-        radius = objective.radius
-
-        def halve(_: int, ends: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
-            low, high = ends
-            middle = (low + high) / 2
-            outside = jnp.linalg.norm(target / (values + middle)) > radius
-            return jnp.where(outside, middle, low), jnp.where(outside, high, middle)
-
-        ends = (jnp.zeros_like(radius), jnp.linalg.norm(target) / radius)
-        multiplier = jax.lax.fori_loop(0, _HALVINGS, halve, ends)[1]
-        held = target / (values + multiplier)
-        held = held * (radius / jnp.maximum(jnp.linalg.norm(held), radius * 1e-300))
-        solution = jnp.where(jnp.linalg.norm(solution) > radius, held, solution)
-    towards = basis @ solution
+    towards = basis @ quadratic_minimiser(values, target, objective.radius)
     move = towards - w
     moved = x @ move
 
@@ -139,6 +124,36 @@ def _newton(objective: Objective, point: _Point) -> jax.Array:
     full = steepness(one) <= 0.1 * jnp.abs(gradient @ move)
     share = jax.lax.fori_loop(0, _SEARCHES, search, (jnp.zeros_like(one), one))[0]
     return jnp.where(full, towards, objective.project(w + share * move))
+
+
+def quadratic_minimiser(
+    values: jax.Array, target: jax.Array, radius: jax.Array | None
+) -> jax.Array:
+    r"""Of $\sum_j \frac12 \nu_j u_j^2 - t_j u_j$ on the ball of this radius, or everywhere.
+
+    Args:
+      values: $\nu > 0$, `[d]`.
+      target: t, `[d]`.
+      radius: A scalar; None for no ball.
+
+    Returns:
+      `[d]`.
+    """
+    solution = target / values
+    if radius is None:
+        return solution
+
+    def halve(_: int, ends: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+        low, high = ends
+        middle = (low + high) / 2
+        outside = jnp.linalg.norm(target / (values + middle)) > radius
+        return jnp.where(outside, middle, low), jnp.where(outside, high, middle)
+
+    ends = (jnp.zeros_like(radius), jnp.linalg.norm(target) / radius)
+    multiplier = jax.lax.fori_loop(0, _HALVINGS, halve, ends)[1]
+    held = target / (values + multiplier)
+    held = held * (radius / jnp.maximum(jnp.linalg.norm(held), radius * 1e-300))
+    return jnp.where(jnp.linalg.norm(solution) > radius, held, solution)
 
 
 def _accelerated(objective: Objective, point: _Point, goal: jax.Array) -> _Point:

@@ -46,7 +46,7 @@ _RELATIONS = ("replace_one", "add_or_remove_one")
 _BINS = 40  # of the histogram of labels
 _QUANTILE = 0.9  # of |y|, at which the Huber loss turns linear
 _QUANTILE_SHARE = 0.1  # of epsilon
-_LEAST_RECORDS = 2000  # times epsilon, below which the bins' noise is too large
+LEAST_RECORDS = 2000  # times epsilon, below which the bins' noise is too large
 _HIDDEN = {"gaussian": 0.1, "gamma": 0.02}  # share of the noise's cost that hides inaccuracy
 _OUTPUT_SHARE = 0.1  # of the error that noise is expected to cause
 
@@ -166,12 +166,12 @@ class ObjectivePerturbation:
           True
         """
         check_fields(cls, overrides, ("lam",))
-        _check_problem(problem)
+        check_linear_model(problem)
         check_int("num_records", num_records, minimum=1)
         relation = check_budget(budget, num_records).relation_or("replace_one").name.lower()
         bounds, dim, lam = problem.slope_bounds(), problem.num_params, overrides.get("lam")
         estimated = problem.link == "huber" and problem.threshold is None
-        estimated &= num_records * budget.epsilon >= _LEAST_RECORDS
+        estimated &= num_records * budget.epsilon >= LEAST_RECORDS
         epsilon = budget.epsilon * (1 - _QUANTILE_SHARE * estimated)
         left = Budget(epsilon, budget.delta, relation)
         growing = {} if estimated else {"num_records": num_records}
@@ -205,7 +205,7 @@ class ObjectivePerturbation:
     def init(self, problem: LinearModel, *, key: jax.Array) -> ObjectivePerturbationState:
         """The state before the step; the key (*secret*) is for the noise."""
         check_key("key", key)
-        _check_problem(problem)
+        check_linear_model(problem)
         if problem.slope_bounds() != self.bounds:
             raise ValueError(
                 f"problem must have the slope bounds that the noise is for, {self.bounds}, got "
@@ -315,7 +315,8 @@ def _minimum(
     return params.astype(dtype), residual.astype(dtype)
 
 
-def _check_problem(problem: object) -> None:
+def check_linear_model(problem: object) -> None:
+    """Raises TypeError unless the problem is a `LinearModel`."""
     if not isinstance(problem, LinearModel):
         raise TypeError(
             f"problem must be a dpjax.problems.LinearModel, got {type(problem).__name__}"

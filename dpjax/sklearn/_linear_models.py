@@ -1,0 +1,348 @@
+"""Private linear models of scikit-learn: logistic regression and least squares."""
+
+import warnings
+from typing import Any
+
+import numpy as np
+from jax.typing import ArrayLike
+from scipy import special
+from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
+from sklearn.utils.multiclass import check_classification_targets, type_of_target
+from sklearn.utils.validation import check_is_fitted
+
+from dpjax.core import check_choice, check_finite, check_positive
+from dpjax.privacy import Budget
+from dpjax.problems import LinearModel
+from dpjax.runtime import solve
+from dpjax.sklearn._public import (
+    PrivacyWarning,
+    ShowsPrivacy,
+    checked_rows,
+    default_delta,
+    public_codes,
+    public_size,
+)
+from dpjax.sklearn._seeds import key_for
+from dpjax.solvers import linear_model_solver
+
+_FLOATS = [np.float64, np.float32]
+
+
+class _LinearEstimator(ShowsPrivacy, BaseEstimator):
+    """What both have in common: scales of features, one solve, and what is released of it."""
+
+    def _solve(self, link: str, rows: np.ndarray, labels: np.ndarray) -> np.ndarray:
+        """Weights of the features as given and the intercept's, `[p + 1]`."""
+        given: Any = self
+        size = public_size(given.num_records, given.relation, len(rows))
+        if len(rows) > size:
+            raise ValueError(f"num_records must bound the records, got {size}, and more records")
+        delta = default_delta(size) if given.delta is None else given.delta
+        budget = Budget(given.epsilon, delta, given.relation)
+        scale, dim = self._scale(rows), rows.shape[1]
+        intercept = 1.0 if given.fit_intercept else None
+        problem = LinearModel(link, dim, given.radius, intercept=intercept)
+        with np.errstate(over="ignore"):
+            data = {"x": (rows / scale).astype(np.float32), "y": labels}
+        solver = linear_model_solver(problem, size, budget)
+        public = {**self.get_params(), "random_state": None, "n": size}
+        key = key_for(given.random_state, type(self).__name__, public, *data.values())
+        solution = solve(solver, problem, data, key=key, progress=False)
+        self.guarantee_, self.delta_ = solution.guarantee, delta
+        self.epsilon_ = solution.guarantee.epsilon(delta)
+        weights = np.asarray(solution.params, np.float64)
+        return np.append(weights[:dim] / scale, weights[dim:] if given.fit_intercept else 0.0)
+
+    def _scale(self, rows: np.ndarray) -> np.ndarray:
+        """What features are divided by, `[p]`, after which rows have norms of at most 1."""
+        given: Any = self
+        each = np.ones(rows.shape[1])
+        if given.feature_scale is not None:
+            shape, each = each.shape, np.asarray(given.feature_scale, np.float64)
+            if each.shape != shape or not np.all((each > 0) & np.isfinite(each)):
+                raise ValueError(
+                    f"feature_scale must be positive numbers of shape [{rows.shape[1]}], got "
+                    f"shape {list(np.shape(given.feature_scale))}"
+                )
+        if given.data_norm is None:
+            _warn("data_norm", "the largest norm of a row", "a public bound on it")
+            with np.errstate(over="ignore"):
+                norm = np.linalg.norm(rows / each, axis=1).max()
+            return each * (norm if 0 < norm < np.inf else 1.0)
+        check_positive("data_norm", given.data_norm)
+        return each * given.data_norm
+
+
+class LogisticRegression(ClassifierMixin, _LinearEstimator):
+    r"""Logistic regression of two classes, private in all of a record.
+
+    `dpjax.solvers.ObjectivePerturbation` on `dpjax.problems.LinearModel("logistic")`: one minimiser
+    from one draw of noise, with the regulariser that the solver's rule gives.
+
+    Guarantee: (`epsilon`, `delta`) for what a fit leaves, label included: `guarantee_` is the
+    solver's. Rows are scaled down to `data_norm`. Public, and so never to be computed from the
+    data: every argument of the constructor, the numbers and names of features, and under
+    replace-one, the default, the number of records. Classes and norms that are read from the data,
+    which warns, are **not** covered; neither are predictions for, and scores on, other private
+    records, nor a choice between fits.
+
+    | input | effect |
+    | --- | --- |
+    | NaN or inf | ValueError, before anything runs |
+    | a class that is not among the public ones | ValueError, likewise |
+    | a row longer than `data_norm` | scaled down to it in `fit`; as it is in predictions |
+
+    Args:
+      epsilon: > 0 (*public*).
+      delta: In [0, 1), 0 for a pure guarantee; None: $n^{-3/2}$, at most 1e-5, of the public
+        number n (*public*).
+      classes: `[2]`, the labels that there may be; None reads them from `y`, with a
+        `PrivacyWarning`.
+      data_norm: Bound on the l2 norm of a row of `X`, after `feature_scale`; None reads it from
+        `X`, with a `PrivacyWarning`.
+      feature_scale: `[p]`, what each feature is divided by; None for 1 (*public*).
+      radius: Bound on the l2 norm of the parameters for rows of norm 1, that is of `data_norm`
+        times `coef_` times `feature_scale`, with `intercept_`; None for no bound (*public*).
+      fit_intercept: Whether there is one; it is regularised as the others are (*public*).
+      relation: `"replace_one"`, or `"add_or_remove_one"`, under which `num_records` is required
+        (*public*).
+      num_records: *Public* bound on the number of records, and the nominal size; None: the number
+        of rows, which is public under replace-one only.
+      random_state: None for a key that nobody knows; what is released should have that. An integer,
+        `RandomState` or `Generator` makes runs repeatable and is *secret*.
+
+    Attributes:
+      classes_: Labels, sorted, `[2]`.
+      coef_: `[1, p]`.
+      intercept_: `[1]`.
+      guarantee_: `dpjax.privacy.ObjectivePerturbationGuarantee`.
+      delta_: The delta asked for, or the default.
+      epsilon_: `guarantee_.epsilon(delta_)`, at most `epsilon`.
+      n_features_in_: Number of features p.
+      feature_names_in_: Their names, where `X` has some.
+
+    Example:
+      >>> import dpjax, dpjax.sklearn
+      >>> train, test = dpjax.datasets.adult().split()
+      >>> model = dpjax.sklearn.LogisticRegression(classes=[0, 1], data_norm=train.norm_bound)
+      >>> model = model.fit(train.x, train.y)
+      >>> model.epsilon_ <= 1.0, model.score(test.x, test.y) > 0.8
+      (True, True)
+    """
+
+    def __init__(
+        self,
+        *,
+        epsilon: float = 1.0,
+        delta: float | None = None,
+        classes: ArrayLike | None = None,
+        data_norm: float | None = None,
+        feature_scale: ArrayLike | None = None,
+        radius: float | None = None,
+        fit_intercept: bool = True,
+        relation: str = "replace_one",
+        num_records: int | None = None,
+        random_state: Any = None,
+    ) -> None:
+        self.epsilon = epsilon
+        self.delta = delta
+        self.classes = classes
+        self.data_norm = data_norm
+        self.feature_scale = feature_scale
+        self.radius = radius
+        self.fit_intercept = fit_intercept
+        self.relation = relation
+        self.num_records = num_records
+        self.random_state = random_state
+
+    def fit(self, X: ArrayLike, y: ArrayLike) -> "LogisticRegression":
+        """Trains on records, once, for the whole budget.
+
+        Args:
+          X: Features, `[n, p]` (*secret*).
+          y: Labels, `[n]` (*secret*).
+
+        Returns:
+          The estimator.
+
+        Raises:
+          ValueError: If a parameter is outside its bound, a value is not finite, or there are not
+            two classes.
+        """
+        rows, targets = checked_rows(self, X, y, dtype=_FLOATS)
+        check_classification_targets(targets)
+        self.classes_, labels = public_codes("classes", targets, self.classes)
+        if len(self.classes_) > 2:
+            kind = type_of_target(targets)
+            raise ValueError(
+                f"Only binary classification is supported. The type of the target is {kind}: "
+                "see FairLogisticRegression(constraint=None) for more classes"
+            )
+        if len(self.classes_) < 2:
+            raise ValueError("classes must be 2, got 1 class")
+        weights = self._solve("logistic", np.asarray(rows, np.float64), labels)
+        self.coef_, self.intercept_ = weights[None, :-1], weights[-1:]
+        return self
+
+    def decision_function(self, X: ArrayLike) -> np.ndarray:
+        """Logits of the second class, `[n]`."""
+        check_is_fitted(self)
+        rows = checked_rows(self, X, dtype=_FLOATS, reset=False)
+        return rows @ self.coef_[0] + self.intercept_[0]
+
+    def predict(self, X: ArrayLike) -> np.ndarray:
+        """The likeliest class of each record, `[n]`."""
+        scores = self.decision_function(X)
+        return self.classes_[(scores > 0).astype(int)]
+
+    def predict_proba(self, X: ArrayLike) -> np.ndarray:
+        """Probabilities of the classes, `[n, 2]`."""
+        scores = self.decision_function(X)
+        return special.expit(np.stack([-scores, scores], axis=1))
+
+    def predict_log_proba(self, X: ArrayLike) -> np.ndarray:
+        """Their logarithms, `[n, 2]`."""
+        scores = self.decision_function(X)
+        return special.log_expit(np.stack([-scores, scores], axis=1))
+
+    def __sklearn_tags__(self) -> Any:
+        """Two classes alone."""
+        tags = super().__sklearn_tags__()
+        tags.classifier_tags.multi_class = False
+        return tags
+
+
+class LinearRegression(RegressorMixin, _LinearEstimator):
+    r"""Least squares, private in all of a record.
+
+    `dpjax.solvers.linear_model_solver` on `dpjax.problems.LinearModel`: by default a Huber loss,
+    whose threshold is estimated within the budget, by objective perturbation.
+
+    Guarantee: (`epsilon`, `delta`) for what a fit leaves, target included: `guarantee_` is the
+    solver's. Rows are scaled down to `data_norm` and targets clipped to `target_range`. Public, and
+    so never to be computed from the data: every argument of the constructor, the numbers and names
+    of features, and under replace-one, the default, the number of records. A norm and a range that
+    are read from the data, which warns, are **not** covered; neither are scores on other private
+    records, nor a choice between fits.
+
+    | input | effect |
+    | --- | --- |
+    | NaN or inf | ValueError, before anything runs |
+    | a row longer than `data_norm` | scaled down to it in `fit`; as it is in predictions |
+    | a target outside `target_range` | clipped to it |
+
+    Args:
+      epsilon: > 0 (*public*).
+      delta: In [0, 1), 0 for a pure guarantee; None: $n^{-3/2}$, at most 1e-5, of the public
+        number n (*public*).
+      target_range: `[2]`, low and high, between which targets lie; None reads them from `y`, with
+        a `PrivacyWarning`.
+      data_norm: Bound on the l2 norm of a row of `X`, after `feature_scale`; None reads it from
+        `X`, with a `PrivacyWarning`.
+      feature_scale: `[p]`, what each feature is divided by; None for 1 (*public*).
+      loss: `"huber"`, which heavy residuals change little, or `"squared"`, which needs a `radius`
+        (*public*).
+      radius: Bound on the l2 norm of the parameters for rows of norm 1 and targets in [-1, 1];
+        None for no bound (*public*).
+      fit_intercept: Whether there is one beside the middle of the range; it is regularised as the
+        others are (*public*).
+      relation: `"replace_one"`, or `"add_or_remove_one"`, under which `num_records` is required
+        (*public*).
+      num_records: *Public* bound on the number of records, and the nominal size; None: the number
+        of rows, which is public under replace-one only.
+      random_state: None for a key that nobody knows; what is released should have that. An integer,
+        `RandomState` or `Generator` makes runs repeatable and is *secret*.
+
+    Attributes:
+      coef_: `[p]`.
+      intercept_: A number; the middle of the range is in it, whatever `fit_intercept` is.
+      guarantee_: That of the solver.
+      delta_: The delta asked for, or the default.
+      epsilon_: `guarantee_.epsilon(delta_)`, at most `epsilon`.
+      n_features_in_: Number of features p.
+      feature_names_in_: Their names, where `X` has some.
+
+    Example:
+      >>> import numpy as np, dpjax.sklearn
+      >>> rng = np.random.default_rng(0)
+      >>> x = rng.uniform(-1, 1, size=(20_000, 3))
+      >>> y = x @ [1.0, -2.0, 0.5] + 0.1 * rng.normal(size=20_000)
+      >>> model = dpjax.sklearn.LinearRegression(target_range=(-4, 4), data_norm=3**0.5)
+      >>> model.fit(x, y).score(x, y) > 0.9
+      True
+    """
+
+    def __init__(
+        self,
+        *,
+        epsilon: float = 1.0,
+        delta: float | None = None,
+        target_range: ArrayLike | None = None,
+        data_norm: float | None = None,
+        feature_scale: ArrayLike | None = None,
+        loss: str = "huber",
+        radius: float | None = None,
+        fit_intercept: bool = True,
+        relation: str = "replace_one",
+        num_records: int | None = None,
+        random_state: Any = None,
+    ) -> None:
+        self.epsilon = epsilon
+        self.delta = delta
+        self.target_range = target_range
+        self.data_norm = data_norm
+        self.feature_scale = feature_scale
+        self.loss = loss
+        self.radius = radius
+        self.fit_intercept = fit_intercept
+        self.relation = relation
+        self.num_records = num_records
+        self.random_state = random_state
+
+    def fit(self, X: ArrayLike, y: ArrayLike) -> "LinearRegression":
+        """Trains on records, once, for the whole budget.
+
+        Args:
+          X: Features, `[n, p]` (*secret*).
+          y: Targets, `[n]` (*secret*).
+
+        Returns:
+          The estimator.
+
+        Raises:
+          ValueError: If a parameter is outside its bound, or a value is not finite.
+        """
+        check_choice("loss", self.loss, ("huber", "squared"))
+        rows, targets = checked_rows(self, X, y, dtype=_FLOATS, y_numeric=True)
+        targets = np.asarray(targets, np.float64)
+        if self.target_range is None:
+            _warn("target_range", "the least and the largest target", "a public range")
+            low, high = float(targets.min()), float(targets.max())
+        else:
+            if np.shape(self.target_range) != (2,):
+                raise ValueError(f"target_range must be (low, high), got {self.target_range!r}")
+            low, high = (float(each) for each in np.asarray(self.target_range))
+            check_finite("target_range", low)
+            check_finite("target_range", high)
+            if not low < high:
+                raise ValueError(f"target_range must be (low, high), got {self.target_range!r}")
+        middle, half = low / 2 + high / 2, (high / 2 - low / 2) or 1.0
+        labels = np.clip((targets - middle) / half, -1, 1).astype(np.float32)
+        weights = half * self._solve(self.loss, np.asarray(rows, np.float64), labels)
+        self.coef_, self.intercept_ = weights[:-1], float(weights[-1] + middle)
+        return self
+
+    def predict(self, X: ArrayLike) -> np.ndarray:
+        """Predicted targets, `[n]`."""
+        check_is_fitted(self)
+        rows = checked_rows(self, X, dtype=_FLOATS, reset=False)
+        return rows @ self.coef_ + self.intercept_
+
+
+def _warn(name: str, what: str, instead: str) -> None:
+    warnings.warn(
+        f"{name} is None: {what} is read from the data, which the guarantee does not cover; pass "
+        f"{name}=, {instead}",
+        PrivacyWarning,
+        stacklevel=4,
+    )

@@ -1,0 +1,277 @@
+"""Least squares from the sufficient statistics, released once with Gaussian noise."""
+
+import dataclasses
+import functools
+import math
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.typing import ArrayLike
+
+from dpjax.core import (
+    PyTree,
+    check_choice,
+    check_fields,
+    check_int,
+    check_key,
+    check_nonnegative,
+    check_positive,
+    check_unstacked,
+    static_field,
+)
+from dpjax.privacy import Budget, Guarantee, check_budget
+from dpjax.problems import LinearModel
+from dpjax.random._normal import normal
+from dpjax.sampling import FullBatch
+from dpjax.solvers._summary import register_solver
+from dpjax.solvers.erm._double import in_double
+from dpjax.solvers.erm._minimise import quadratic_minimiser
+from dpjax.solvers.erm._objective_perturbation import check_linear_model
+from dpjax.solvers.queries._budget import gaussian_event, gaussian_stddev
+from dpjax.solvers.queries._histogram_release import check_once
+from dpjax.transforms import rounding_allowance
+from dpjax.transforms.noise._independent import plus_noise
+
+_RELATIONS = ("replace_one", "add_or_remove_one")
+_ROWS = 2**12  # of a block, whose products are added up before those of others
+
+
+class SufficientStatisticsState(NamedTuple):
+    """State of `SufficientStatistics`.
+
+    Attributes:
+      params: The parameters, `[d]`; released.
+      gram: Noisy sum of $x x^\\top / \\rho^2$, `[d, d]`, symmetric; released.
+      moment: Noisy sum of $x y / (\\rho Y)$, `[d]`; released.
+      key: For the noise (*secret*).
+    """
+
+    params: jax.Array
+    gram: jax.Array
+    moment: jax.Array
+    key: jax.Array
+
+
+@register_solver
+@dataclasses.dataclass(frozen=True)
+class SufficientStatistics:
+    r"""Ridge regression on the ball, from noisy second moments.
+
+    $$ w = \arg\min_{|w| \le R} \tfrac12 u^\top \hat G_+ u - \langle \hat m, u\rangle
+    + \tfrac\lambda2 |u|^2, \quad u = \rho w / Y $$
+
+    with $\hat G$ and $\hat m$ the sums over records of $x x^\top/\rho^2$ and $x y/(\rho Y)$ with
+    Gaussian noise, $\hat G_+$ without negative eigenvalues, $\rho$ the problem's `input_bound` and
+    Y its `label_bound`. Noise of off-diagonal entries of $\hat G$ has half the variance, so that
+    the noise is isotropic in the Frobenius norm.
+
+    Guarantee: one Gaussian release of both sums, `GaussianDpEvent`. In units of the noise,
+    a = 1 / `gram_stddev` and b = 1 / `moment_stddev`, a record moves them by at most
+    `statistics_change(a, b, relation)` in the l2 norm. The problem scales and clips each record, so
+    this holds for any data. Sums are taken in float64, and the noise is larger by
+    `rounding_allowance` and by what adding the rows in blocks may round. The released sums are
+    rounded to multiples of a power of two near 1/32 of their noise; the rest is post-processing.
+
+    | input | effect |
+    | --- | --- |
+    | no record | the minimiser for noise alone |
+    | NaN or inf in a record | it contributes nothing |
+
+    Attributes (data may be swept under `vmap`; static ones shape the program; all *public*):
+      sampler: `FullBatch(1)` (static).
+      gram_stddev: Deviation of the noise on a diagonal entry of the sum of $x x^\top/\rho^2$, a
+        number (data).
+      moment_stddev: Deviation of the noise on an entry of the sum of $x y/(\rho Y)$, a number
+        (data).
+      ridge: lambda >= 0, in the units of the sum of $x x^\top/\rho^2$, a number (data).
+      relation: Neighbouring relation of the guarantee (static).
+
+    Raises:
+      ValueError: If a value is outside its bound.
+      TypeError: If the sampler is of another kind.
+
+    Source: Vu and Slavkovic 2009; Wang 2018 (arXiv 1803.02596), with the joint sensitivity computed
+    exactly.
+    """
+
+    sampler: FullBatch = dataclasses.field(metadata={"static": True})
+    gram_stddev: ArrayLike
+    moment_stddev: ArrayLike
+    ridge: ArrayLike
+    relation: str = static_field(default="replace_one")
+
+    def __post_init__(self) -> None:
+        check_once(self.sampler)
+        check_positive("gram_stddev", self.gram_stddev)
+        check_positive("moment_stddev", self.moment_stddev)
+        check_nonnegative("ridge", self.ridge)
+        check_choice("relation", self.relation, _RELATIONS)
+
+    @classmethod
+    def for_budget(
+        cls, problem: LinearModel, num_records: int, budget: Budget, **overrides: Any
+    ) -> "SufficientStatistics":
+        r"""The solver whose noise just meets the budget, by the rule of public numbers.
+
+        The two sums share the budget such that the noise of the gradient at the edge of the ball,
+        of deviation s a coordinate, is least; the ridge is $(s d)^2 / (n V^2)$ with
+        $V = \rho R / Y$, which is best for inputs that fill all directions alike.
+
+        Args:
+          problem: `LinearModel` of link `"squared"`, or `"huber"` without a threshold, with a ball.
+          num_records: *Public* number of records (or near it, under add-or-remove-one).
+          budget: epsilon, delta > 0 and relation to meet; the relation defaults to replace-one.
+          **overrides: `ridge`.
+
+        Returns:
+          A solver whose `guarantee().epsilon(budget.delta) <= budget.epsilon`.
+
+        Raises:
+          ValueError: If a value is outside its bound, the problem is no least squares on a ball, or
+            the budget cannot be met.
+          TypeError: If the problem is of another kind, `num_records` no integer, or an override not
+            known.
+
+        Example:
+          >>> import dpjax
+          >>> problem = dpjax.problems.LinearModel("squared", 10, radius=1.0)
+          >>> solver = SufficientStatistics.for_budget(problem, 10_000, dpjax.Budget(1.0, 1e-6))
+          >>> solver.guarantee().epsilon(1e-6) <= 1.0
+          True
+        """
+        check_fields(cls, overrides, ("ridge",))
+        edge = _edge(problem)
+        check_int("num_records", num_records, minimum=1)
+        relation = check_budget(budget, num_records).relation_or("replace_one").name.lower()
+        if relation == "replace_one":
+            squared = 4 / (1 + math.sqrt(1 + 8 * edge**2))  # of b / a, at most 2
+        else:
+            squared = math.sqrt(2) / edge
+        ratio = math.sqrt(squared)
+        gram = gaussian_stddev(statistics_change(1.0, ratio, relation), budget)
+        noise = gram * math.sqrt(edge**2 / 2 + 1 / squared)
+        fields = {
+            "gram_stddev": gram,
+            "moment_stddev": gram / ratio,
+            "ridge": (noise * problem.num_params / edge) ** 2 / num_records,
+            "relation": relation,
+        }
+        return cls(FullBatch(1), **(fields | overrides))
+
+    def init(self, problem: LinearModel, *, key: jax.Array) -> SufficientStatisticsState:
+        """The state before the step; the key (*secret*) is for the noise."""
+        check_key("key", key)
+        _edge(problem)
+        zeros = problem.init
+        return SufficientStatisticsState(zeros, jnp.outer(zeros, zeros), zeros, key)
+
+    def step(
+        self,
+        problem: LinearModel,
+        batch: PyTree,
+        mask: jax.Array,
+        state: SufficientStatisticsState,
+    ) -> tuple[SufficientStatisticsState, None]:
+        """Draws the noisy sums of all records, and solves for the parameters."""
+        key, first, second = jax.random.split(state.key, 3)
+        dtype = state.params.dtype
+        draws = [normal(first, state.gram.shape, dtype), normal(second, state.moment.shape, dtype)]
+        names = ("gram_stddev", "moment_stddev", "ridge")
+        numbers = [jnp.asarray(getattr(self, name), dtype) for name in names]
+        records = {name: batch[name] for name in ("x", "y")}
+        solve = in_double(functools.partial(_released, problem))
+        params, gram, moment = solve(records, mask, *draws, *numbers)
+        return SufficientStatisticsState(params, gram, moment, key), None
+
+    def finalize(self, problem: LinearModel, state: SufficientStatisticsState) -> jax.Array:
+        """The nearest point of the ball."""
+        return problem.project(state.params)
+
+    def guarantee(self) -> Guarantee:
+        """The guarantee of the release (host); raises ValueError for stacked fields."""
+        check_unstacked(self, "gram_stddev", "moment_stddev")
+        gram, moment = (np.asarray(s).item() for s in (self.gram_stddev, self.moment_stddev))
+        change = statistics_change(1 / gram, 1 / moment, self.relation)
+        event = gaussian_event(change, 1.0, self.relation)
+        return Guarantee(event, self.relation, self.sampler.failure_probability())
+
+
+def statistics_change(gram: float, moment: float, relation: str) -> float:
+    r"""The largest change of $(a \sum x x^\top, b \sum x y)$ for |x| <= 1 and |y| <= 1.
+
+    In the l2 norm of all entries. Under replace-one the squared change is
+    $a^2(|x|^4 + |x'|^4 - 2u^2) + b^2|xy - x'y'|^2$ with $u = |\langle x, x'\rangle|$; it grows in
+    both norms, and at norms 1 and opposite labels is a quadratic in u.
+
+    Args:
+      gram: a > 0.
+      moment: b > 0.
+      relation: "replace_one" or "add_or_remove_one".
+
+    Returns:
+      The change, which some pair attains.
+    """
+    if relation != "replace_one":
+        return math.hypot(gram, moment)
+    vertex = moment**2 / (2 * gram**2)
+    return math.sqrt(2) * gram * (1 + vertex) if vertex <= 1 else 2 * moment
+
+
+def _edge(problem: LinearModel) -> float:
+    r"""Largest $|u| = \rho |w| / Y$ on the ball."""
+    check_linear_model(problem)
+    least_squares = problem.link == "squared" or (
+        problem.link == "huber" and problem.threshold is None
+    )
+    if not least_squares or problem.radius is None:
+        raise ValueError(
+            'problem must have link="squared", or "huber" without a threshold, and a radius, got '
+            f"link={problem.link!r}, threshold={problem.threshold}, radius={problem.radius}"
+        )
+    return problem.input_bound * problem.radius / problem.label_bound
+
+
+def _released(
+    problem: LinearModel,
+    records: PyTree,
+    mask: jax.Array,
+    *floats: jax.Array,
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Parameters and noisy sums, of the type of draws and numbers, computed in float64."""
+    dtype, rows, dim = floats[0].dtype, mask.shape[0], problem.num_params
+    to_gram, to_moment, *numbers = (leaf.astype(jnp.float64) for leaf in floats)
+    x, y = problem.prepare(jax.tree.map(lambda leaf: leaf.astype(jnp.float64), records))
+    x = jnp.where(mask[:, None], x, 0) / problem.input_bound
+    gram, moment = _sums(x, y / problem.label_bound)
+    # a block's products and then the blocks are added: so many roundings of up to the sum
+    epsilon = float(jnp.finfo(jnp.float64).eps)
+    larger = 1 + rounding_allowance(rows, jnp.float64) + epsilon * rows * (_ROWS + rows / _ROWS)
+    gram_stddev, moment_stddev, ridge = larger * numbers[0], larger * numbers[1], numbers[2]
+    share = jnp.where(jnp.eye(dim, dtype=bool), 1.0, 0.5**0.5)
+    upper = jnp.triu(plus_noise(gram, gram_stddev * share, to_gram))
+    gram = upper + jnp.triu(upper, 1).T
+    moment = plus_noise(moment, moment_stddev, to_moment)
+    values, basis = jnp.linalg.eigh(gram)
+    values = jnp.maximum(values, 0) + ridge
+    # without a ridge, directions of which the sums say nothing
+    values = jnp.maximum(values, jnp.finfo(values.dtype).tiny)
+    edge = jnp.asarray(_edge(problem), jnp.float64)
+    scaled = basis @ quadratic_minimiser(values, basis.T @ moment, edge)
+    params = scaled * (problem.label_bound / problem.input_bound)
+    return params.astype(dtype), gram.astype(dtype), moment.astype(dtype)
+
+
+def _sums(x: jax.Array, y: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Sums of $x x^\\top$ and x y, block by block."""
+    columns = jnp.concatenate([x, y[:, None]], axis=1)
+    blocks = -(-columns.shape[0] // _ROWS)
+    padded = jnp.pad(columns, ((0, blocks * _ROWS - columns.shape[0]), (0, 0)))
+
+    def add(total: jax.Array, block: jax.Array) -> tuple[jax.Array, None]:
+        return total + block[:, :-1].T @ block, None
+
+    shape = (x.shape[1], columns.shape[1])
+    total = jax.lax.scan(add, jnp.zeros(shape, x.dtype), padded.reshape(blocks, _ROWS, -1))[0]
+    return total[:, :-1], total[:, -1]

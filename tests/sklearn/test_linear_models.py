@@ -1,0 +1,149 @@
+"""Logistic and linear regression: what they guarantee, refuse, and learn."""
+
+import numpy as np
+import pytest
+from sklearn.base import clone
+from sklearn.exceptions import NotFittedError
+
+import dpjax
+from dpjax.privacy import ObjectivePerturbationGuarantee
+from dpjax.problems import LinearModel
+from dpjax.sklearn import LinearRegression, LogisticRegression, PrivacyWarning
+from dpjax.sklearn._public import default_delta
+from dpjax.solvers import linear_model_solver
+
+CLASSES = {"classes": [0, 1], "data_norm": 2.0, "random_state": 0}
+RANGE = {"target_range": (4.0, 8.0), "data_norm": 2.0, "random_state": 0}
+compiles = pytest.mark.slow  # float64 solvers
+
+
+@pytest.fixture
+def small(rng):
+    """600 records of 3 features in the ball of radius 2, labels and targets about 6."""
+    x = rng.normal(size=(600, 3))
+    x *= 2 / np.maximum(np.linalg.norm(x, axis=1, keepdims=True), 2)
+    y = x @ [0.6, 0.3, -0.3]
+    return x, (y + 0.3 * rng.normal(size=600) > 0).astype(int), 6 + y
+
+
+@compiles
+@pytest.mark.parametrize("relation", ["replace_one", "add_or_remove_one"])
+def test_the_guarantee_is_that_of_the_solver(small, relation):
+    x, y, _ = small
+    model = LogisticRegression(relation=relation, num_records=700, **CLASSES).fit(x, y)
+    budget = dpjax.Budget(1.0, default_delta(700), relation)
+    solver = linear_model_solver(LinearModel("logistic", 3, intercept=1.0), 700, budget)
+    assert model.guarantee_ == solver.guarantee()
+    assert isinstance(model.guarantee_, ObjectivePerturbationGuarantee)
+    assert 0.99 < model.epsilon_ <= 1.0
+    assert repr(model).splitlines()[-1].endswith(f"relation={relation!r}")
+
+
+@compiles
+def test_a_large_budget_gives_the_classifier_without_noise(small):
+    x, y, _ = (np.repeat(column, 50, axis=0) for column in small)
+    model = LogisticRegression(epsilon=50.0, **CLASSES).fit(x, y)
+    loss = np.mean(np.logaddexp(0, -(2 * y - 1) * model.decision_function(x)))
+    # by Newton's method
+    rows, w = np.column_stack([x, np.ones(len(x))]), np.zeros(4)
+    for _ in range(20):
+        p = 1 / (1 + np.exp(-rows @ w))
+        hessian = (rows * (p * (1 - p))[:, None]).T @ rows
+        w -= np.linalg.solve(hessian, rows.T @ (p - y))
+    best = np.mean(np.logaddexp(0, -(2 * y - 1) * (rows @ w)))
+    assert best <= loss < best + 1e-3
+    np.testing.assert_allclose(np.append(model.coef_, model.intercept_), w, atol=0.1)
+    np.testing.assert_allclose(model.predict_proba(x).sum(axis=1), 1)
+    np.testing.assert_allclose(np.exp(model.predict_log_proba(x)), model.predict_proba(x))
+    assert model.coef_.shape == (1, 3)
+    assert model.intercept_.shape == (1,)
+
+
+@compiles
+@pytest.mark.parametrize(("loss", "radius"), [("huber", None), ("squared", 3.0)])
+def test_a_large_budget_gives_least_squares_in_the_units_of_the_targets(small, loss, radius):
+    x, _, y = small
+    model = LinearRegression(epsilon=50.0, loss=loss, radius=radius, **RANGE).fit(x, y)
+    np.testing.assert_allclose(model.coef_, [0.6, 0.3, -0.3], atol=0.03)
+    assert model.intercept_ == pytest.approx(6.0, abs=0.03)
+    assert model.score(x, y) > 0.99
+    through = LinearRegression(epsilon=50.0, fit_intercept=False, **RANGE).fit(x, y)
+    assert through.intercept_ == 6.0
+
+
+@compiles
+def test_scales_of_features_are_undone(small):
+    x, y, _ = small
+    scale = np.array([1.0, 4.0, 0.25])  # powers of two, without rounding
+    model = LogisticRegression(feature_scale=scale, **CLASSES).fit(x * scale, y)
+    same = LogisticRegression(feature_scale=scale, **CLASSES).fit(x * scale, y)
+    np.testing.assert_array_equal(model.coef_, same.coef_)
+    free = LogisticRegression(epsilon=50.0, **CLASSES).fit(x, y)
+    scaled = LogisticRegression(epsilon=50.0, feature_scale=scale, **CLASSES).fit(x * scale, y)
+    np.testing.assert_allclose(scaled.coef_[0] * scale, free.coef_[0], atol=0.3)
+
+
+@compiles
+def test_a_seed_gives_one_model_for_the_same_and_unlike_noise_for_other_inputs(small):
+    x, y, _ = small
+    model = LogisticRegression(**CLASSES)
+    alike = model.fit(x, y).coef_
+    np.testing.assert_array_equal(clone(model).fit(x, y).coef_, alike)
+    changed = x.copy()
+    changed[0] += 1e-3
+    assert np.all(np.abs(clone(model).fit(changed, y).coef_ - alike) > 1e-5)
+
+
+@compiles
+def test_what_is_read_from_the_data_warns(small):
+    x, y, target = small
+    with pytest.warns(PrivacyWarning) as told:
+        LogisticRegression().fit(x, y)
+    assert {str(each.message).split(" ")[0] for each in told} == {"classes", "data_norm"}
+    with pytest.warns(PrivacyWarning) as told:
+        LinearRegression().fit(x, target)
+    assert {str(each.message).split(" ")[0] for each in told} == {"target_range", "data_norm"}
+
+
+@pytest.mark.parametrize(
+    ("parameters", "message"),
+    [
+        ({"epsilon": 0.0}, "epsilon must be > 0"),
+        ({"delta": 1.0}, "delta must lie in"),
+        ({"relation": "replace_special"}, "relation must be one of"),
+        ({"relation": "add_or_remove_one"}, "num_records is required under add_or_remove_one"),
+        ({"num_records": 599}, "num_records must bound the records, got 599"),
+        ({"classes": [0, 2]}, "of .* records have another"),
+        ({"classes": [0, 1, 2]}, "Only binary classification is supported"),
+        ({"data_norm": -1.0}, "data_norm must be > 0"),
+        ({"feature_scale": [1.0, 2.0]}, "feature_scale must be positive numbers of shape"),
+        ({"feature_scale": [1.0, 0.0, 2.0]}, "feature_scale must be positive numbers of shape"),
+        ({"radius": 0.0}, "radius must be > 0"),
+    ],
+)
+def test_what_is_out_of_bounds_is_refused_with_its_name(small, parameters, message):
+    x, y, _ = small
+    with pytest.raises(ValueError, match=message):
+        LogisticRegression(**CLASSES | parameters).fit(x, y)
+
+
+@pytest.mark.parametrize(
+    ("parameters", "message"),
+    [
+        ({"target_range": (1.0, 1.0)}, "target_range must be"),
+        ({"target_range": 3.0}, "target_range must be"),
+        ({"target_range": (0.0, np.inf)}, "target_range must be finite"),
+        ({"loss": "absolute"}, "loss must be one of"),
+        ({"loss": "squared"}, "radius must be given for a squared loss"),
+    ],
+)
+def test_regressions_out_of_bounds_are_refused_with_their_name(small, parameters, message):
+    x, _, y = small
+    with pytest.raises(ValueError, match=message):
+        LinearRegression(**RANGE | parameters).fit(x, y)
+
+
+def test_nothing_is_predicted_before_a_fit(small):
+    for model in (LogisticRegression(), LinearRegression()):
+        with pytest.raises(NotFittedError):
+            model.predict(small[0])
