@@ -244,5 +244,6 @@ def summary(result: dict[str, Any]) -> str:
     lines += [
         "",
         f"64 runs of DP-SGD took {sweep['times_one_run']:.1f} times one run.",
+        result.get("note", ""),
     ]
-    return "\n".join(lines)
+    return "\n".join(lines).rstrip()
