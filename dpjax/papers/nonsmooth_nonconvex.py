@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from dp_accounting import dp_event as dpe
 from jax.typing import ArrayLike
 
-from dpjax.core import Problem, check_int, check_positive
+from dpjax.core import check_int, check_positive
 from dpjax.papers._stationarity_bound import direction_excess
 from dpjax.papers._stationarity_plan import (
     Plan,
@@ -33,6 +33,7 @@ from dpjax.solvers.nonconvex._plan import (
     plan_fields,
     smoothing_radius,
 )
+from dpjax.solvers.nonconvex._smoothed_oracle import LossProblem
 from dpjax.transforms import BinaryTree, BufferedToeplitz, RestartNoise, SplitNoise
 
 _PASSES = 1000  # over the data, unless more are asked for
@@ -70,7 +71,7 @@ class PublishedOnlineToNonconvex(OnlineToNonconvex):
     @classmethod
     def for_budget(
         cls,
-        problem: Problem,
+        problem: LossProblem,
         num_records: int,
         budget: Budget,
         *,
@@ -107,7 +108,7 @@ class PublishedOnlineToNonconvex(OnlineToNonconvex):
 
 
 def as_published(
-    problem: Problem,
+    problem: LossProblem,
     num_records: int,
     budget: Budget,
     *,
@@ -149,7 +150,7 @@ def as_published(
 
 
 def by_bound(
-    problem: Problem,
+    problem: LossProblem,
     num_records: int,
     budget: Budget,
     *,
@@ -194,7 +195,7 @@ def by_bound(
 
 
 def stationarity_plan(
-    problem: Problem,
+    problem: LossProblem,
     num_records: int,
     budget: Budget,
     *,
@@ -382,7 +383,7 @@ class PublishedMultiPass(OnlineToNonconvex):
 
 
 def multi_pass(
-    problem: Problem,
+    problem: LossProblem,
     num_records: int,
     budget: Budget,
     *,
