@@ -81,7 +81,7 @@ def _parse(argv: list[str] | None) -> argparse.Namespace:
 
 
 def _private(
-    train: Dataset, test: Dataset, slack: float, budget: Budget, args: Any
+    train: Dataset, test: Dataset, slack: float, budget: Budget, args: argparse.Namespace
 ) -> dict[str, Any]:
     problem = _problem(train, slack)
     start = time.perf_counter()
@@ -106,7 +106,9 @@ def _private(
     }
 
 
-def _non_private(train: Dataset, test: Dataset, slack: float, args: Any) -> dict[str, Any]:
+def _non_private(
+    train: Dataset, test: Dataset, slack: float, args: argparse.Namespace
+) -> dict[str, Any]:
     """The same descent-ascent on the full batch, without noise or clipping."""
     problem = _problem(train, slack)
     start = time.perf_counter()

@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from dp_accounting import dp_event as dpe
+from jax.typing import ArrayLike
 from numpy.typing import NDArray
 
 from dpjax.api._tune_candidates import Candidates, Sampled, candidates_of, with_noise
@@ -331,7 +332,7 @@ def _iterates(solver: Any, problem: Any, data: PyTree, key: jax.Array, number: i
     xs = solver.sampler.plan(plan_key, records.num_records)
     parts = jax.tree.map(lambda a: a.reshape(number, -1, *a.shape[1:]), xs)
 
-    def part(state: Any, xs: PyTree) -> tuple[Any, PyTree]:
+    def part(state: PyTree, xs: PyTree) -> tuple[PyTree, PyTree]:
         state, _ = scan(solver, problem, records, state, xs, False)
         return state, solver.finalize(problem, state)
 
@@ -395,7 +396,7 @@ def _best(
     return winner, best[0], params
 
 
-def _leaf(leaf: Any) -> jax.Array:
+def _leaf(leaf: ArrayLike) -> jax.Array:
     array = jnp.asarray(leaf)  # tables of noise stay integers
     return array if jnp.issubdtype(array.dtype, jnp.unsignedinteger) else array.astype(float)
 

@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from dpjax.core import check_int
+from dpjax.core import PyTree, check_int
 from dpjax.privacy import Budget, Guarantee
 from dpjax.solvers import RateConstrainedSGDA
 from dpjax.solvers.descent._dual import split_noise
@@ -115,6 +115,6 @@ def _some(candidates: list[Any]) -> list[Any]:
     return candidates
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: PyTree) -> PyTree:
     """A number of JAX or NumPy as Python's, as fields of solvers and results are."""
     return np.asarray(value).item() if isinstance(value, jax.Array | np.generic) else value

@@ -238,7 +238,7 @@ def check_shape(name: str, array: Any, shape: Sequence[int | None]) -> None:
 
     Args:
       name: As the message says it.
-      array: Anything that has a shape.
+      array: Whatever that has a shape.
       shape: What it must be; None stands for any size.
 
     Raises:

@@ -11,6 +11,7 @@ import numpy as np
 from jax.tree_util import GetAttrKey
 
 from dpjax.core._checks import is_traced
+from dpjax.core._types import PyTree
 
 _Class = TypeVar("_Class", bound=type)
 
@@ -68,7 +69,7 @@ def register_dataclass(cls: _Class) -> _Class:
     def flatten_with_keys(value: object) -> tuple[tuple[Any, ...], Any]:
         return tuple((GetAttrKey(name), getattr(value, name)) for name in data), structure(value)
 
-    def unflatten(aux: Any, leaves: Any) -> Any:
+    def unflatten(aux: PyTree, leaves: PyTree) -> PyTree:
         given = dict(zip(data, leaves, strict=True))
         fields = {name: given[name] for name in own} | dict(zip(static, aux[1], strict=True))
         value = cls(**fields)

@@ -19,12 +19,14 @@ from dpjax.core import (
     static_field,
 )
 from dpjax.privacy import Budget, Guarantee, check_budget
+from dpjax.problems import QueryRelease
 from dpjax.queries._workload import num_records, spread_cells
 from dpjax.sampling import FullBatch
 from dpjax.solvers._published import moved_setting
 from dpjax.solvers._summary import register_solver
 from dpjax.solvers._swamped import checked_answers, drawn_noise
 from dpjax.solvers.queries._budget import (
+    Number,
     drawn_event,
     gaussian_event,
     gaussian_stddev,
@@ -93,13 +95,13 @@ class MirrorDescentRelease(SelectionRelease):
     Tseng 2008, with the step for the entropy that makes its potential telescope.
     """
 
-    sampler: Any = dataclasses.field(metadata={"static": True})
-    noise_scale: Any
-    alpha: Any
-    offset: Any
-    num_records: Any
+    sampler: FullBatch = dataclasses.field(metadata={"static": True})
+    noise_scale: Number
+    alpha: Number
+    offset: Number
+    num_records: Number
     score_range: float = dataclasses.field(metadata={"static": True})
-    smoothing: Any = 0.0
+    smoothing: Number = 0.0
     noise: str = static_field(default="gumbel")
     relation: str = static_field(default="replace_one")
 
@@ -111,7 +113,7 @@ class MirrorDescentRelease(SelectionRelease):
     @classmethod
     def for_budget(
         cls,
-        problem: Any,
+        problem: QueryRelease,
         num_records: int,
         budget: Budget,
         *,
@@ -187,7 +189,7 @@ class MirrorDescentRelease(SelectionRelease):
         draws = steps if solver.noise == "per-step" else 1
         return checked_answers(solver, solver.noise_scale / math.sqrt(draws), problem)
 
-    def init(self, problem: Any, *, key: jax.Array) -> SelectionState:
+    def init(self, problem: QueryRelease, *, key: jax.Array) -> SelectionState:
         """The state before the first step: uniform. The key (*secret*) is for the draws."""
         state = super().init(problem, key=key)
         if self.noise == "gumbel":
@@ -197,7 +199,9 @@ class MirrorDescentRelease(SelectionRelease):
         zeros = jnp.zeros(problem.workload.universe_size, jnp.int32)
         return state._replace(targets=spread_cells(problem.workload, zeros))
 
-    def prologue(self, problem: Any, data: PyTree, state: SelectionState) -> SelectionState:
+    def prologue(
+        self, problem: QueryRelease, data: PyTree, state: SelectionState
+    ) -> SelectionState:
         """Computes the targets, or draws the one noisy histogram that they are the answers of."""
         if self.noise == "gumbel":
             return super().prologue(problem, data, state)
@@ -208,7 +212,7 @@ class MirrorDescentRelease(SelectionRelease):
         noisy = self._noisy(cells, jax.random.fold_in(state.key, _ONCE))
         return state._replace(targets=problem.workload.answers(noisy))
 
-    def select(self, problem: Any, state: SelectionState) -> SelectionInfo:
+    def select(self, problem: QueryRelease, state: SelectionState) -> SelectionInfo:
         """The draw of a step; of noisy answers it is post-processing."""
         if self.noise == "gumbel":
             return super().select(problem, state)
@@ -216,7 +220,7 @@ class MirrorDescentRelease(SelectionRelease):
         gaps = self.noisy_answers(problem, state) - self.reference(state)
         return select_query(key, gaps, self.sharpness(state.count))
 
-    def noisy_answers(self, problem: Any, state: SelectionState) -> jax.Array:
+    def noisy_answers(self, problem: QueryRelease, state: SelectionState) -> jax.Array:
         """Answers `[m]` of the one noisy histogram, or of that of this step; *released*."""
         if self.noise == "histogram-once":
             return state.targets

@@ -19,11 +19,13 @@ from dpjax.core import (
     static_field,
 )
 from dpjax.privacy import Budget, Guarantee, bounded_range_eta, check_budget
+from dpjax.problems import QueryRelease
 from dpjax.queries._workload import num_records, spread_cells, sums_dtype
 from dpjax.sampling import FullBatch
 from dpjax.solvers._summary import register_solver
 from dpjax.solvers._swamped import checked_answers
 from dpjax.solvers.queries._budget import (
+    Number,
     drawn_event,
     drawn_rho,
     gaussian_event,
@@ -119,13 +121,13 @@ class MWEM:
     Source: Hardt, Ligett and McSherry 2012.
     """
 
-    sampler: Any = dataclasses.field(metadata={"static": True})
-    noise_scale: Any
-    stddev: Any
-    num_records: Any
+    sampler: FullBatch = dataclasses.field(metadata={"static": True})
+    noise_scale: Number
+    stddev: Number
+    num_records: Number
     score_range: float = dataclasses.field(metadata={"static": True})
     answer_range: float = dataclasses.field(metadata={"static": True})
-    step_size: Any = 1.0
+    step_size: Number = 1.0
     replays: int = static_field(default=20)
     relation: str = static_field(default="replace_one")
 
@@ -137,7 +139,7 @@ class MWEM:
     @classmethod
     def for_budget(
         cls,
-        problem: Any,
+        problem: QueryRelease,
         num_records: int,
         budget: Budget,
         *,
@@ -188,7 +190,7 @@ class MWEM:
         solver = cls(FullBatch(steps), **(fields | overrides))
         return checked_answers(solver, solver.stddev, problem)
 
-    def init(self, problem: Any, *, key: jax.Array) -> MWEMState:
+    def init(self, problem: QueryRelease, *, key: jax.Array) -> MWEMState:
         """The state before the first step: uniform. The key (*secret*) is for the draws."""
         check_key("key", key)
         sensitivity = problem.sensitivity(self.relation)
@@ -214,7 +216,7 @@ class MWEM:
             key=key,
         )
 
-    def prologue(self, problem: Any, data: PyTree, state: MWEMState) -> MWEMState:
+    def prologue(self, problem: QueryRelease, data: PyTree, state: MWEMState) -> MWEMState:
         """Computes the answers, once."""
         problem.check_number(num_records(data))
         return state._replace(
@@ -223,7 +225,7 @@ class MWEM:
         )
 
     def step(
-        self, problem: Any, batch: PyTree, mask: jax.Array, state: MWEMState
+        self, problem: QueryRelease, batch: PyTree, mask: jax.Array, state: MWEMState
     ) -> tuple[MWEMState, MWEMInfo]:
         """One selection, one measurement, and the replays; records are not looked at."""
         del batch, mask
@@ -267,7 +269,7 @@ class MWEM:
             return noisy_counts(key, total, stddev, self._tables) / self.num_records
         return plus_gaussian(key, total.astype(float) / self.num_records, self.stddev)
 
-    def finalize(self, problem: Any, state: MWEMState) -> ReleasedDistribution:
+    def finalize(self, problem: QueryRelease, state: MWEMState) -> ReleasedDistribution:
         """The mean of the distributions after each step."""
         return ReleasedDistribution(log_of(state.average), problem.workload.answers(state.average))
 

@@ -16,11 +16,12 @@ from dpjax.core import (
     static_field,
 )
 from dpjax.privacy import Budget, Guarantee, PureZCDpEvent, bounded_range_rho, check_budget
+from dpjax.problems import QueryRelease
 from dpjax.sampling import FullBatch
 from dpjax.solvers._published import moved_setting
 from dpjax.solvers._summary import register_solver
 from dpjax.solvers._swamped import checked_answers, drawn_noise
-from dpjax.solvers.queries._budget import drawn_rho
+from dpjax.solvers.queries._budget import Number, drawn_rho
 from dpjax.solvers.queries._selection_release import SelectionRelease, check_selection
 from dpjax.solvers.queries._state import SelectionState
 
@@ -68,10 +69,10 @@ class SaddleRelease(SelectionRelease):
     exponential mechanism of McSherry and Talwar 2007.
     """
 
-    sampler: Any = dataclasses.field(metadata={"static": True})
-    dual_step_size: Any
-    step_size: Any
-    num_records: Any
+    sampler: FullBatch = dataclasses.field(metadata={"static": True})
+    dual_step_size: Number
+    step_size: Number
+    num_records: Number
     score_range: float = dataclasses.field(metadata={"static": True})
     relation: str = static_field(default="replace_one")
 
@@ -81,7 +82,7 @@ class SaddleRelease(SelectionRelease):
     @classmethod
     def for_budget(
         cls,
-        problem: Any,
+        problem: QueryRelease,
         num_records: int,
         budget: Budget,
         *,

@@ -133,7 +133,7 @@ def as_published(
       radius: Of the ball for which stationarity is sought.
       oracle: `"first"` (theorem 6.1) or `"zeroth"` (theorem 3.1).
       initial_gap: $\Phi$, how far the loss may fall.
-      **overrides: Any other field.
+      **overrides: Other fields.
 
     Returns:
       The solver.
@@ -178,7 +178,7 @@ def by_bound(
       period: Moves in a period.
       steps: Most moves over the full batch.
       initial_gap: How far the loss may fall.
-      **overrides: Any other field.
+      **overrides: Other fields.
 
     Returns:
       A solver with a constant schedule that returns the mean of a block drawn uniformly.

@@ -107,7 +107,7 @@ def as_published(
       learner: `"auto"` is `"adagrad_norm"`, or `"optimistic_exponentiated"` on simplices and l1
         balls.
       steps: As many as records unless told otherwise.
-      **overrides: Any other field.
+      **overrides: Other fields.
 
     Returns:
       The solver.

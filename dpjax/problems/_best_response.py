@@ -1,12 +1,13 @@
 """Minimum of a convex function over a polytope, between certified bounds."""
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 
 from dpjax.core import check_int
+from dpjax.geometry import Domain
 
 _HIGHEST = jax.lax.Precision.HIGHEST
 
@@ -37,7 +38,7 @@ class _Search(NamedTuple):
 
 
 def best_response(
-    objective: Callable[[jax.Array], jax.Array], domain: Any, *, steps: int = 1000
+    objective: Callable[[jax.Array], jax.Array], domain: Domain, *, steps: int = 1000
 ) -> BestResponse:
     r"""Minimum of a smooth convex function over a polytope, between certified bounds.
 

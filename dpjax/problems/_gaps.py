@@ -12,6 +12,7 @@ from jax.typing import ArrayLike
 from optax.projections import projection_simplex
 
 from dpjax.core import check_nonnegative, check_positive, check_shape
+from dpjax.geometry import Domain
 from dpjax.problems._best_response import best_response
 
 _HIGHEST = jax.lax.Precision.HIGHEST
@@ -146,7 +147,7 @@ def quadratic_saddle_centres(
 
 def max_loss_gap(
     losses: Callable[[jax.Array], jax.Array],
-    domain: Any,
+    domain: Domain,
     x: ArrayLike,
     y: ArrayLike,
     *,

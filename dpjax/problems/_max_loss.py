@@ -7,8 +7,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.typing import ArrayLike
 
 from dpjax.core import PyTree, check_positive
+from dpjax.geometry import Domain
 from dpjax.problems._saddle import Saddle
 
 
@@ -18,7 +20,7 @@ def max_loss(
     *,
     grad_range: tuple[float, float],
     dim: int | None = None,
-    vertices: Any = None,
+    vertices: ArrayLike | Domain | None = None,
     smoothness: float | None = None,
     third_order: float | None = None,
 ) -> Saddle:
@@ -72,7 +74,7 @@ def group_risk(
     *,
     grad_range: tuple[float, float],
     dim: int | None = None,
-    vertices: Any = None,
+    vertices: ArrayLike | Domain | None = None,
     field: str = "group",
     **constants: Any,
 ) -> Saddle:

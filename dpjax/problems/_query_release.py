@@ -214,7 +214,7 @@ def _flatten(problem: QueryRelease) -> tuple[Any, Any]:
     return ((key, problem.workload),), structure
 
 
-def _unflatten(structure: Any, leaves: Any) -> QueryRelease:
+def _unflatten(structure: PyTree, leaves: PyTree) -> QueryRelease:
     """The inverse; leaves may be of any kind, so that nothing is checked."""
     made = object.__new__(QueryRelease)
     (workload,), (_, max_bytes, carried) = leaves, structure

@@ -9,6 +9,7 @@ import jax
 from jax.typing import ArrayLike
 
 from dpjax.core import PyTree, register_dataclass, static_field
+from dpjax.geometry import Domain
 from dpjax.problems._mean import mean_over_records
 from dpjax.problems._vertex_domains import check_constants, domain_of, uniform_point
 from dpjax.problems._vertex_linear import (
@@ -56,7 +57,7 @@ class SimplexRisk:
     """
 
     loss: Callable[..., jax.Array] = dataclasses.field(metadata={"static": True})
-    vertices: Any = None
+    vertices: ArrayLike | Domain | None = None
     dim: int | None = static_field(default=None)
     grad_range: ArrayLike | None = None
     smoothness: float | None = static_field(default=None, kw_only=True)
@@ -73,7 +74,7 @@ class SimplexRisk:
     def linear(
         cls,
         link_loss: Callable[[jax.Array, jax.Array], jax.Array],
-        vertices: Any = None,
+        vertices: ArrayLike | Domain | None = None,
         dim: int | None = None,
         **constants: Any,
     ) -> "SimplexRisk":

@@ -5,10 +5,10 @@ from typing import Any
 import jax.numpy as jnp
 
 from dpjax.core import check_int, check_nonnegative, check_positive
-from dpjax.geometry import Polytope, Simplex
+from dpjax.geometry import Domain, Polytope, Simplex
 
 
-def domain_of(vertices: Any, dim: int | None) -> Any:
+def domain_of(vertices: Any, dim: int | None) -> Domain:
     """The simplex, the hull of the rows of a matrix `[m, p]`, or a ready domain.
 
     Raises:
@@ -33,6 +33,6 @@ def check_constants(problem: Any) -> None:
     check_nonnegative("coupling", problem.coupling)
 
 
-def uniform_point(domain: Any) -> Any:
+def uniform_point(domain: Domain) -> Any:
     """The mean of all vertices."""
     return domain.point(jnp.full(domain.num_vertices, 1 / domain.num_vertices))

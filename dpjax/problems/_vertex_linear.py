@@ -2,13 +2,12 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 
 from dpjax.core import PyTree, check_shape
-from dpjax.geometry import L1Ball, Simplex
+from dpjax.geometry import Domain, L1Ball, Simplex
 from dpjax.transforms import OuterProduct, PackedSigns
 
 _EXACT = jax.lax.Precision.HIGHEST
@@ -47,7 +46,7 @@ def check_records(data: PyTree, dim: int) -> None:
     check_shape('data["x"]', data["x"], (None, dim))
 
 
-def mean_margins(domain: Any, x: jax.Array, indices: jax.Array) -> jax.Array:
+def mean_margins(domain: Domain, x: jax.Array, indices: jax.Array) -> jax.Array:
     """Inner products `[B]` of inputs `[B, p]` with the mean of vertices `[k]`."""
     if isinstance(domain, Simplex):
         columns, values = indices, jnp.ones(indices.shape)

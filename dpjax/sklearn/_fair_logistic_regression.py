@@ -130,7 +130,7 @@ class FairLogisticRegression(ShowsPrivacy, ClassifierMixin, BaseEstimator):
         clip_norm: float = 4.0,
         solver_options: dict[str, Any] | None = None,
         tune: dict[str, Any] | None = None,
-        random_state: Any = None,
+        random_state: object = None,
     ) -> None:
         self.epsilon = epsilon
         self.delta = delta

@@ -142,7 +142,7 @@ class LogisticRegression(ClassifierMixin, _LinearEstimator):
         fit_intercept: bool = True,
         relation: str = "replace_one",
         num_records: int | None = None,
-        random_state: Any = None,
+        random_state: object = None,
     ) -> None:
         self.epsilon = epsilon
         self.delta = delta
@@ -285,7 +285,7 @@ class LinearRegression(RegressorMixin, _LinearEstimator):
         fit_intercept: bool = True,
         relation: str = "replace_one",
         num_records: int | None = None,
-        random_state: Any = None,
+        random_state: object = None,
     ) -> None:
         self.epsilon = epsilon
         self.delta = delta

@@ -7,6 +7,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.typing import ArrayLike
 from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted
 
@@ -73,7 +74,7 @@ class PrivateSynthesizer(ShowsPrivacy, BaseEstimator):
 
     def __init__(
         self,
-        domain: Any = None,
+        domain: Domain | None = None,
         *,
         epsilon: float = 1.0,
         delta: float | None = None,
@@ -82,7 +83,7 @@ class PrivateSynthesizer(ShowsPrivacy, BaseEstimator):
         method_options: dict[str, Any] | None = None,
         relation: str = "replace_one",
         num_records: int | None = None,
-        random_state: Any = None,
+        random_state: object = None,
     ) -> None:
         self.domain = domain
         self.epsilon = epsilon
@@ -94,7 +95,7 @@ class PrivateSynthesizer(ShowsPrivacy, BaseEstimator):
         self.num_records = num_records
         self.random_state = random_state
 
-    def fit(self, X: Any, y: Any = None) -> "PrivateSynthesizer":
+    def fit(self, X: ArrayLike, y: object = None) -> "PrivateSynthesizer":
         """Measures the workload on a table, once, for the whole budget.
 
         Args:
@@ -140,7 +141,7 @@ class PrivateSynthesizer(ShowsPrivacy, BaseEstimator):
         return self
 
     def sample(
-        self, n_samples: int | None = None, *, systematic: bool = False, random_state: Any = None
+        self, n_samples: int | None = None, *, systematic: bool = False, random_state: object = None
     ) -> Any:
         """Synthetic records, in the kind of container that was fitted.
 
@@ -183,7 +184,7 @@ class PrivateSynthesizer(ShowsPrivacy, BaseEstimator):
             return self.release_.answers
         return _workload(workload, self.domain_).answers(jnp.exp(self.release_.log_probs))
 
-    def score(self, X: Any, y: Any = None) -> float:
+    def score(self, X: ArrayLike, y: object = None) -> float:
         """Minus the largest error of the released answers on these records. **Not private**.
 
         Args:
@@ -224,7 +225,7 @@ def _workload(workload: Any, domain: Domain) -> Any:
     return workload
 
 
-def _container(table: Any) -> Any:
+def _container(table: object) -> Any:
     """What makes a table like this from columns by name; None for an array of codes."""
     if isinstance(table, np.ndarray):
         return None if table.dtype.names is None else dict

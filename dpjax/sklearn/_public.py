@@ -71,7 +71,7 @@ def public_codes(name: str, values: np.ndarray, public: ArrayLike | None) -> tup
     return labels, codes
 
 
-def checked_rows(estimator: Any, *given: Any, **options: Any) -> Any:
+def checked_rows(estimator: object, *given: Any, **options: object) -> Any:
     """What scikit-learn's `validate_data` returns; of a cell that is no number, nothing is said."""
     try:
         return validate_data(estimator, *given, **options)

@@ -1,6 +1,6 @@
 """Projected descent whose one step size adapts to the gradients' norms."""
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 from jax.typing import ArrayLike
@@ -73,7 +73,7 @@ def adagrad_norm(diameter: ArrayLike, project: Projection | None = None) -> Tran
         return AdagradNormState(scalar(params))
 
     def update(
-        updates: PyTree, state: AdagradNormState, params: PyTree = None, **extra: Any
+        updates: PyTree, state: AdagradNormState, params: PyTree = None, **extra: object
     ) -> tuple[PyTree, AdagradNormState]:
         del extra
         at = points(params)

@@ -1,7 +1,7 @@
 """Learners of the whole space made learners of a convex set, with gradients of bounded norm."""
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -89,7 +89,7 @@ def constrained(
         params: PyTree = None,
         *,
         weight: ArrayLike | None = None,
-        **extra: Any,
+        **extra: object,
     ) -> tuple[PyTree, ReductionState]:
         del extra
         required("params", params, "the point w_t that the learner is to move")

@@ -79,7 +79,7 @@ def distance_adaptive(
         params: PyTree = None,
         *,
         average: PyTree = None,
-        **extra: Any,
+        **extra: object,
     ) -> tuple[PyTree, DistanceAdaptiveState]:
         point = widened(required("average", average, "the point x_t of the gradient"))
         travelled = norm(plus(point, state.start, -1.0)).astype(state.distance.dtype)

@@ -22,7 +22,7 @@ class MirroredState(NamedTuple):
     base: Any
 
 
-def mirrored(optimizer: Any, mirror_map: MirrorMap) -> Transform:
+def mirrored(optimizer: object, mirror_map: MirrorMap) -> Transform:
     r"""Any optax optimiser, whose updates become steps of a mirror map.
 
     $$ w_{t+1} = \arg\min_w\ -\langle\mathrm{optimizer}(g_t), w\rangle + D(w, w_t) $$
@@ -65,7 +65,7 @@ def mirrored(optimizer: Any, mirror_map: MirrorMap) -> Transform:
         return MirroredState(mirror_map.coordinates(widened(params)), stage.init(params))
 
     def update(
-        updates: PyTree, state: MirroredState, params: PyTree = None, **extra: Any
+        updates: PyTree, state: MirroredState, params: PyTree = None, **extra: object
     ) -> tuple[PyTree, MirroredState]:
         required("params", params, "the point w_t that the learner is to move")
         moves, base = stage.update(updates, state.base, params, **extra)

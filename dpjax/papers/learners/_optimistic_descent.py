@@ -1,6 +1,6 @@
 """Optimistic mirror descent in the Euclidean geometry."""
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax.numpy as jnp
 from jax.typing import ArrayLike
@@ -74,7 +74,7 @@ def optimistic_descent(learning_rate: ArrayLike, project: Projection | None = No
         params: PyTree = None,
         *,
         hint: PyTree = None,
-        **extra: Any,
+        **extra: object,
     ) -> tuple[PyTree, OptimisticDescentState]:
         del extra
         required("params", params, "the point w_t that the learner is to move")

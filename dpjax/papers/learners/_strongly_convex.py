@@ -102,7 +102,7 @@ def strongly_convex_descent(
         weight: ArrayLike | None = None,
         total_weight: ArrayLike | None = None,
         average: PyTree = None,
-        **extra: Any,
+        **extra: object,
     ) -> tuple[PyTree, Any]:
         del extra
         at = points(params)

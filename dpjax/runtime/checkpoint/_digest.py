@@ -33,7 +33,7 @@ def value_digest(value: object, *, strict: bool) -> bytes:
     process.
 
     Args:
-      value: Anything; of an array of several processes, what lies in this one counts.
+      value: Whatever; of an array of several processes, what lies in this one counts.
       strict: Whether a value that holds what cannot be read (a lock, a generator, an open file) is
         refused, and numbers, text, arrays and containers of these among the globals that a function
         reads count too. Otherwise the former counts by its type, and globals do not count.
@@ -62,7 +62,7 @@ def array_bytes(array: ArrayLike) -> np.ndarray:
     return np.ascontiguousarray(array).reshape(-1).view(np.uint8)
 
 
-def _nodes(treedef: Any) -> Any:
+def _nodes(treedef: jax.tree_util.PyTreeDef) -> Any:
     return treedef.node_data(), [_nodes(child) for child in treedef.children()]
 
 
@@ -144,7 +144,7 @@ class _Digests:
         else:
             yield _Bytes(array_bytes(np.asarray(array)))
 
-    def _function_or_object_parts(self, value: Any) -> Iterator[Any]:
+    def _function_or_object_parts(self, value: object) -> Iterator[Any]:
         if isinstance(value, types.CodeType):
             yield from (value.co_code, value.co_exceptiontable, value.co_names, value.co_consts)
             yield (value.co_argcount, value.co_posonlyargcount, value.co_kwonlyargcount)
@@ -177,7 +177,7 @@ class _Digests:
             read = ((name, function.__globals__[name]) for name in names)
             yield [(name, held) for name, held in read if isinstance(held, _DATA)]
 
-    def _object_parts(self, value: Any) -> Iterator[Any]:
+    def _object_parts(self, value: object) -> Iterator[Any]:
         if dataclasses.is_dataclass(value):
             names = [field.name for field in dataclasses.fields(value)]
             yield [(name, getattr(value, name)) for name in names if hasattr(value, name)]

@@ -104,7 +104,7 @@ def _received(found: Restored, like: PyTree, processes: Processes) -> Restored:
     return int(done), jax.tree.map(processes.send, tree)
 
 
-def _placed(shape: Any, sharding: Any) -> Any:
+def _placed(shape: jax.ShapeDtypeStruct, sharding: jax.sharding.Sharding) -> jax.ShapeDtypeStruct:
     """A shape that says how it is spread; on one device it is for the program to choose."""
     if len(sharding.device_set) == 1:
         return shape

@@ -78,7 +78,7 @@ class Placement:
         Zeros, noise and buffers depend on no data, and would lie whole on every device.
         """
 
-        def spread(leaf: Any) -> Any:
+        def spread(leaf: PyTree) -> PyTree:
             spec = self._spec(jnp.shape(leaf))
             if spec is None:
                 return leaf
@@ -131,7 +131,7 @@ def automatic(tree: PyTree) -> PyTree:
     its result lies.
     """
 
-    def convert(leaf: Any) -> Any:
+    def convert(leaf: jax.Array) -> jax.Array:
         sharding = _spread(leaf)
         if sharding is None or not hasattr(jax.sharding, "AxisType"):
             return leaf
@@ -145,7 +145,7 @@ def automatic(tree: PyTree) -> PyTree:
     return jax.tree.map(convert, tree)
 
 
-def _spread(leaf: Any) -> NamedSharding | None:
+def _spread(leaf: PyTree) -> NamedSharding | None:
     """How a concrete array lies on a mesh of devices, if it does."""
     if not isinstance(leaf, jax.Array) or is_traced(leaf):
         return None

@@ -73,7 +73,7 @@ class DPFTRL(DPSGD):
           budget: epsilon, delta and relation to meet; without a relation, replace-one.
           noise: As in the class, or by name: `"buffered"`, the default, `"tree"` or
             `"variance_reduced_tree"`.
-          **overrides: Any other field; also `sampler`, by default of disjoint batches,
+          **overrides: Other fields; also `sampler`, by default of disjoint batches,
             `batch_size`, the records of one, or `steps`, by default the root of `num_records`.
 
         Returns:

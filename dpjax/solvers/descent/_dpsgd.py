@@ -111,7 +111,7 @@ class DPSGD:
       batch_size: m, scalar, the public normaliser; never the realised batch size (data).
       decay: Decay of the exponential average, scalar in [0, 1) (data).
       average: `"ema"`, `"uniform"` or `"last"`: which iterate is returned (static).
-      optimizer: Any optax transformation of learning rate 1 (static); keep one object for a sweep.
+      optimizer: An optax transformation of learning rate 1 (static); keep one object for a sweep.
       microbatch_size: Records whose gradients coexist; None for up to 65,536 (static).
       relation: Neighbouring relation of the guarantee (static).
       noise: A strategy that correlates noise over the steps, of at least as many (static); None for
@@ -174,7 +174,7 @@ class DPSGD:
           batch_size: Expected records a batch; default a sixteenth, from 256 to 1024.
           steps: Number of steps; default 1000, or with `noise` the root of `num_records`.
           noise: As in the class, or by name: `"buffered"`, `"tree"` or `"variance_reduced_tree"`.
-          **overrides: Any other field; `noise_multiplier` at the caller's own risk of the budget.
+          **overrides: Other fields; `noise_multiplier` at the caller's own risk of the budget.
 
         Returns:
           A solver whose `guarantee().epsilon(budget.delta) <= budget.epsilon`.

@@ -211,7 +211,7 @@ class RateConstrainedSGDA:
           batch_size: Expected records a batch; default from `num_records`.
           steps: Number of steps; default 1000.
           histogram_share: Share of the precision that the table takes, in (0, 1).
-          **overrides: Any other field of this class or of `DPSGD`. All as printed is
+          **overrides: Other fields of this class or of `DPSGD`. All as printed is
             `dpjax.papers.rate_constrained.rate_constrained_sgda`.
 
         Returns:

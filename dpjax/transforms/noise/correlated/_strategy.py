@@ -143,7 +143,7 @@ def computed_once(x: jax.Array, live: jax.Array) -> jax.Array:
     1.2 times the time of its noise, not 1.9 times.
 
     Args:
-      x: Any shape, floating.
+      x: Of any shape, floating.
       live: `[]` bool, unknown when compiled; where False an entry of the result is NaN.
 
     Returns:
