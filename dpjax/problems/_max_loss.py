@@ -88,7 +88,7 @@ def group_risk(
         bound the weight of a small group: its risk then counts for less.
       grad_range: As in `max_loss`; a record's gradients carry the factor $1 / s_g$.
       dim: Dimension of x where X is the simplex.
-      vertices: X otherwise.
+      vertices: X otherwise, `[m, p]` or a domain.
       field: Where records keep their group, an integer.
       **constants: `smoothness` and `third_order`, of losses over shares as `grad_range` is.
 

@@ -26,10 +26,11 @@ class Risk:
     Attributes:
       loss: `loss(params, record) -> scalar`, one record at a time (static).
       init: Parameters to start from (*public*).
-      radius: Radius R of an l2 ball around 0 that the parameters stay in; None for no bound.
-      lipschitz: Largest l2 norm of one record's gradient, and
-      smoothness: largest change of it for a unit of displacement; None if not known. Guides for
-        solvers, which enforce by clipping what they rely on (*public*).
+      radius: Radius R of an l2 ball around 0 that the parameters stay in, a number; None for no
+        bound.
+      lipschitz: Largest l2 norm of one record's gradient, a number, and
+      smoothness: largest change of it for a unit of displacement, a number; None if not known.
+        Guides for solvers, which enforce by clipping what they rely on (*public*).
 
     Raises:
       ValueError: If `radius`, `lipschitz` or `smoothness` is not positive and finite.
@@ -68,8 +69,8 @@ class Risk:
         Args:
           link_loss: `link_loss(margin, y) -> scalar` (static; keep one object for a sweep).
           num_features: Number of features p.
-          radius: As in the class.
-          **constants: `lipschitz`, `smoothness`.
+          radius: A number, as in the class.
+          **constants: `lipschitz`, `smoothness`, numbers.
 
         Returns:
           A problem for data `{"x": [n, p], "y": [n]}`.

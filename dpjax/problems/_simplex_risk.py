@@ -85,7 +85,7 @@ class SimplexRisk:
 
         Args:
           link_loss: `link_loss(margin, y) -> scalar` (static; keep one object for a sweep).
-          vertices: As in the class.
+          vertices: `[m, p]` or a domain, as in the class.
           dim: As in the class.
           **constants: The other fields.
 

@@ -54,6 +54,7 @@ def split_noise_multiplier(effective: float, histogram_share: float) -> tuple[fl
 
     Raises:
         ValueError: If a value is outside its bound.
+        TypeError: If one is no number.
 
     Example:
         >>> split_noise_multiplier(3.0, 0.5) == (3.0 * 2**0.5, 3.0 * 2**0.5)
