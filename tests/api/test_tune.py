@@ -206,6 +206,7 @@ def test_rate_constrained_candidates_pay_for_their_tables_too():
     assert found.score < 1
 
 
+@pytest.mark.slow
 def test_a_sampler_of_candidates():
     def sampler(key):
         return {"learning_rate": 10.0 ** jax.random.uniform(key, (), jnp.float32, -1, 1)}
@@ -217,6 +218,7 @@ def test_a_sampler_of_candidates():
     assert found.guarantee.bases[0] == found.solver.guarantee()
 
 
+@pytest.mark.slow
 def test_early_stopping_inside_one_run():
     # a rate so large that the last iterate is worse than most
     found = tuned({"learning_rate": [3.0], "steps": [16]}, trials=1, checkpoints=4)
@@ -313,6 +315,7 @@ def test_a_list_of_solvers_a_public_score_and_replace_one():
     assert found.guarantee.epsilon(1e-5) <= 8.0
 
 
+@pytest.mark.slow
 def test_linear_risk_and_its_margin():
     data = records()
     data["y"] = 2.0 * data["y"] - 1
@@ -321,6 +324,7 @@ def test_linear_risk_and_its_margin():
     assert float(jnp.mean((data["x"] @ found.params) * data["y"] > 0)) > 0.8
 
 
+@pytest.mark.slow
 def test_no_privacy_is_a_plain_sweep_and_says_so():
     found = tuned(budget=dpjax.Budget(math.inf, 1e-5))
     assert "NOT PRIVATE" in repr(found)

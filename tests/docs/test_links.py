@@ -1,5 +1,6 @@
 """Every link of the documentation leads somewhere; those to other sites are only well formed."""
 
+import functools
 import re
 import runpy
 import unicodedata
@@ -93,12 +94,13 @@ def test_cross_references_are_of_public_names(page):
     named = set(CROSS_REFERENCE.findall(CODE.sub("`", prose(ROOT / page))))
     if not page.startswith("docs/"):
         assert not {name for name in named if name.startswith("dpjax.")}, "only the site has these"
-    homes = {s.home for p in (ROOT / "dpjax").glob("*/__init__.py") for s in symbols(_package(p))}
-    assert {name for name in named if name.startswith("dpjax.")} <= homes
+    assert {name for name in named if name.startswith("dpjax.")} <= _homes()
 
 
-def _package(path):
-    return f"dpjax.{path.parent.name}"
+@functools.cache
+def _homes():
+    packages = [path.parent.name for path in (ROOT / "dpjax").glob("*/__init__.py")]
+    return {symbol.home for name in packages for symbol in symbols(f"dpjax.{name}")}
 
 
 def test_pages_are_found():
