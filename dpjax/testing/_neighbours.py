@@ -104,7 +104,7 @@ def largest_change(
     found: list[Neighbour] = []
     if "remove" in _KINDS[relation] and present:
         padding = jax.tree.map(lambda a: a[0], starts)
-        remove = jax.vmap(lambda i: change(padding, i, False))
+        remove = jax.vmap(lambda i: change(padding, i, False)[1])
         sizes = jax.jit(remove, compiler_options=QUICK)(jnp.asarray(present))
         worst = int(jnp.argmax(sizes))
         found.append(Neighbour(float(sizes[worst]), "remove", present[worst], None))
@@ -123,11 +123,10 @@ def _change(
     record: PyTree,
     index: jax.Array,
     insert: bool,
-    power: bool = False,
-) -> jax.Array:
-    """Norm of the change when `index` goes (none: -1) and `record` comes (if `insert`).
+) -> tuple[jax.Array, jax.Array]:
+    """The norm of the change when `index` goes (none: -1) and `record` comes (if `insert`).
 
-    With `power` a function of it that has a gradient at 0: for l2 its square.
+    Before it stands a function of it that has a gradient at 0: for l2 its square.
     """
     slots = jax.tree.map(lambda a, r: jnp.concatenate([a, r[None].astype(a.dtype)]), batch, record)
     before = jnp.append(mask, False)
@@ -142,15 +141,15 @@ def _change(
     ]
     flat = jnp.concatenate(leaves)
     if norm == "l2":
-        size = jnp.sum(flat * flat)
-        size = size if power else jnp.sqrt(size)
+        power = jnp.sum(flat * flat)
     else:
-        size = jnp.sum(jnp.abs(flat)) if norm == "l1" else jnp.max(jnp.abs(flat))
-    return size if power else jnp.where(jnp.all(jnp.isfinite(flat)), size, jnp.inf)
+        power = jnp.sum(jnp.abs(flat)) if norm == "l1" else jnp.max(jnp.abs(flat))
+    size = jnp.sqrt(power) if norm == "l2" else power
+    return power, jnp.where(jnp.all(jnp.isfinite(flat)), size, jnp.inf)
 
 
 def _climb(
-    change: Callable[..., jax.Array],
+    change: Callable[..., tuple[jax.Array, jax.Array]],
     kind: str,
     indices: list[int],
     starts: PyTree,
@@ -158,8 +157,11 @@ def _climb(
 ) -> Neighbour:
     """Gradient ascent from every start at every place, all at once."""
 
-    def objective(moving: list[Any], fixed: PyTree, index: jax.Array) -> jax.Array:
-        return change(_join(moving, fixed), index, True, power=True)
+    def objective(
+        moving: list[Any], fixed: PyTree, index: jax.Array
+    ) -> tuple[jax.Array, jax.Array]:
+        power, size = change(_join(moving, fixed), index, True)
+        return power, jax.lax.stop_gradient(size)
 
     def one(record: PyTree, index: jax.Array) -> tuple[jax.Array, PyTree]:
         start, fixed = _split(record)
@@ -169,11 +171,10 @@ def _climb(
 
         def body(carry: PyTree, step: jax.Array) -> tuple[PyTree, None]:
             moving, best, argbest = carry
-            size = change(_join(moving, fixed), index, True)
+            slope, size = jax.grad(objective, has_aux=True)(moving, fixed, index)
             better = size > best
             argbest = jax.tree.map(lambda a, b: jnp.where(better, a, b), moving, argbest)
             best = jnp.where(better, size, best)
-            slope = jax.grad(objective)(moving, fixed, index)
             slope = [jnp.where(jnp.isfinite(g), g, 0) for g in slope]
             top = functools.reduce(jnp.maximum, [jnp.max(jnp.abs(g), initial=0) for g in slope])
             slope = [g / jnp.maximum(top, jnp.finfo(g.dtype).tiny) for g in slope]
@@ -183,18 +184,19 @@ def _climb(
             return (moving, best, argbest), None
 
         if not start:
-            return change(record, index, True), record
+            return change(record, index, True)[1], record
         carry = (start, jnp.asarray(-1.0, float), start)
         (_, best, argbest), _ = jax.lax.scan(body, carry, jnp.arange(steps + 1))
         return best, _join(argbest, fixed)
 
-    search = jax.vmap(jax.vmap(one, in_axes=(0, None)), in_axes=(None, 0))
-    run = jax.jit(search, compiler_options=QUICK)
-    best, records = run(starts, jnp.asarray(indices))
-    place, start = np.unravel_index(int(jnp.argmax(best)), best.shape)
-    record = jax.tree.map(lambda a: a[place, start], records)
-    index = None if kind == "add" else indices[place]
-    return Neighbour(float(best[place, start]), kind, index, record)
+    number = jax.tree.leaves(starts)[0].shape[0]
+    every = jax.tree.map(lambda a: jnp.concatenate([a] * len(indices)), starts)
+    run = jax.jit(jax.vmap(one), compiler_options=QUICK)
+    best, records = run(every, jnp.repeat(jnp.asarray(indices), number))
+    worst = int(jnp.argmax(best))
+    record = jax.tree.map(lambda a: a[worst], records)
+    index = None if kind == "add" else indices[worst // number]
+    return Neighbour(float(best[worst]), kind, index, record)
 
 
 def _split(record: PyTree) -> tuple[list[Any], PyTree]:
