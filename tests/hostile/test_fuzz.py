@@ -57,6 +57,8 @@ def test_what_a_constructor_takes_lies_in_its_bounds(where, value):
         told = "must be finite" in str(error) or "overflow" in str(error)
         if told and abs(value) > float(np.finfo(np.float32).max):
             return  # what follows from it, or its float32, is infinite
+        if "must be > 0, got 0.0" in str(error) and 0 < abs(value) < 1e-150:
+            return  # its square is 0
         if expected or argument not in str(error):
             raise AssertionError(f"{said} is refused: {error}") from error
     else:
