@@ -140,7 +140,7 @@ def work(solver: Any, seeds: Seeds) -> float:
     sampler = solver.sampler
     slots = getattr(sampler, "capacity", None) or getattr(sampler, "batch_size", None)
     points = getattr(solver, "num_directions", 1) * (2 if solver.oracle == "zeroth" else 1)
-    period, part = solver.noise.num_steps, solver.increment_records
+    period, part = solver.noise.num_steps, solver.difference_batch_size
     size = seeds.num_records if slots is None else slots
     later = 2 * (period - 1) * (size if part is None else part)
     return float(sampler.steps * (size + later) * points * seeds.problem.num_params)

@@ -50,11 +50,11 @@ def page() -> str:
         "![frontiers](../benchmarks/results/fair_frontiers.png)",
         _text(f"""
             Where it does not do well: on Parkinsons
-            ({frontiers["parkinsons_parity"]["num_train"]} training rows) noise costs more accuracy
-            than parity does, and a slack below 0.1 changes little; on Credit default the
-            unconstrained model is nearly fair already. A tight bound on false negatives on Adult
-            (0.15) is *not* reached by default at any epsilon: clipping at norm 4 cuts the gradients
-            that would enforce it. A larger `clip_norm` reaches it, at more error elsewhere.
+            ({frontiers["parkinsons_parity"]["num_train"]} training rows) and on a thousand rows of
+            Adult noise costs more accuracy than parity does, and `for_budget` warns that the budget
+            cannot see the slack; on Credit default the unconstrained model is nearly fair already.
+            Rules for steps, clip norm, share and dual step were chosen on subsamples of Adult's
+            training rows, Credit default and Parkinsons, with other seeds.
         """),
         _text(f"""
             One step at expected batch {times["batch"]} on Adult ({machine["processor"]},

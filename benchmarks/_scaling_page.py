@@ -57,7 +57,7 @@ def _step() -> str:
     for name, cost in model.COSTS.items():
         parts = (cost.flops, cost.specials, cost.bytes, cost.noise, cost.words)
         lines.append(f"| {name} | " + " | ".join(map(_code, parts)) + " |")
-    return "\n".join(lines)
+    return "\n".join([*lines, "", "A solver that is not listed has no formulas yet."])
 
 
 def _run() -> str:

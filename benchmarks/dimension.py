@@ -19,19 +19,21 @@ from benchmarks import _runner
 from benchmarks import _saddle_instances as instances
 from benchmarks.million_features import NOISE, RADIUS, make, regression
 from dpjax.problems import Saddle
-from dpjax.solvers import AnytimeMirrorDescent, FrankWolfe, SaddleMirrorDescent
+from dpjax.solvers import AnytimeMirrorDescent, FrankWolfe, SaddleMirrorDescent, solver_for_game
 
 BUDGET = dpjax.Budget(1.0, 1e-6, "replace_one")
 NUM_RECORDS = 30_000
 DIMS = (100, 300, 1_000, 10_000, 100_000, 1_000_000)
 SEEDS = 3
-# dimensions, or strategies, up to which each is run; DP-SGDA holds matrices of all records
+# dimensions, or strategies, up to which each is run; DP-SGDA holds matrices of all records, and
+# the double oracle reads 26 rows and columns of each
 LIMITS = {
     "one-shot statistics": 1_000,
     "DP-SGD": 10_000,
     "Frank-Wolfe": 100_000,
     "one-shot Gaussian": 1_000,
     "DP-SGDA": 300,
+    "by the rule": 10_000,
 }
 
 
@@ -104,6 +106,17 @@ def _game(dim: int, n: int, seeds: int, limits: dict[str, int]) -> list[dict[str
     keys = jax.random.split(jax.random.key(8), seeds)
     gaps = [float(game.gap(jax.jit(method)(records, key))) for key in keys]
     points = [_point("game", "played", dim, gaps)]
+    if dim <= limits["by the rule"]:
+        lines = Saddle.game(
+            _no_loss,
+            (dim, dim),
+            row=lambda record, i: game.row(record["seed"], i),
+            column=lambda record, j: game.col(record["seed"], j),
+        )
+        ruled = solver_for_game(lines, n, BUDGET)
+        play = jax.jit(lambda data, key: dpjax.solve(ruled, lines, data, key=key).params)
+        gaps = [float(game.gap(play(records, key))) for key in keys]
+        points.append(_point("game", "by the rule", dim, gaps))
     if dim <= limits["one-shot Gaussian"]:
         matrix = instances.core_padded_matrix(dim)
         gaps = []

@@ -251,7 +251,9 @@ def _learners(seeds: int, fast: bool) -> list[dict[str, Any]]:
 
 def _fixed_rate(solver: Any, problem: Any) -> Any:
     """Projected descent at the rate that is best for the largest gradients there could be."""
-    squares = sum(t ** (2 * solver.weights) for t in np.arange(1, solver.sampler.steps + 1) / 512)
+    squares = sum(
+        t ** (2 * solver.weight_exponent) for t in np.arange(1, solver.sampler.steps + 1) / 512
+    )
     rate = 2 * problem.radius / (problem.lipschitz * squares**0.5)
     return projected(optax.scale(-rate), problem.project)
 

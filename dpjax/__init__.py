@@ -21,8 +21,15 @@ if TYPE_CHECKING:
     from dpjax import solvers as solvers
     from dpjax import testing as testing
     from dpjax import transforms as transforms
+    from dpjax.api import Fitted as Fitted
+    from dpjax.api import PersonRecords as PersonRecords
+    from dpjax.api import Plan as Plan
     from dpjax.api import Release as Release
     from dpjax.api import Tuned as Tuned
+    from dpjax.api import fit as fit
+    from dpjax.api import load as load
+    from dpjax.api import plan as plan
+    from dpjax.api import private_edges as private_edges
     from dpjax.api import release as release
     from dpjax.api import tune as tune
     from dpjax.core import Aggregator as Aggregator
@@ -49,8 +56,11 @@ _HOMES = {
     "Aggregator": "core",
     "Budget": "privacy",
     "BudgetExceeded": "privacy",
+    "Fitted": "api",
     "Guarantee": "privacy",
     "Ledger": "privacy",
+    "PersonRecords": "api",
+    "Plan": "api",
     "Problem": "core",
     "Records": "core",
     "Release": "api",
@@ -60,6 +70,10 @@ _HOMES = {
     "Transform": "core",
     "Tuned": "api",
     "chain": "core",
+    "private_edges": "api",
+    "fit": "api",
+    "load": "api",
+    "plan": "api",
     "release": "api",
     "seeded": "core",
     "shard_records": "core",

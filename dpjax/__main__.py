@@ -1,4 +1,7 @@
-"""`python -m dpjax`: private fair training on Adult, next to its non-private frontier."""
+"""`python -m dpjax`: private fair training on Adult, next to its non-private frontier.
+
+`python -m dpjax fit` trains on a CSV file of your own.
+"""
 
 import argparse
 import json
@@ -24,6 +27,11 @@ SLACKS = (0.0, 0.02, 0.05, 0.1, 0.2)
 
 def main(argv: list[str] | None = None) -> int:
     """Runs the job; returns the exit status."""
+    argv = sys.argv[1:] if argv is None else argv
+    if argv[:1] == ["fit"]:
+        from dpjax._fit_command import main as fit_main
+
+        return fit_main(argv[1:])
     args = _parse(argv)
     train, test = adult().split(test=0.25, seed=args.seed)
     budget = Budget(args.epsilon, args.delta)

@@ -1,9 +1,12 @@
 """Strict settings for every test: no warning, no implicit broadcasting, no key used twice."""
 
 import gc
+import json
 import os
 import sys
+import zlib
 from importlib.metadata import version
+from pathlib import Path
 
 # read when XLA starts; most programs here run once on tiny arrays, and compiling is all their cost
 os.environ["XLA_FLAGS"] = " ".join(
@@ -35,10 +38,18 @@ jax.config.update("jax_debug_key_reuse", not X64)
 jax.config.update("jax_enable_x64", X64)
 
 import tests.entries  # noqa: E402, F401  (fills `dpjax.testing.registry`)
+from dpjax.transforms.noise.correlated import _correlated  # noqa: E402
 
 # The probability that any statistical check of a session fails though all is right.
 FALSE_ALARMS_ALLOWED = 1e-4
 _of_workers = pytest.StashKey[list[tuple[int, float]]]()
+# Seconds of tests on a quiet core, by node id; written by `--write-durations`. What takes longer
+# than the first is slow, unless it is marked `always`; what is slow and takes longer than the
+# second is exhaustive.
+DURATIONS = Path(__file__).with_name("durations.json")
+_SLOW, _EXHAUSTIVE = 0.75, 3.0
+_KEPT = 0.2
+_durations: dict[str, float] = {}
 
 # A warning of somebody else's code that has no consequence here goes on this list, as narrowly as
 # it can be matched: "ignore:message:category:module".
@@ -49,6 +60,13 @@ _THIRD_PARTY_NOISE: tuple[str, ...] = (
     "ignore:.* deprecated - use:DeprecationWarning:matplotlib._fontconfig_pattern",
     "ignore:.* deprecated - use:DeprecationWarning:matplotlib._mathtext",
 )
+
+
+def pytest_addoption(parser):
+    parser.addoption("--share", help="K/N: of the tests chosen, one share of N, K = 0..N-1")
+    parser.addoption(
+        "--write-durations", action="store_true", help=f"notes how long tests take in {DURATIONS}"
+    )
 
 
 def pytest_configure(config):
@@ -68,14 +86,35 @@ def pytest_report_header(config):
     return f"jax {jax.__version__} on {jax.default_backend()}, x64 {'on' if X64 else 'off'}"
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config, items):
-    """With 64-bit types on, tests that turn them on by themselves have nothing to add."""
+    """Marks tests by how long they take, and leaves out what is not wanted.
+
+    With 64-bit types on, tests that turn them on by themselves have nothing to add.
+    """
+    times = json.loads(DURATIONS.read_text())
+    for item in items:
+        seconds = times.get(item.nodeid, 0.0)
+        if item.get_closest_marker("slow"):
+            if seconds > _EXHAUSTIVE:
+                item.add_marker(pytest.mark.exhaustive)
+        elif seconds > _SLOW and not item.get_closest_marker("always"):
+            item.add_marker(pytest.mark.slow)
+    if share := config.getoption("share"):
+        place, shares = map(int, share.split("/"))
+        others = [i for i in items if zlib.crc32(i.nodeid.encode()) % shares != place]
+        config.hook.pytest_deselected(items=others)
+        items[:] = [item for item in items if item not in others]
     if X64:
         alone = [
             i for i in items if {"x64", "everywhere_x64"} & set(getattr(i, "fixturenames", ()))
         ]
         config.hook.pytest_deselected(items=alone)
         items[:] = [item for item in items if item not in alone]
+
+
+def pytest_runtest_logreport(report):
+    _durations[report.nodeid] = _durations.get(report.nodeid, 0.0) + report.duration
 
 
 def false_alarms(config):
@@ -99,6 +138,11 @@ def pytest_sessionfinish(session):
         session.config.workeroutput["false_alarms"] = (count, level)
     elif level > FALSE_ALARMS_ALLOWED:
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
+    worker = hasattr(session.config, "workeroutput")
+    if session.config.getoption("write_durations") and not worker:
+        known = json.loads(DURATIONS.read_text()) | _durations
+        known = {name: round(t, 1) for name, t in sorted(known.items()) if t > _KEPT}
+        DURATIONS.write_text(json.dumps(known, indent=0) + "\n")
 
 
 def pytest_terminal_summary(terminalreporter, config):
@@ -115,6 +159,12 @@ def pytest_terminal_summary(terminalreporter, config):
 def _fixed_seed():
     """NumPy's global generator, which nothing should use, is at least the same in every test."""
     np.random.seed(0)  # noqa: NPY002
+
+
+@pytest.fixture
+def unrounded_steps(monkeypatch):
+    """Steps with correlated noise as real numbers: rounding them is post-processing."""
+    monkeypatch.setattr(_correlated, "to_grid", lambda values, grid: values)
 
 
 @pytest.fixture

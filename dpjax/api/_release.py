@@ -1,73 +1,99 @@
 """Query release in one call."""
 
 import dataclasses
+import functools
+import itertools
 import math
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from dpjax.api._person_records import PersonRecords, check_people
+from dpjax.api._predicted import MOST_PREDICTED, gram, level_precisions, predicted_error
 from dpjax.api._released import Release
 from dpjax.core import Solver, check_choice, check_int
 from dpjax.papers._mirror_descent_release import MirrorDescentRelease
 from dpjax.papers._mwem import MWEM
 from dpjax.papers._saddle_release import SaddleRelease
-from dpjax.privacy import Budget, check_budget
+from dpjax.privacy import Budget, Guarantee, check_budget, compose_guarantees
 from dpjax.privacy._relations import relation_name
 from dpjax.problems import QueryRelease
-from dpjax.queries import Hierarchy, Marginals
+from dpjax.queries import Domain, Hierarchy, Marginals, Prefix, Tree
 from dpjax.queries._workload import Workload, check_records
+from dpjax.queries.tables._frames import container_of
 from dpjax.runtime import solve
 from dpjax.solvers._swamped import candidates
 from dpjax.solvers.queries._frank_wolfe_release import FrankWolfeRelease
-from dpjax.solvers.queries._gaussian_fit import GaussianFit
+from dpjax.solvers.queries._gaussian_fit import AnswersMeasurement, GaussianFit
 from dpjax.solvers.queries._histogram_release import HistogramRelease
+from dpjax.solvers.queries._rows_fit import ReleasedRows, RowsFit
 
-_METHODS: dict[str, Callable[..., Any]] = {
+METHODS: dict[str, Callable[..., Any]] = {
     "gaussian_fit": GaussianFit.for_budget,
     "frank_wolfe": FrankWolfeRelease.for_budget,
     "mirror_descent": MirrorDescentRelease.for_budget,
     "saddle": SaddleRelease.for_budget,
     "mwem": MWEM.for_budget,
     "histogram": HistogramRelease.for_budget,
+    "rows": RowsFit.for_budget,
 }
+_MOST_CELLS = 2**24  # of a universe that distributions are vectors over
+_MISFIT = 1.1  # mean square of residuals, in units of the noise
+_MOST_LARGE = 2**14  # cells of tables of three attributes or more, measured over a larger one
 # noise in an answer after least squares, above which the prior says more than a large table
 _COARSE = 0.05
+_TREE_PRIOR = 0.7  # of weights of blocks of an ordered axis
+_SLACK = 1e-3  # of epsilon, where it is shared with what is spent
+_ATTEMPTS = 30
 
 
 def release(
-    workload: Workload,
+    workload: Workload | Domain,
     data: object,
     budget: Budget,
     *,
     key: jax.Array,
     method: str = "auto",
     num_records: int | None = None,
+    spent: Sequence[Guarantee] = (),
     progress: bool | None = None,
     **options: Any,
 ) -> Release:
     r"""Private answers to a workload, and a distribution that gives them: synthetic data.
 
-    `"auto"` chooses from public quantities alone, before it looks at the data, between Gaussian
-    noise on all answers and on the histogram, by the noise in the worst answer; with marginals
-    whose noise would be above 0.05 it measures the tables of one and two attributes below them.
-    `reason` says what it compared. With delta = 0 it draws queries (`"frank_wolfe"`).
+    `"auto"` chooses from public quantities alone, before it looks at the data. For marginals, and
+    above 1,024 cells, it chooses between Gaussian noise on all answers and on the histogram, by the
+    noise in the worst answer; for other queries by the predicted error after the fit, and for
+    `Prefix` among a `Tree` of blocks as well. With marginals whose noise would be above 0.05 it
+    measures the tables of one and two attributes below them.
+    Marginals over a universe of more than $2^{24}$ cells are measured and fitted by a mixture of
+    products (`"rows"`), in memory that depends on the tables alone. `reason` says what it compared.
+    With delta = 0 it draws queries (`"frank_wolfe"`).
 
-    Guarantee: that of the method, at most the budget. Under replace-one, the default, the number of
-    records is public; under add-or-remove-one give `num_records`, a public constant near it. With
-    `epsilon = math.inf` no noise is added, and the guarantee says so: it is non-private.
+    Guarantee: that of the method, composed with what is `spent`, at most the budget. Under
+    replace-one, the default, the number of records is public; under add-or-remove-one give
+    `num_records`, a public constant near it. With `epsilon = math.inf` no noise is added, and the
+    guarantee says so: it is non-private. For `PersonRecords` all of it holds for a person joining
+    or leaving with all rows.
 
     Args:
-      workload: The queries, of `dpjax.queries` (*public*).
+      workload: The queries, of `dpjax.queries`; a `Domain` stands for all tables of two of its
+        attributes (*public*).
       data: Records, *secret*: over a domain whatever `Domain.encode` takes (codes `[n, A]`, columns
-        by name, a data frame); else cells `[n]`.
+        by name, a data frame); else cells `[n]`. Or `PersonRecords` of these over a domain, where a
+        person has several rows: by `"gaussian_fit"`, `"rows"` or `"histogram"`, under
+        add-or-remove-one.
       budget: epsilon, delta and relation; the relation defaults to replace-one.
       key: Typed key, scalar (*secret*). Never use one key for two releases.
-      method: `"auto"`, `"gaussian_fit"`, `"frank_wolfe"`, `"mirror_descent"`, `"saddle"`, `"mwem"`
-        or `"histogram"`.
+      method: `"auto"`, `"gaussian_fit"`, `"frank_wolfe"`, `"mirror_descent"`, `"saddle"`, `"mwem"`,
+        `"histogram"` or `"rows"`.
       num_records: *Public* n by which counts are divided; default, under replace-one, their number.
+      spent: Guarantees of what the same records were asked before at a price fixed in advance, as
+        by `private_edges`; none for `PersonRecords`, since these are per row.
       progress: As for `dpjax.solve`.
       **options: Of the method's `for_budget`; none with `"auto"`.
 
@@ -92,10 +118,19 @@ def release(
       >>> sorted(set(released.decode(synthetic)["sex"].tolist()))
       ['F', 'M']
     """
-    relation = relation_name(check_budget(budget).relation_or("replace_one"))
     check_workload(workload, data)
-    check_choice("method", method, ("auto", *_METHODS))
-    problem = QueryRelease(workload)
+    if isinstance(workload, Domain):
+        workload = Marginals.all_kway(workload, min(2, len(workload.attributes)))
+    people = data if isinstance(data, PersonRecords) else None
+    default = "replace_one" if people is None else "add_or_remove_one"
+    relation = relation_name(check_budget(budget).relation_or(default))
+    budget = dataclasses.replace(budget, relation=relation)
+    check_choice("method", method, ("auto", *METHODS))
+    wide = isinstance(workload, Marginals) and workload.universe_size > _MOST_CELLS
+    apart = method == "rows" or (wide and method == "auto" and budget.delta > 0)
+    problem = QueryRelease(workload, max_bytes=None) if apart else QueryRelease(workload)
+    if people is not None:
+        check_people(workload, relation, method, spent)
     records = _records(workload, data)
     if num_records is None:
         if relation != "replace_one":
@@ -107,57 +142,119 @@ def release(
     check_int("num_records", num_records, minimum=1)
     private = budget if math.isfinite(budget.epsilon) else dataclasses.replace(budget, epsilon=1.0)
     reason = "asked for"
+    max_rows = 1 if people is None else people.max_rows
     if method == "auto":
         if options:
             raise ValueError(f"options need a method other than 'auto', got {sorted(options)}")
         if private is budget:
             with candidates():
-                method, options, reason = _choose(problem, num_records, budget)
+                # noise for a person is larger by the number of rows
+                method, options, reason = choose(problem, max(num_records // max_rows, 1), budget)
         else:
-            method, reason = "histogram", "exact"
-    solver = _METHODS[method](problem, num_records, private, **options)
+            method, reason = ("rows", "a mixture of products") if apart else ("histogram", "exact")
+    make = functools.partial(METHODS[method], problem, num_records, **options)
+    solver, guarantee = _within(make, private, spent, max_rows)
     if private is not budget:
         solver, reason = _without_noise(solver), reason + "; without noise: NOT PRIVATE"
+        guarantee = solver.guarantee()
     solution = solve(solver, problem, records, key=key, progress=progress)
+    fitted = solution.params
+    misfit = float(fitted.misfit) if isinstance(fitted, ReleasedRows) else 0.0
+    if misfit > _MISFIT + 3 * math.sqrt(2 / workload.num_queries) and private is budget:
+        warnings.warn(
+            f"squared residuals of the fit are {misfit:.2f} times those of the noise: it has not "
+            "converged, and method='rows' takes more fit_steps or rows",
+            stacklevel=2,
+        )
     return Release(
-        solution.params.answers,
-        solution.params.log_probs,
+        fitted.answers,
+        None if apart else fitted.log_probs,
         _stddev(solver, workload),
         workload,
-        solution.guarantee,
+        guarantee,
         method,
         reason,
         budget.delta,
+        num_records,
+        None if people is None else max_rows,
+        container_of(data if people is None else people.table),
+        _table_stddev(solver, workload),
+        fitted.model if apart else None,
+        solution.state.measured if isinstance(solver, AnswersMeasurement) else None,
+        solver.measured if isinstance(solver, AnswersMeasurement) else None,
     )
 
 
+def _within(
+    make: Callable[[Budget], Any], budget: Budget, spent: Sequence[Guarantee], max_rows: int
+) -> tuple[Any, Guarantee]:
+    """The solver of the least noise whose guarantee, with what is spent, meets the budget."""
+
+    def attempt(epsilon: float) -> tuple[Any, Guarantee]:
+        solver = make(dataclasses.replace(budget, epsilon=epsilon))
+        guarantee = solver.guarantee()
+        if max_rows > 1:
+            # rows of one person move sums by up to max_rows times as much, and as many cells
+            solver = dataclasses.replace(solver, stddev=max_rows * solver.stddev)
+            failure = max_rows * solver.guarantee().failure_probability
+            guarantee = Guarantee(guarantee.event, guarantee.relation, failure)
+        return solver, compose_guarantees(*spent, guarantee) if spent else guarantee
+
+    found = attempt(budget.epsilon)
+    if not spent and max_rows == 1:
+        return found
+    before = compose_guarantees(*spent).epsilon(budget.delta) if spent else 0.0
+    if before >= budget.epsilon:
+        raise ValueError(
+            f"spent must be < epsilon = {budget.epsilon:g} by itself, got {before:.4g}"
+        )
+    asked = budget.epsilon
+    for _ in range(_ATTEMPTS):
+        total = found[1].epsilon(budget.delta)
+        if (1 - _SLACK) * budget.epsilon <= total <= budget.epsilon:
+            return found
+        # of several Gaussians the squares of epsilon nearly add
+        square = asked**2 + (1 - _SLACK / 2) ** 2 * budget.epsilon**2 - total**2
+        asked = math.sqrt(square) if square > 0 else asked / 2
+        found = attempt(asked)
+    raise ValueError(f"no noise found that meets {budget} with what is spent: spend less before")
+
+
 def check_workload(workload: object, data: object) -> None:
-    """Raises TypeError unless the first is a workload and the second is none."""
-    if not isinstance(workload, Workload):
+    """Raises TypeError unless the first is a workload or domain and the second is none."""
+    if not isinstance(workload, Workload | Domain):
         raise TypeError(
             "workload must come first, in release(workload, data, budget, key=key), and be queries "
-            f"of dpjax.queries such as Marginals, got {type(workload).__name__}"
+            f"of dpjax.queries such as Marginals, or a Domain, got {type(workload).__name__}"
         )
-    if isinstance(data, Workload):
+    if isinstance(data, Workload | Domain):
         raise TypeError(f"data must be the records, got the workload {type(data).__name__}")
 
 
 def _records(workload: Workload, data: object) -> np.ndarray:
     if workload.domain is None:
         check_records(data)
-    records = np.asarray(data) if workload.domain is None else workload.domain.encode(data)
+        records = np.asarray(data)
+    elif isinstance(data, PersonRecords):
+        records = data.codes(workload.domain)
+    else:
+        records = workload.domain.encode(data)
     if len(records) == 0:
         raise ValueError("data must hold n >= 1 records, got none")
     return records
 
 
-def _choose(
+def choose(
     problem: QueryRelease, num_records: int, budget: Budget
 ) -> tuple[str, dict[str, Any], str]:
     """A method, its options and why, from public quantities alone."""
     if budget.delta == 0:
         return "frank_wolfe", {}, "delta = 0, at which Gaussian noise has no epsilon"
     workload = problem.workload
+    if isinstance(workload, Marginals) and workload.universe_size > _MOST_CELLS:
+        return _choose_rows(problem, workload, num_records, budget)
+    if not isinstance(workload, Marginals) and workload.universe_size <= MOST_PREDICTED:
+        return _choose_predicted(problem, num_records, budget)
     full = GaussianFit.for_budget(problem, num_records, budget)
     bars = _stddev(full, workload)
     noise = float(jnp.max(full.stddevs() if bars is None else bars))
@@ -175,6 +272,60 @@ def _choose(
     return "gaussian_fit", {}, why
 
 
+def _choose_predicted(
+    problem: QueryRelease, num_records: int, budget: Budget
+) -> tuple[str, dict[str, Any], str]:
+    """What to measure of few cells, by the predicted error after the fit."""
+    workload, asked = problem.workload, gram(problem.workload)
+    options: dict[str, dict[str, Any]] = {"answers": {}, "cells": {}}
+    if isinstance(workload, Prefix):
+        tree = Tree(workload.universe, workload.attribute)
+        levels = level_precisions(tree, asked)
+        options["a tree"] = {
+            "measured": tree,
+            "allocation": levels,
+            "prior": _TREE_PRIOR,
+            "fit_steps": 200,
+        }
+    errors = {}
+    for name, fields in options.items():
+        if name == "cells":
+            cells = HistogramRelease.for_budget(problem, num_records, budget)
+            precision = np.eye(len(asked)) / float(cells.stddev) ** 2
+        else:
+            fit = GaussianFit.for_budget(problem, num_records, budget, **fields)
+            weights = 1 / np.asarray(fit.stddevs(), np.float64) ** 2
+            precision = gram(fit.measured, weights)
+        errors[name] = predicted_error(asked, precision, workload.num_queries)
+    best = min(errors, key=lambda name: errors[name])
+    compared = ", ".join(f"{error:.2g} if {name}" for name, error in errors.items())
+    why = f"predicted root mean square error after the fit, by what is measured: {compared}"
+    return "histogram" if best == "cells" else "gaussian_fit", options[best], why
+
+
+def _choose_rows(
+    problem: QueryRelease, workload: Marginals, num_records: int, budget: Budget
+) -> tuple[str, dict[str, Any], str]:
+    """What to measure where the universe does not fit in memory."""
+    why = f"a mixture of products, for 2**{math.log2(workload.universe_size):.1f} cells"
+    orders = np.array([len(clique) for clique in workload.cliques])
+    large = int(np.sum(np.array(workload.sizes)[orders > 2]))
+    measured, closure = workload, Hierarchy(workload).closure.cliques
+    for order in (2, 1):
+        full = RowsFit.for_budget(problem, num_records, budget, measured=measured)
+        noise = float(jnp.max(jnp.asarray(_stddev(full, measured))))
+        if noise <= _COARSE and (order == 1 or large <= _MOST_LARGE):
+            break
+        below = [clique for clique in closure if len(clique) <= order]
+        whole = [c for c in below if not any(set(c) < set(other) for other in below)]
+        if set(whole) == set(measured.cliques):
+            continue
+        measured = Marginals(workload.domain, tuple(whole))
+        why += f"; tables of at most {order} attributes are measured, since those above them "
+        why += f"have noise {noise:.2g}" if noise > _COARSE else f"have {large} cells"
+    return "rows", {"measured": measured}, why
+
+
 def _without_noise(solver: Any) -> Any:
     """The limit of no noise, whose event is non-private."""
     if isinstance(solver, SaddleRelease):
@@ -187,7 +338,7 @@ def _stddev(solver: Solver, workload: Workload) -> jax.Array | None:
     """Noise of the best unbiased estimate of each answer, where noise is on answers or cells."""
     if isinstance(solver, HistogramRelease):
         return _histogram_stddev(solver, workload)
-    if not isinstance(solver, GaussianFit):
+    if not isinstance(solver, AnswersMeasurement):
         return None
     measured, noise = solver.measured, solver.stddevs()
     if not (isinstance(workload, Marginals) and isinstance(measured, Marginals)):
@@ -197,6 +348,23 @@ def _stddev(solver: Solver, workload: Workload) -> jax.Array | None:
     spread = dict(zip(hierarchy.closure.cliques, hierarchy.least_squares_stddev(each), strict=True))
     tables = [spread.get(clique, math.nan) for clique in workload.cliques]
     return jnp.asarray(np.asarray(tables)[workload.clique_of], float)
+
+
+def _table_stddev(solver: Solver, workload: Workload) -> tuple[tuple[tuple[str, ...], float], ...]:
+    """Noise of a cell of the tables whose noise is known, and small enough in number to list."""
+    domain = workload.domain
+    if domain is not None and isinstance(solver, HistogramRelease):
+        singles = itertools.combinations(domain.attributes, 1)
+        cliques = [*singles, *itertools.combinations(domain.attributes, 2)]
+        summed = [domain.universe_size / domain.project(clique).universe_size for clique in cliques]
+        return tuple(zip(cliques, (float(solver.stddev) * np.sqrt(summed)).tolist(), strict=True))
+    if isinstance(workload, Marginals) and isinstance(solver, AnswersMeasurement):
+        below = Hierarchy(workload).closure
+        noise = _stddev(solver, below)
+        if noise is not None:
+            spread = np.asarray(noise)[list(below.offsets)].tolist()
+            return tuple(zip(below.cliques, spread, strict=True))
+    return ()
 
 
 def _histogram_stddev(solver: HistogramRelease, workload: Workload) -> jax.Array:

@@ -43,7 +43,7 @@ _SCORE_SHARE = 0.1  # of a run's precision, where training and scores read the s
 def tune(
     candidates: Mapping[str, Sequence[Any]] | Sequence[Any] | Sampled,
     kind: type,
-    problem: Any,
+    problem: PyTree,
     data: PyTree,
     budget: Budget,
     *,
@@ -268,7 +268,7 @@ def _guarantee(
 class _Plan:
     """All that is public of a call: what runs, and what it costs."""
 
-    problem: Any
+    problem: PyTree
     choices: list[Any]
     solvers: list[Any]
     guarantee: Guarantee
@@ -322,7 +322,7 @@ class _Plan:
         return (jax.tree.map(lambda leaf: leaf[place], params), place), found
 
 
-def _iterates(solver: Any, problem: Any, data: PyTree, key: jax.Array, number: int) -> PyTree:
+def _iterates(solver: Any, problem: PyTree, data: PyTree, key: jax.Array, number: int) -> PyTree:
     """What a run would return after each of `number` equal parts of its steps, `[number, *p]`."""
     if number == 1:
         params = solve(solver, problem, data, key=key, progress=False).params

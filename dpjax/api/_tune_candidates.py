@@ -11,7 +11,7 @@ import numpy as np
 from dpjax.core import PyTree, check_int
 from dpjax.privacy import Budget, Guarantee
 from dpjax.solvers import RateConstrainedSGDA
-from dpjax.solvers.descent._dual import split_noise
+from dpjax.solvers.descent._dual import default_share, split_noise
 
 Sampled = Callable[[jax.Array], Mapping[str, Any]]
 
@@ -47,7 +47,7 @@ class Candidates:
 def candidates_of(
     given: Mapping[str, Sequence[Any]] | Sequence[Any] | Sampled,
     kind: Any,
-    problem: Any,
+    problem: PyTree,
     num_records: int,
     budget: Budget,
     number: int,
@@ -82,11 +82,14 @@ def candidates_of(
     for choice in _some(choices):
         noise = {"noise_multiplier": 1.0}
         if issubclass(kind, RateConstrainedSGDA):
-            histogram = choice.get("histogram", "gaussian" if problem.num_constraints else "none")
-            share = choice.get("histogram_share", 0.1)
-            table, gradient = split_noise(1.0, share, histogram)
-            noise = {"noise_multiplier": gradient, "histogram_noise": table}
-        units.append(with_noise(make(choice, noise), 1.0))
+            noise["histogram_noise"] = 1.0
+        unit = make(choice, noise)
+        if isinstance(unit, RateConstrainedSGDA):
+            share = choice.get("histogram_share") or default_share(unit.sampler.steps)
+            table, gradient = split_noise(1.0, share, unit.histogram)
+            primal = dataclasses.replace(unit.primal, noise_multiplier=gradient)
+            unit = dataclasses.replace(unit, primal=primal, histogram_noise=table)
+        units.append(with_noise(unit, 1.0))
     return Candidates(choices, units, make)
 
 

@@ -3,7 +3,6 @@
 import dataclasses
 import math
 from collections.abc import Callable
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -14,7 +13,7 @@ from dpjax.privacy import Guarantee
 from dpjax.privacy._relations import relation_factor
 from dpjax.problems import RateConstrained, Risk
 from dpjax.problems._constraints import violation
-from dpjax.solvers.descent._dual import default_size_floor
+from dpjax.solvers.descent._rates import default_size_floor
 from dpjax.transforms import add_rounded_gaussian, rounded_gaussian_shortfall
 
 Correct = Callable[[PyTree, PyTree], jax.Array]
@@ -38,7 +37,7 @@ class Scores:
       relation: Of the guarantee.
     """
 
-    problem: Any
+    problem: PyTree
     correct: Correct
     size: float
     weight: float
@@ -75,7 +74,7 @@ class Scores:
         right = jnp.asarray(self.correct(params, records), bool)
         counts = {"margin": jnp.sum(2 * right.astype(jnp.int32) - 1)}
         if self._constrained:
-            logits = self.problem.logits(params, records["x"])
+            logits = self.problem.class_logits(params, records["x"])
             constraints = self.problem.constraints
             predicted = jax.nn.one_hot(jnp.argmax(logits, axis=-1), logits.shape[-1], dtype=int)
             part = constraints.one_hot_parts(constraints.part(records), int)
@@ -87,18 +86,16 @@ class Scores:
         if not self._constrained:
             return accuracy
         constraints, cells = self.problem.constraints, counts["table"].astype(float)
-        floor = default_size_floor(
-            self._stddev(noise), constraints.membership, constraints.num_classes
-        )
+        floor = default_size_floor(self._stddev(noise), constraints)
         sizes = jnp.maximum(constraints.counts(cells), floor)
         excess = violation(constraints.values(cells, sizes), constraints.slack)
         return accuracy - self.weight * excess
 
 
-def default_correct(problem: Any) -> Correct:
+def default_correct(problem: PyTree) -> Correct:
     """Whether a prediction is right, for the problems that say what a prediction is."""
     if isinstance(problem, RateConstrained):
-        return lambda w, held: jnp.argmax(problem.logits(w, held["x"]), axis=-1) == held["y"]
+        return lambda w, held: jnp.argmax(problem.class_logits(w, held["x"]), axis=-1) == held["y"]
     if isinstance(problem, Risk) and problem.factored:
         return lambda w, held: (held["x"] @ w) * held["y"] > 0
     raise ValueError(

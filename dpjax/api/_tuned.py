@@ -1,4 +1,4 @@
-"""What tuning gives its user: the winner, and nothing of the other runs."""
+"""Result of tuning: the winner, and nothing of the other runs."""
 
 import dataclasses
 from typing import Any

@@ -1,4 +1,4 @@
-"""Whether two data sets differ in one record."""
+"""Checks that two data sets differ in one record."""
 
 from collections.abc import Hashable
 

@@ -1,4 +1,4 @@
-"""What this process can read of arrays that lie on the devices of several."""
+"""Access to the parts of distributed arrays that this process holds."""
 
 import dataclasses
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""Whether a program is traced for several devices."""
+"""Context: is a program traced for several devices?"""
 
 import contextlib
 import contextvars

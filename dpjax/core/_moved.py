@@ -1,5 +1,6 @@
 """Names that have moved keep working for a minor version."""
 
+import functools
 import importlib
 import warnings
 from collections.abc import Callable
@@ -29,3 +30,44 @@ def moved(
         return getattr(importlib.import_module(home), name)
 
     return find
+
+
+def renamed_fields(**names: str) -> Callable[[type], type]:
+    """Old names of fields of a dataclass, `old="new"`, keep working, with a warning."""
+
+    def old_value(old: str) -> property:
+        return property(lambda self: getattr(self, _warned(type(self), old, names[old])))
+
+    def wrap(cls: Any) -> Any:
+        made = cls.__init__
+
+        @functools.wraps(made)
+        def init(self: Any, *args: Any, **fields: Any) -> None:
+            made(self, *args, **current_names(cls, fields))
+
+        cls.__init__, cls._renamed = init, names
+        for old in names:
+            setattr(cls, old, old_value(old))
+        return cls
+
+    return wrap
+
+
+def current_names(cls: type, fields: dict[str, Any]) -> dict[str, Any]:
+    """The fields with those of old names under their new ones."""
+    for old, new in getattr(cls, "_renamed", {}).items():
+        if old in fields:
+            _warned(cls, old, new)
+            fields = {name: value for name, value in fields.items() if name != old} | {
+                new: fields[old]
+            }
+    return fields
+
+
+def _warned(cls: type, old: str, new: str) -> str:
+    warnings.warn(
+        f"{cls.__name__}({old}=) is {new} since 0.2: the old name goes in 0.3",
+        DeprecationWarning,
+        stacklevel=4,
+    )
+    return new

@@ -150,7 +150,7 @@ class Solver(Protocol):
 
     @property
     def sampler(self) -> Sampler:
-        """Who takes part in each step."""
+        """Which records enter each step."""
 
     def init(self, problem: Any, *, key: jax.Array) -> PyTree:
         """The state before the first step."""

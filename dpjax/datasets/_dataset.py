@@ -1,4 +1,4 @@
-"""What every loader returns: features, labels and groups of the same records."""
+"""A data set: features, labels and groups of the same records."""
 
 from __future__ import annotations
 

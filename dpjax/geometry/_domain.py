@@ -1,4 +1,4 @@
-"""What the convex hulls of finitely many points have in common."""
+"""Base class of convex hulls of finitely many points."""
 
 from typing import Any, Protocol
 

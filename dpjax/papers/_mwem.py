@@ -18,9 +18,10 @@ from dpjax.core import (
     derived,
     static_field,
 )
+from dpjax.core._pairs import Pair, pair_of
 from dpjax.privacy import Budget, Guarantee, bounded_range_eta, check_budget
 from dpjax.problems import QueryRelease
-from dpjax.queries._workload import num_records, spread_cells, sums_dtype
+from dpjax.queries._workload import num_records, spread_cells
 from dpjax.sampling import FullBatch
 from dpjax.solvers._summary import register_solver
 from dpjax.solvers._swamped import checked_answers
@@ -204,25 +205,24 @@ class MWEM:
                     f"{getattr(self, name)}: for_budget sets it"
                 )
         steps = self.sampler.steps
-        zeros = jnp.zeros(problem.workload.num_queries)
+        zeros, sums = jnp.zeros(problem.workload.num_queries), problem.workload.sums_dtype
         return MWEMState(
             weights=zeros,
             average=spread_cells(problem.workload, jnp.zeros(problem.workload.universe_size)),
             chosen=jnp.full(steps, -1, jnp.int32),
             measured=jnp.zeros(steps),
-            answers=zeros.astype(sums_dtype(problem.workload)),
-            targets=zeros.astype(int if problem.exact else float),
+            answers=zeros.astype(sums) if jnp.issubdtype(sums, jnp.integer) else pair_of(zeros),
+            targets=problem.no_targets(),
             count=jnp.zeros((), jnp.int32),
             key=key,
         )
 
     def prologue(self, problem: QueryRelease, data: PyTree, state: MWEMState) -> MWEMState:
         """Computes the answers, once."""
-        problem.check_number(num_records(data))
-        return state._replace(
-            answers=problem.workload.answers(problem.workload.histogram(data)),
-            targets=problem.targets(data),
-        )
+        number, histogram = num_records(data), problem.workload.histogram(data)
+        problem.check_number(number)
+        answers = problem.workload.sums(histogram, number)
+        return state._replace(answers=answers, targets=problem.targets(data))
 
     def step(
         self, problem: QueryRelease, batch: PyTree, mask: jax.Array, state: MWEMState
@@ -237,7 +237,8 @@ class MWEM:
         sharpness = per_half_record(sharpness, self, rest.dtype)
         index = select_query(select, gaps, sharpness, rest).index
         dtype = state.measured.dtype
-        value = self._measure(measure, state.answers[index]).astype(dtype)
+        answer = jax.tree.map(lambda each: each[index], state.answers)
+        value = self._measure(measure, answer).astype(dtype)
         chosen = state.chosen.at[state.count].set(index)
         measured = state.measured.at[state.count].set(value)
         there = chosen >= 0
@@ -262,12 +263,12 @@ class MWEM:
         )
         return after, MWEMInfo(index, value)
 
-    def _measure(self, key: jax.Array, total: jax.Array) -> jax.Array:
-        if jnp.issubdtype(total.dtype, jnp.integer):
-            # divided after the noise, for quotients are rounded by what a record does
-            stddev = self.stddev * self.num_records
-            return noisy_counts(key, total, stddev, self._tables) / self.num_records
-        return plus_gaussian(key, total.astype(float) / self.num_records, self.stddev)
+    def _measure(self, key: jax.Array, total: jax.Array | Pair) -> jax.Array:
+        # divided after the noise, for quotients are rounded by what a record does
+        stddev = self.stddev * self.num_records
+        if isinstance(total, Pair):
+            return plus_gaussian(key, total, stddev) / self.num_records
+        return noisy_counts(key, total, stddev, self._tables) / self.num_records
 
     def finalize(self, problem: QueryRelease, state: MWEMState) -> ReleasedDistribution:
         """The mean of the distributions after each step."""

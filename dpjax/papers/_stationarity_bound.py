@@ -1,4 +1,4 @@
-"""What is proved of the Goldstein norm that `OnlineToNonconvex` reaches, with its constants."""
+"""The proved bound, with constants, on the Goldstein norm that `OnlineToNonconvex` reaches."""
 
 import math
 from typing import NamedTuple

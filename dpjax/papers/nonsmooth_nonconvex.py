@@ -48,12 +48,12 @@ class PublishedOnlineToNonconvex(OnlineToNonconvex):
 
     Guarantee: a change of gradients is clipped at $\min(2 H D, 2 G)$, not at what the points have
     moved, and all nodes have the noise that the larger of two shares asks for: G over `batch_size`
-    in all levels of the tree, and the change over `increment_records` in one level less. A period
-    is one Gaussian of `noise_multiplier`, as in `OnlineToNonconvex`.
+    in all levels of the tree, and the change over `difference_batch_size` in one level less. A
+    period is one Gaussian of `noise_multiplier`, as in `OnlineToNonconvex`.
 
     Attributes:
       noise: A plain `BinaryTree`.
-      increment_records: Required.
+      difference_batch_size: Required.
 
     Raises:
       ValueError: As `OnlineToNonconvex`, and if one of these two is something else.
@@ -65,8 +65,8 @@ class PublishedOnlineToNonconvex(OnlineToNonconvex):
         super().__post_init__()
         if not (type(self.noise) is BinaryTree and plain_tree(self.noise)):
             raise ValueError(f"noise must be BinaryTree(period) as published, got {self.noise!r}")
-        if self.increment_records is None:
-            raise ValueError("increment_records is required as published")
+        if self.difference_batch_size is None:
+            raise ValueError("difference_batch_size is required as published")
 
     @classmethod
     def for_budget(
@@ -94,13 +94,13 @@ class PublishedOnlineToNonconvex(OnlineToNonconvex):
         """The same on all nodes, whatever the bound of an estimate."""
         del bound
         assert isinstance(self.noise, BinaryTree)
-        assert self.increment_records is not None
+        assert self.difference_batch_size is not None
         levels = self.noise.levels
         change = jnp.minimum(2 * self.smoothness * self.max_displacement, 2 * self.clip_norm)
         shares = jnp.stack(
             [
                 self.clip_norm / jnp.asarray(self.batch_size, size.dtype),
-                change / self.increment_records * ((levels - 1) / levels) ** 0.5,
+                change / self.difference_batch_size * ((levels - 1) / levels) ** 0.5,
             ]
         )
         # a traced bound may be none
@@ -222,7 +222,7 @@ def stationarity_plan(
       oracle: `"first"` or `"zeroth"`.
       passes: `"single"`, or `"multi"`: of the full batch.
       period: Moves in a period.
-      steps: Most moves over the full batch, 1000 unless told otherwise.
+      steps: Most moves over the full batch, 1000 by default.
       initial_gap: How far the loss may fall from its start.
 
     Returns:
@@ -292,7 +292,7 @@ def _bound_fields(setting: Setting, plan: Plan, single: bool) -> dict[str, Any]:
         fields["smoothness"] = change / (2 * plan.displacement)
         fields["noise"] = SplitNoise(plan.period, first_share(plan.period, clip, change), 0.0)
         if single:
-            fields["increment_records"] = plan.change_records
+            fields["difference_batch_size"] = plan.change_records
             fields["noise"] = RestartNoise(BufferedToeplitz(plan.period - 1))
     return fields | _averaged(setting, clip, plan)
 
@@ -341,11 +341,11 @@ def _published_fields(asked: Asked, gap: float) -> dict[str, Any]:
     return _averaged(setting, clip, plan) | {
         "sampler": DisjointPartition(periods, 2 * period - 1),
         "batch_size": float(period),
-        "increment_records": 1,
+        "difference_batch_size": 1,
         "noise": noise,
         "noise_multiplier": multiplier,
         "smoothness": change / (2 * far),
-        "common_directions": False,
+        "reuse_directions": False,
     }
 
 
@@ -455,6 +455,6 @@ def multi_pass(
         batch_size=float(n),
         smoothness=change / (2 * far),
         oracle="zeroth",
-        common_directions=False,
+        reuse_directions=False,
         relation=budget.relation_or("replace_one").name.lower(),
     )

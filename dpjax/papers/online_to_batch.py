@@ -44,7 +44,7 @@ class PublishedOnlineToBatch(OnlineToBatch):
     Attributes:
       noise: A `BinaryTree`.
       clip: `"plain"`.
-      estimate_weights: None, or the same as `weights`.
+      estimate_exponent: None, or the same as `weight_exponent`.
 
     Raises:
       ValueError: As `OnlineToBatch`, and if one of these three is something else.
@@ -59,10 +59,10 @@ class PublishedOnlineToBatch(OnlineToBatch):
                 "the published noise needs noise=BinaryTree and clip='plain', "
                 f"got {self.noise!r} and {self.clip!r}"
             )
-        if estimate_degree(self) != self.weights:
+        if estimate_degree(self) != self.weight_exponent:
             raise ValueError(
-                f"estimate_weights must be weights = {self.weights!r} with the published noise, "
-                f"which is made for these, got {self.estimate_weights!r}"
+                f"estimate_exponent must be weight_exponent = {self.weight_exponent!r} with the "
+                f"published noise, which is made for these, got {self.estimate_exponent!r}"
             )
 
     def guarantee(self) -> Guarantee:
@@ -80,7 +80,7 @@ class PublishedOnlineToBatch(OnlineToBatch):
         self, bound: IncrementBound, weights: Weights, reach: jax.Array, count: jax.Array
     ) -> jax.Array:
         del bound
-        slope = (self.weights + 1) * weights.estimate / (count + 1)
+        slope = (self.weight_exponent + 1) * weights.estimate / (count + 1)
         largest = jnp.maximum(self.clip_norm, 0) + jnp.maximum(self.smoothness, 0) * reach
         return self._excess * slope * largest
 
@@ -103,10 +103,10 @@ def as_published(
     Args:
       problem: As in `OnlineToBatch.for_budget`.
       num_records: *Public* bound on the number of records.
-      budget: epsilon, delta > 0 and relation, replace-one unless told otherwise.
+      budget: epsilon, delta > 0 and relation, replace-one by default.
       learner: `"auto"` is `"adagrad_norm"`, or `"optimistic_exponentiated"` on simplices and l1
         balls.
-      steps: As many as records unless told otherwise.
+      steps: Default: as many as records.
       **overrides: Other fields.
 
     Returns:
@@ -135,7 +135,7 @@ def as_published(
         steps = overrides["sampler"].steps
     else:
         overrides["steps"] = steps
-    made_for = {"clip": "plain", "weights": 1.0, "noise": BinaryTree(steps)}
+    made_for = {"clip": "plain", "weight_exponent": 1.0, "noise": BinaryTree(steps)}
     printed = {"noise_multiplier": 2 / _published_rho(budget)}
     solver = PublishedOnlineToBatch.for_budget(
         problem,
@@ -172,7 +172,7 @@ def optimistic(
       problem: As in `as_published`, as all that follow.
       num_records: *Public* bound on the number of records.
       budget: epsilon, delta > 0 and relation.
-      steps: As many as records unless told otherwise.
+      steps: Default: as many as records.
 
     Returns:
       The solver.
@@ -202,7 +202,7 @@ def strongly_convex(
       num_records: *Public* bound on the number of records.
       budget: epsilon, delta > 0 and relation.
       strong_convexity: mu `> 0` of the mean loss (*public*).
-      steps: As many as records unless told otherwise.
+      steps: Default: as many as records.
 
     Returns:
       The solver.
@@ -217,7 +217,7 @@ def strongly_convex(
         budget,
         learner="strongly_convex",
         steps=steps,
-        weights=2.0,
+        weight_exponent=2.0,
         learning_rate=1 / strong_convexity,
     )
 
@@ -306,7 +306,7 @@ def parameter_free_pulled(
       failure_probability: With which the printed bound may fail.
       constant: C.
       initial_scale: As in `parameter_free`.
-      steps: As many as records unless told otherwise.
+      steps: Default: as many as records.
 
     Returns:
       The solver.
@@ -326,7 +326,7 @@ def parameter_free_pulled(
         budget,
         learner=PulledLearner(diameter, failure_probability, constant),
         steps=steps,
-        weights=3.0,
+        weight_exponent=3.0,
         learning_rate=initial_scale,
     )
 

@@ -9,7 +9,10 @@ from dpjax.solvers.descent._rate_constrained_sgda import RateConstrainedSGDA
 _PRINTED: dict[str, Any] = {
     "histogram": "laplace",
     "rates": "soft",
+    "estimator": "ratio",
     "denominator": "batch",
+    "histogram_share": 0.1,
+    "clip_norm": 4.0,
     "size_floor": 1.0,
     "multiplier_set": "orthant",
     "average": "last",
@@ -43,4 +46,7 @@ def rate_constrained_sgda(
     Source: Yaghini, Cebere, Menart, Bellet and Papernot, "Private rate-constrained optimization
     with applications to fair learning", 2025 (RaCO-DP).
     """
-    return RateConstrainedSGDA.for_budget(problem, num_records, budget, **_PRINTED | overrides)
+    settings: dict[str, Any] = _PRINTED | overrides
+    if settings.get("sampler") is None and settings.get("steps") is None:
+        settings["steps"] = 1000
+    return RateConstrainedSGDA.for_budget(problem, num_records, budget, **settings)

@@ -13,7 +13,9 @@ from dpjax.privacy._guarantee import Guarantee as Guarantee
 from dpjax.privacy._relations import RelationLike as RelationLike
 from dpjax.privacy._relations import resolve_relation as resolve_relation
 from dpjax.privacy._warnings import DeltaWarning as DeltaWarning
+from dpjax.privacy._warnings import MultiplierWarning as MultiplierWarning
 from dpjax.privacy._warnings import NoiseWarning as NoiseWarning
+from dpjax.privacy._warnings import ResolutionWarning as ResolutionWarning
 from dpjax.privacy.accounting._events import joint_poisson_epsilon as joint_poisson_epsilon
 from dpjax.privacy.accounting._events import joint_poisson_event as joint_poisson_event
 from dpjax.privacy.accounting._events import joint_release as joint_release
@@ -33,6 +35,8 @@ from dpjax.privacy.bounded_range._guarantee import BoundedRangeGuarantee as Boun
 from dpjax.privacy.bounded_range._guarantee import (
     calibrate_bounded_range as calibrate_bounded_range,
 )
+from dpjax.privacy.bounded_range._mixture import MixtureGuarantee as MixtureGuarantee
+from dpjax.privacy.bounded_range._mixture import MixturePhase as MixturePhase
 from dpjax.privacy.ledger._ledger import Ledger as Ledger
 from dpjax.privacy.ledger._state import BudgetExceeded as BudgetExceeded
 from dpjax.privacy.ledger._state import LedgerEntry as LedgerEntry

@@ -1,4 +1,4 @@
-"""What a user asks for."""
+"""A target (epsilon, delta) and its neighbouring relation."""
 
 import dataclasses
 import math

@@ -1,4 +1,4 @@
-"""What a solver gives: an event and the privacy curve that follows from it."""
+"""A guarantee: an event and the privacy curve that follows from it."""
 
 import dataclasses
 import functools

@@ -23,6 +23,27 @@ class NoiseWarning(UserWarning):
     """
 
 
+class ResolutionWarning(NoiseWarning):
+    """Noise that hides whether a constraint holds.
+
+    Guarantee: follows from public numbers alone; the guarantee of the run holds as ever.
+    """
+
+
+class MultiplierWarning(UserWarning):
+    """Multipliers that ended at their bound: constraints that the run did not enforce.
+
+    Guarantee: follows from released values alone; the guarantee of the run holds as ever.
+    """
+
+
+class PrivacyWarning(UserWarning):
+    """Something that the guarantee takes to be public was read from the data.
+
+    Guarantee: holds where that is public; no more is promised.
+    """
+
+
 def warn(message: str, category: type[Warning] = DeltaWarning) -> None:
     """Warns at the line outside of this package that led here: once a line, as Python does."""
     level, frame = 1, sys._getframe()

@@ -1,4 +1,4 @@
-"""What is solved: losses, constraints and their public constants."""
+"""Problems: losses, constraints and their public constants."""
 
 from dpjax.problems._best_response import BestResponse as BestResponse
 from dpjax.problems._best_response import best_response as best_response
@@ -18,10 +18,13 @@ from dpjax.problems._linear import LinearLogits as LinearLogits
 from dpjax.problems._linear_model import LinearModel as LinearModel
 from dpjax.problems._max_loss import group_risk as group_risk
 from dpjax.problems._max_loss import max_loss as max_loss
+from dpjax.problems._network import Network as Network
 from dpjax.problems._parts import ByField as ByField
+from dpjax.problems._parts import ByFields as ByFields
 from dpjax.problems._parts import ByLabelAndGroup as ByLabelAndGroup
 from dpjax.problems._parts import ByTable as ByTable
 from dpjax.problems._parts import PartRule as PartRule
+from dpjax.problems._person_loss import PersonLoss as PersonLoss
 from dpjax.problems._query_release import QueryRelease as QueryRelease
 from dpjax.problems._rate_constrained import RateConstrained as RateConstrained
 from dpjax.problems._risk import Risk as Risk

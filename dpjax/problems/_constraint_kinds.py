@@ -1,6 +1,6 @@
 """The usual rate constraints, as tables; see Agarwal et al. 2018 and Cotter et al. 2019."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from jax.typing import ArrayLike
@@ -11,23 +11,35 @@ from dpjax.problems._parts import ByField, ByLabelAndGroup, ByTable
 
 
 def demographic_parity(
-    num_groups: int, num_classes: int, slack: ArrayLike, *, dedupe: bool = False
+    num_groups: int,
+    num_classes: int,
+    slack: ArrayLike | None = None,
+    *,
+    bounds: Mapping[int, tuple[float, float]] | None = None,
+    dedupe: bool = False,
 ) -> RateConstraints:
     r"""Each class is predicted in each group about as often as outside it.
 
     $$ P_k(z) - P_k(\text{not } z) \le \gamma \quad \text{for all groups } z, \text{classes } k $$
 
+    With `bounds` instead of a slack, the last class alone, on both sides of named groups,
+
+    $$ l_z \le P_{K-1}(z) - P_{K-1}(\text{not } z) \le u_z $$
+
     Args:
       num_groups: Number of values of `data["group"]`, `>= 2` (*public*).
       num_classes: K `>= 2` (*public*).
-      slack: gamma, one number or `[num_groups * num_classes]`, ordered by group, then class.
+      slack: gamma, one number or `[num_groups * num_classes]`, ordered by group, then class; a
+        tuple (low, high) is the bounds of every group.
+      bounds: `{group: (low, high)}` (*public*).
       dedupe: Whether to drop repeated constraints (for two groups and classes, 4 become 2).
 
     Returns:
-      `RateConstraints` with J = groups x classes.
+      `RateConstraints` with J = groups x classes; of bounds with two rows a group, upper and lower.
 
     Raises:
-      ValueError: If a number is too small, or `slack` has the wrong length or is not finite.
+      ValueError: If a number is too small, `slack` has the wrong length or is not finite, a bound's
+        low is above its high, or not just one of slack and bounds is given.
       TypeError: If a number of groups or classes is not an integer.
 
     Example:
@@ -42,8 +54,25 @@ def demographic_parity(
     for z in range(num_groups):
         for k in range(num_classes):
             weights[z, k, z, k], weights[z, k, num_groups + z, k] = 1, -1
-    rows = weights.reshape(-1, 2 * num_groups, num_classes)
-    return build(membership, rows, slack, ByField("group", num_groups), dedupe)
+    rule = ByField("group", num_groups)
+    if isinstance(slack, tuple) and len(slack) == 2 and bounds is None:
+        slack, bounds = None, dict.fromkeys(range(num_groups), slack)
+    if (slack is None) == (bounds is None):
+        raise ValueError(f"give slack or bounds, not both: got slack={slack}, bounds={bounds}")
+    if bounds is None:
+        rows = weights.reshape(-1, 2 * num_groups, num_classes)
+        return build(membership, rows, slack, rule, dedupe)
+    signed, limits = [], []
+    for z, (low, high) in bounds.items():
+        check_int("bounds", z, minimum=0)
+        if z >= num_groups or low > high:
+            raise ValueError(
+                f"bounds must be {{group: (low, high)}} of groups 0..{num_groups - 1} with low <= "
+                f"high, got {{{z}: ({low}, {high})}}"
+            )
+        signed += [weights[z, -1], -weights[z, -1]]
+        limits += [high, -low]
+    return build(membership, np.stack(signed), limits, rule, dedupe)
 
 
 def equality_of_odds(

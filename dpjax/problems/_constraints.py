@@ -10,7 +10,7 @@ import numpy as np
 from jax.typing import ArrayLike, DTypeLike
 
 from dpjax.core import check_finite, check_shape, is_traced, register_dataclass
-from dpjax.problems._parts import PartRule
+from dpjax.problems._parts import PartRule, refined
 
 # by default accelerators multiply with 10 bits
 _EXACT = jax.lax.Precision.HIGHEST
@@ -81,6 +81,10 @@ class RateConstraints:
         """
         sums = jnp.matmul(self.membership, cells, precision=_EXACT)
         rates = jnp.clip(sums / sizes[:, None], 0, 1)
+        return self.weighted(rates)
+
+    def weighted(self, rates: jax.Array) -> jax.Array:
+        r"""$\Gamma$, `[J]`, of rates `[S, K]`."""
         return jnp.tensordot(self.weights, rates, axes=2, precision=_EXACT)
 
     def cell_weights(self, multipliers: jax.Array, sizes: jax.Array) -> jax.Array:
@@ -107,6 +111,45 @@ class RateConstraints:
     def one_hot_parts(self, part: jax.Array, dtype: DTypeLike) -> jax.Array:
         """Indicator `[B, Q]` of `part` `[B]`, of type `dtype`; zeros for an id outside 0..Q-1."""
         return jax.nn.one_hot(part, self.part.num_parts, dtype=dtype)
+
+    @classmethod
+    def combine(cls, *constraints: "RateConstraints") -> "RateConstraints":
+        """All of them at once, in order, over the coarsest partition that tells their parts apart.
+
+        Args:
+          *constraints: At least one, of one number of classes, with rules by integer fields.
+
+        Returns:
+          The constraints; slacks and multipliers are those of the first, then of the second, ...
+
+        Raises:
+          TypeError: If one is no `RateConstraints`, or its rule's fields are not known.
+          ValueError: If there is none, or numbers of classes or ranges of fields disagree.
+
+        Example:
+          >>> import dpjax
+          >>> parity = dpjax.problems.demographic_parity(2, 2, slack=0.05)
+          >>> missed = dpjax.problems.false_negative_rate(2, slack=0.2)
+          >>> both = dpjax.problems.RateConstraints.combine(parity, missed)
+          >>> both.num_constraints, both.part.num_parts
+          (5, 4)
+        """
+        for each in constraints:
+            if not isinstance(each, RateConstraints):
+                raise TypeError(f"constraints must be RateConstraints, got {type(each).__name__}")
+        classes = {each.num_classes for each in constraints}
+        if len(classes) != 1:
+            raise ValueError(f"num_classes must agree, got {sorted(classes)}")
+        rule, parts = refined([each.part for each in constraints])
+        memberships, rows = [], []
+        subsets = [each.membership.shape[0] for each in constraints]
+        for i, (each, part) in enumerate(zip(constraints, parts, strict=True)):
+            columns = np.asarray(each.membership)[:, np.maximum(part, 0)]
+            memberships.append(np.where(part >= 0, columns, 0))
+            before, after = sum(subsets[:i]), sum(subsets[i + 1 :])
+            rows.append(np.pad(np.asarray(each.weights), ((0, 0), (before, after), (0, 0))))
+        slack = np.concatenate([np.asarray(each.slack) for each in constraints])
+        return _constraints(np.concatenate(memberships), np.concatenate(rows), slack, rule)
 
     def dedupe(self) -> "RateConstraints":
         r"""The same feasible set with equal subsets merged and equal rows dropped (host).

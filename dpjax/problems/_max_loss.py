@@ -23,6 +23,7 @@ def max_loss(
     vertices: ArrayLike | Domain | None = None,
     smoothness: float | None = None,
     third_order: float | None = None,
+    payoff_interval: tuple[float, float] | None = None,
 ) -> Saddle:
     r"""$\min_{x \in X} \max_{i \le k} \mathbb E_z\, f_i(x; z)$, with weights y on the k losses.
 
@@ -39,6 +40,8 @@ def max_loss(
       third_order: Lipschitz constant of these second derivatives, 0 for quadratics; None where it
         is unknown. The saddle point's is at least `smoothness`: its derivative in $y_i$ and twice
         in x is the Hessian of $f_i$.
+      payoff_interval: Of a record's losses at the vertices of X, for the methods of games where all
+        losses are affine (`smoothness=0`).
 
     Returns:
       A `Saddle` whose second player holds weights on the losses.
@@ -65,6 +68,7 @@ def max_loss(
         (vertices, None),
         smoothness=(within, 0.0),
         third_order=third_order,
+        payoff_interval=payoff_interval,
     )
 
 
@@ -90,7 +94,8 @@ def group_risk(
       dim: Dimension of x where X is the simplex.
       vertices: X otherwise, `[m, p]` or a domain.
       field: Where records keep their group, an integer.
-      **constants: `smoothness` and `third_order`, of losses over shares as `grad_range` is.
+      **constants: `smoothness`, `third_order` and `payoff_interval`, of losses over shares as
+        `grad_range` is.
 
     Returns:
       A `Saddle`.

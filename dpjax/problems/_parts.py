@@ -1,5 +1,8 @@
 """Public rules that assign each record to one part of a global partition."""
 
+import functools
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -107,10 +110,7 @@ class ByTable:
     table: tuple[int, ...]
 
     def __post_init__(self) -> None:
-        if not isinstance(self.table, tuple):
-            raise TypeError(f"table must be a tuple of integers, got {self.table!r}")
-        for part in self.table:
-            check_int("table", part, minimum=-1)
+        _check_table(self.table)
         if self.num_parts < 1:
             raise ValueError(f"table must name at least part 0, got {self.table!r}")
 
@@ -127,6 +127,102 @@ class ByTable:
     def check(self, data: PyTree) -> None:
         """Raises unless the field exists and lies in the table's range."""
         check_codes(self.field, data, len(self.table))
+
+
+@dataclass(frozen=True)
+class ByFields:
+    """Part = table[values of several integer fields], the last field running fastest.
+
+    Attributes:
+      fields: Name of each field, of values `[n]`, and how many values it has (*public*).
+      table: The part of each combination, -1 for none (*public*).
+
+    Raises:
+      TypeError: If a number is not an integer.
+      ValueError: If the table has not one entry for each combination, or a number is too small.
+    """
+
+    fields: tuple[tuple[str, int], ...]
+    table: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        for _, size in self.fields:
+            check_int("fields", size, minimum=1)
+        _check_table(self.table)
+        combinations = math.prod(size for _, size in self.fields)
+        if len(self.table) != combinations:
+            raise ValueError(f"table must have {combinations} entries, got {len(self.table)}")
+
+    @property
+    def num_parts(self) -> int:
+        """Number of distinct parts in the table."""
+        return max(self.table, default=-1) + 1
+
+    def __call__(self, batch: PyTree) -> jax.Array:
+        """Part ids, int32 `[B]`."""
+        codes = [_in_range(batch[name], size) for name, size in self.fields]
+        place = jnp.zeros_like(codes[0])
+        for code, (_, size) in zip(codes, self.fields, strict=True):
+            place = place * size + jnp.maximum(code, 0)
+        inside = functools.reduce(jnp.minimum, codes) >= 0
+        return jnp.where(inside, jnp.asarray(self.table, jnp.int32)[place], -1)
+
+    def check(self, data: PyTree) -> None:
+        """Raises unless the fields exist and lie in range."""
+        for name, size in self.fields:
+            check_codes(name, data, size)
+
+
+def fields_of(rule: PartRule) -> dict[str, int]:
+    """The integer fields that a rule reads, and how many values each has.
+
+    Raises:
+      TypeError: If it is none of the rules here, whose fields are known.
+    """
+    match rule:
+        case ByField(field, size):
+            return {field: size}
+        case ByTable(field, table):
+            return {field: len(table)}
+        case ByLabelAndGroup(classes, groups):
+            return {"y": classes, "group": groups}
+        case ByFields(fields):
+            return dict(fields)
+    raise TypeError(f"part must be a rule by integer fields to be combined, got {rule!r}")
+
+
+def refined(rules: Sequence[PartRule]) -> tuple[ByFields, np.ndarray]:
+    """The coarsest rule that tells apart what any of these does, and its parts' parts in each.
+
+    Returns:
+      The rule, of Q parts, and integers `[len(rules), Q]`; -1 where a rule has no part.
+
+    Raises:
+      TypeError: If a rule's fields are not known.
+      ValueError: If two rules disagree on how many values a field has.
+    """
+    fields: dict[str, int] = {}
+    for rule in rules:
+        for name, size in fields_of(rule).items():
+            if fields.setdefault(name, size) != size:
+                raise ValueError(
+                    f"{name} must have one range, got {fields[name]} and {size} values"
+                )
+    codes = np.indices(tuple(fields.values())).reshape(len(fields), -1)
+    batch = dict(zip(fields, codes, strict=True))
+    parts = np.stack([np.asarray(rule(batch)) for rule in rules])
+    kept, table = np.unique(parts, axis=1, return_inverse=True)
+    nowhere = np.all(kept < 0, axis=0)
+    number = np.where(nowhere, -1, np.cumsum(~nowhere) - 1)
+    rule = ByFields(tuple(fields.items()), tuple(number[table.reshape(-1)].tolist()))
+    return rule, kept[:, ~nowhere]
+
+
+def _check_table(table: tuple[int, ...]) -> None:
+    if not isinstance(table, tuple):
+        raise TypeError(f"table must be a tuple of integers, got {table!r}")
+    for part in table:
+        check_int("table", part, minimum=-1)
 
 
 def check_codes(field: str, data: PyTree, size: int) -> None:

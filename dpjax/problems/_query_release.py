@@ -10,10 +10,10 @@ import numpy as np
 from jax.typing import ArrayLike
 
 from dpjax.core import PyTree, check_int, is_traced, static_field, wide
+from dpjax.core._pairs import Pair, add_pairs, pair_of, scale_pair, times_whole
 from dpjax.privacy import RelationLike, resolve_relation
 from dpjax.queries import QuerySensitivity
-from dpjax.queries._workload import Workload, check_counted, check_sums, sums_dtype
-from dpjax.transforms.clipping._weighted_sum import add_pairs, pair_of
+from dpjax.queries._workload import Workload, check_counted, check_sums
 
 _BYTES = 4 * 8  # float32 vectors over the universe that a solver may hold at once
 _RELATIONS = ("replace_one", "add_or_remove_one")
@@ -41,14 +41,14 @@ class QueryRelease:
     queries, from the workload alone; solvers scale noise and event by it. Under replace-special a
     record goes missing, as under add-or-remove-one: no code stands for an empty record. In float32
     sums are exact below 2^24 records, from which on records are refused. Where `exact`, selections
-    compare integers, and no score is rounded by what one record changes; sums of other queries are
-    rounded by up to a float's precision.
+    compare integers, else sums to the square of a float's precision: no score is rounded by what
+    one record changes.
 
     Args:
       workload: The queries, a `dpjax.queries.Workload`. Built of a traced one a problem knows no
         sensitivities; built outside it keeps them through `jit` and `vmap`.
       max_bytes: Most memory that vectors over the universe may take, eight of them in float32
-        (static).
+        (static). None: for `RowsFit`, which forms none; any other solver may run out of memory.
 
     Raises:
       TypeError: If the workload is none.
@@ -63,10 +63,11 @@ class QueryRelease:
     """
 
     workload: Workload
-    max_bytes: int = static_field(default=16 * 2**30)
+    max_bytes: int | None = static_field(default=16 * 2**30)
 
     def __post_init__(self) -> None:
-        check_int("max_bytes", self.max_bytes, minimum=1)
+        if self.max_bytes is not None:
+            check_int("max_bytes", self.max_bytes, minimum=1)
         if not isinstance(self.workload, Workload):
             raise TypeError(
                 f"workload must be of dpjax.queries, got {type(self.workload).__name__}"
@@ -74,11 +75,11 @@ class QueryRelease:
         size = int(self.workload.universe_size)
         if size < 2:
             raise ValueError(f"the universe must have >= 2 cells, got {size}: nothing is unknown")
-        if size * _BYTES > self.max_bytes:
+        if self.max_bytes is not None and size * _BYTES > self.max_bytes:
             raise ValueError(
                 f"the universe has {size:,} cells, whose vectors take {size * _BYTES / 2**30:.3g} "
                 f"GiB, above max_bytes = {self.max_bytes / 2**30:.3g} GiB: drop attributes, merge "
-                "categories, or release groups of attributes one by one"
+                "categories, or, of marginals, fit by RowsFit with max_bytes=None"
             )
 
     def sensitivity(self, relation: RelationLike) -> QuerySensitivity:
@@ -116,7 +117,11 @@ class QueryRelease:
         """
         if np.shape(records)[:1] == (0,):
             raise ValueError("records must be n >= 1 of them, got none")
-        self.workload.record_cells(records)
+        domain = self.workload.domain
+        if self.max_bytes is None and domain is not None:
+            domain.record_codes(records)
+        else:
+            self.workload.record_cells(records)
         self.check_number(np.shape(records)[0])
 
     def check_number(self, number: int) -> None:
@@ -132,7 +137,7 @@ class QueryRelease:
         check_sums(number, added)
         if number * added.linf < 2**31:
             return
-        if jnp.issubdtype(sums_dtype(self.workload), jnp.integer):
+        if jnp.issubdtype(self.workload.sums_dtype, jnp.integer):
             raise ValueError(
                 "sums over records must be < 2**31 in int32, and may be larger for so many: hold "
                 "the queries as floats"
@@ -151,27 +156,36 @@ class QueryRelease:
           ValueError: If the problem was built under a transformation, of a traced workload.
         """
         told = self.sensitivity("add_or_remove_one")
-        whole = jnp.issubdtype(sums_dtype(self.workload), jnp.integer)
+        whole = jnp.issubdtype(self.workload.sums_dtype, jnp.integer)
         # so that int32 holds differences of targets, and float32 the centres
         return bool(whole and told.value_range <= 32 and told.linf <= 2**22)
 
-    def targets(self, records: ArrayLike, *, centred: bool = True) -> jax.Array:
+    def targets(self, records: ArrayLike, *, centred: bool = True) -> jax.Array | Pair:
         r"""Twice the sums that selections compare with a distribution's, `[m]` (*secret*).
 
         $$ 2 \sum_i (q_j(z_i) - c_j) $$
 
         with $c_j$ the mid-range of $q_j$, which halves what a record that comes or goes can do, or
-        0 if not `centred`. Twice, since mid-ranges of integers are halves: integers if `exact`.
+        0 if not `centred`. Twice, since mid-ranges of integers are halves: integers if `exact`,
+        else pairs of floats.
         """
-        dtype = int if self.exact else float
-        doubled = 2 * self.workload.answers(self.workload.histogram(records)).astype(dtype)
+        number = jnp.shape(records)[0]
+        sums = self.workload.sums(self.workload.histogram(records), number)
+        if self.exact and not isinstance(sums, Pair):
+            return 2 * sums.astype(int) - centred * number * self._doubled_centre().astype(int)
+        doubled = scale_pair(pair_of(sums), 2.0)
         if not centred:
             return doubled
-        return doubled - self._doubled_centre().astype(dtype) * jnp.shape(records)[0]
+        return add_pairs(doubled, times_whole(-self._doubled_centre().astype(float), number))
+
+    def no_targets(self) -> jax.Array | Pair:
+        """What holds the place of `targets` before there are any."""
+        zeros = jnp.zeros(self.workload.num_queries, int if self.exact else float)
+        return zeros if self.exact else pair_of(zeros)
 
     def gaps(
         self,
-        targets: jax.Array,
+        targets: jax.Array | Pair,
         answers: jax.Array,
         num_records: ArrayLike,
         *,
@@ -193,9 +207,9 @@ class QueryRelease:
         """
         dtype = answers.dtype
         centre = self._doubled_centre().astype(dtype) if centred else 0
-        if not jnp.issubdtype(targets.dtype, jnp.integer):
+        if isinstance(targets, Pair):
             theirs = jnp.asarray(num_records, dtype) * (2 * answers - centre)
-            return add_pairs(pair_of(targets), pair_of(-theirs))
+            return add_pairs(targets, pair_of(-theirs))
         # no sum overflows, whatever the public number
         bits = jnp.iinfo(targets.dtype).bits
         number = jnp.minimum(jnp.asarray(num_records, dtype), 2.0 ** (bits - 4))

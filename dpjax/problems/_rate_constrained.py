@@ -1,7 +1,7 @@
 """Minimise a loss subject to bounds on prediction rates over subsets of the data."""
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,9 +11,10 @@ import numpy as np
 import optax
 from jax.typing import ArrayLike
 
-from dpjax.core import PyTree, register_dataclass
+from dpjax.core import PyTree, register_dataclass, static_field
 from dpjax.problems._constraints import RateConstraints, no_constraints, violation
 from dpjax.problems._linear import LinearLogits
+from dpjax.problems._network import Network, is_model
 from dpjax.problems._parts import ByField, check_codes
 from dpjax.problems._vertex_linear import check_fields
 
@@ -31,20 +32,25 @@ class RateConstrained:
     Records are dicts with `x` (any tree of arrays `[n, ...]`), `y: int[n]` and what the
     constraints' part rule reads (`group: int[n]`, ...).
 
-    Guarantee: none of its own. The logits of a record must depend on that record and the parameters
-    alone; solvers then clip its gradient, and what it adds to a table of predictions by part is a
-    row of l1 norm at most 1, 0 for a record that is not `valid`.
+    Guarantee: none of its own. The logits of a record depend on that record and the parameters
+    alone, which is yours to see to if `batched`; solvers then clip its gradient, and what it adds
+    to a table of predictions by part is a row of l1 norm at most 1, 0 for a record that is not
+    `valid`.
 
     Attributes:
-      logits: `h(params, x) -> [B, K]` (static). A model with a `pullback` method, as
-        `LinearLogits` has, gives per-example gradients its own way; any other callable is
-        differentiated example by example.
-      loss: `loss(logits [B, K], y [B]) -> [B]` (static).
-      constraints: The table of constraints; None for no constraints.
-      init: Parameters to start from (*public*).
+      logits: `h(params, x) -> [K]` of one record, or one logit of two classes, `[]` or `[1]`; or an
+        equinox or `flax.nnx` module as it comes, which is made a `Network` (static). With a method
+        `pullback`, as `LinearLogits` has, it is called on batches and gives per-example gradients
+        its own way.
+      loss: `loss(logits [K], y) -> scalar` of one record (static).
+      constraints: The table of constraints, or a list of them, which are combined; None for none.
+      init: Parameters to start from (*public*); None for those of a module.
+      batched: Whether `logits` and `loss` take batches, `[B, ...]` to `[B, K]`, and `[B, K]` and
+        `[B]` to `[B]` (static).
 
     Raises:
       ValueError: If there are no parameters to start from, or class counts disagree.
+      TypeError: If `init` holds functions, as a whole module does.
 
     Example:
       >>> import dpjax, jax.numpy as jnp
@@ -61,12 +67,22 @@ class RateConstrained:
     )
     constraints: Any = None
     init: PyTree = None
+    batched: bool = static_field(default=False, kw_only=True)
 
     def __post_init__(self) -> None:
-        if self.init is None and isinstance(self.logits, LinearLogits):
+        if self.init is None and not isinstance(self.logits, Network) and is_model(self.logits):
+            object.__setattr__(self, "logits", Network(self.logits))
+        if isinstance(self.constraints, list | tuple):
+            object.__setattr__(self, "constraints", RateConstraints.combine(*self.constraints))
+        if self.init is None and isinstance(self.logits, LinearLogits | Network):
             object.__setattr__(self, "init", self.logits.init())
         if self.init is None:
             raise ValueError("init is required: the parameters to start from")
+        if any(callable(leaf) for leaf in jax.tree.leaves(self.init)):
+            raise TypeError(
+                "init must hold arrays, got functions too, as a whole module does: give the module "
+                "as logits, without init, or its parameters alone, as by eqx.partition or nnx.split"
+            )
         if self.constraints is None and isinstance(self.logits, LinearLogits):
             empty = no_constraints(self.logits.num_classes, ByField("y", self.logits.num_classes))
             object.__setattr__(self, "constraints", empty)
@@ -81,7 +97,7 @@ class RateConstrained:
         cls,
         num_features: int,
         num_classes: int,
-        constraints: RateConstraints | None = None,
+        constraints: RateConstraints | Sequence[RateConstraints] | None = None,
         loss: Callable[..., jax.Array] = cross_entropy,
     ) -> "RateConstrained":
         """Multinomial logistic regression from zero, parameters `{"w": [p, K], "b": [K]}`.
@@ -89,8 +105,8 @@ class RateConstrained:
         Args:
           num_features: p, length of a record's `x`.
           num_classes: K.
-          constraints: On the rates of predictions; None for plain risk.
-          loss: Of logits and labels, as the field `loss`.
+          constraints: On the rates of predictions, one table or a list; None for plain risk.
+          loss: Of the logits and the label of one record, as the field `loss`.
 
         Returns:
           The problem.
@@ -121,6 +137,41 @@ class RateConstrained:
             check_codes("y", data, self.logits.num_classes)
         if self.num_constraints:
             self.constraints.part.check(data)
+
+    def class_logits(self, params: PyTree, x: PyTree) -> jax.Array:
+        """Logits `[B, K]` of inputs `[B, ...]`; (0, t) of a model of one logit t.
+
+        Raises:
+          ValueError: If the model has another number of classes than the constraints.
+        """
+        if self.batched or hasattr(self.logits, "pullback"):
+            logits = self.logits(params, x)
+        else:
+            logits = jax.vmap(self.logits, (None, 0))(params, x)
+        if logits.ndim == 1 or logits.shape[1:] == (1,):
+            logits = jax.vmap(_two_at_least)(logits)
+        classes = self.constraints.num_classes if self.num_constraints else logits.shape[-1]
+        if logits.ndim != 2 or logits.shape[1] != classes:
+            raise ValueError(
+                f"logits must have {classes} columns, one a class of the constraints, got shape "
+                f"{list(logits.shape)} of a batch: the model is called on one record and gives "
+                "[K], unless batched=True"
+            )
+        return logits
+
+    def losses(self, logits: jax.Array, y: jax.Array) -> jax.Array:
+        """The loss of each record, `[B]`, of logits `[B, K]` and labels `[B]`.
+
+        Raises:
+          ValueError: If the loss of a record is no number.
+        """
+        losses = self.loss(logits, y) if self.batched else jax.vmap(self.loss)(logits, y)
+        if losses.shape != y.shape[:1]:
+            raise ValueError(
+                "loss must give one number a record, of logits [K] and a label, unless "
+                f"batched=True; got shape {list(losses.shape)} of a batch of {y.shape[0]}"
+            )
+        return losses
 
     def valid(self, logits: jax.Array, batch: PyTree) -> jax.Array:
         """Which records count, bool `[B]`: finite logits and a label in range."""
@@ -158,7 +209,7 @@ class RateConstrained:
         """
 
         def loss(h: jax.Array) -> jax.Array:
-            return jnp.sum(self.loss(h, batch["y"]))
+            return jnp.sum(self.losses(h, batch["y"]))
 
         cotangent = jax.grad(loss)(logits)
         if cell_weights is None:
@@ -177,15 +228,18 @@ class RateConstrained:
 
         def one(x: PyTree, c: jax.Array) -> PyTree:
             def forward(p: PyTree) -> jax.Array:
-                return self.logits(p, jax.tree.map(lambda a: a[None], x))[0]
+                if self.batched:
+                    return self.class_logits(p, jax.tree.map(lambda a: a[None], x))[0]
+                return _two_at_least(self.logits(p, x))
 
-            return jax.vjp(forward, params)[1](c)[0]
+            logits, back = jax.vjp(forward, params)
+            return back(c.astype(logits.dtype))[0]
 
         return jax.vmap(one)(batch["x"], cotangent)
 
     def per_example_gradients(self, params: PyTree, batch: PyTree) -> PyTree:
         """Gradients `[B, *p]` of the loss of each record; 0 for a label out of range."""
-        logits = self.logits(params, batch["x"])
+        logits = self.class_logits(params, batch["x"])
         cotangent = self.cotangent(logits, batch)
         cotangent = jnp.where(self.valid(logits, batch)[:, None], cotangent, 0)
         return self.pullback(params, batch, cotangent)
@@ -196,11 +250,11 @@ class RateConstrained:
 
     def mean_loss(self, params: PyTree, data: PyTree) -> jax.Array:
         """Mean loss over `data`, a scalar. **Not private**."""
-        return jnp.mean(self.loss(self.logits(params, data["x"]), data["y"]))
+        return jnp.mean(self.losses(self.class_logits(params, data["x"]), data["y"]))
 
     def error(self, params: PyTree, data: PyTree) -> jax.Array:
         """Share of records whose largest logit is not their label. **Not private**."""
-        return jnp.mean(jnp.argmax(self.logits(params, data["x"]), axis=-1) != data["y"])
+        return jnp.mean(jnp.argmax(self.class_logits(params, data["x"]), axis=-1) != data["y"])
 
     def constraint_values(
         self, params: PyTree, data: PyTree, *, hard: bool = True, temperature: ArrayLike = 1.0
@@ -210,15 +264,31 @@ class RateConstrained:
         Rates are those of predictions if `hard`, else of softmaxes at `temperature`, a scalar. A
         subset without records has rate 0 in every class.
         """
-        logits = self.logits(params, data["x"])
+        logits = self.class_logits(params, data["x"])
         rates = self.rates(logits, temperature=temperature, hard=hard)
         cells = self.constraints.tabulate(rates, self.constraints.part(data))
         return self.constraints.values(cells, jnp.maximum(self.constraints.counts(cells), 1e-9))
 
     def disparity(self, params: PyTree, data: PyTree) -> jax.Array:
-        r"""$\max_j \Gamma_j$ with hard predictions, a scalar. **Not private**."""
+        r"""$\max_j \Gamma_j$ with hard predictions, a scalar. **Not private**.
+
+        Raises:
+          ValueError: If there are no constraints.
+        """
+        if not self.num_constraints:
+            raise ValueError(
+                "disparity needs constraints, which say whose rates are compared, got none: for a "
+                "bound that never binds give demographic_parity(..., slack=1.0)"
+            )
         return jnp.max(self.constraint_values(params, data))
 
     def violation(self, params: PyTree, data: PyTree) -> jax.Array:
         r"""$\max_j (\Gamma_j - \gamma_j)_+$ with hard predictions, a scalar. **Not private**."""
         return violation(self.constraint_values(params, data), self.constraints.slack)
+
+
+def _two_at_least(logits: jax.Array) -> jax.Array:
+    """Logits `[K]` of one record; (0, t) of one logit t, `[]` or `[1]`."""
+    return (
+        logits if logits.size > 1 else jnp.stack([jnp.zeros((), logits.dtype), logits.reshape(())])
+    )

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 from dpjax.core import PyTree, check_shape, register_dataclass, static_field
 from dpjax.problems._gaps import GapBounds, duality_gap, matrix_game_gap
 from dpjax.problems._mean import mean_over_records
+from dpjax.problems._payoffs import PayoffGame, Payoffs, payoffs_by_entry
 from dpjax.problems._vertex_domains import check_constants, domain_of, uniform_point
 from dpjax.problems._vertex_linear import check_fields
 
@@ -43,6 +44,8 @@ class Saddle:
       grad_from_vertices: `(x_indices [k], y_indices [k], batch) -> (gx [B, p], gy [B, q])`, the
         gradients at the means of vertices, where that is cheaper than differentiating `loss`
         (static).
+      payoff_interval: Interval of a record's loss at every pair of vertices, for the methods of
+        games; None where it is unknown (*public*, static).
 
     Raises:
       ValueError: If a constant is outside its bound, or dims contradict the vertices.
@@ -64,6 +67,7 @@ class Saddle:
     coupling: float | None = static_field(default=None, kw_only=True)
     third_order: float | None = static_field(default=None, kw_only=True)
     grad_from_vertices: Callable[..., Any] | None = static_field(default=None, kw_only=True)
+    payoff_interval: tuple[float, float] | None = static_field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
         if self.grad_range is None:
@@ -86,7 +90,8 @@ class Saddle:
 
         Args:
           dims: Numbers of pure strategies (static).
-          value_range: Length of the interval: 2 for entries in [-1, 1] (*public*).
+          value_range: Length of the interval: 2 for entries in [-1, 1] (*public*). The methods of
+            games take it to be centred at 0.
           field: Where records keep their matrix (static).
 
         Returns:
@@ -97,8 +102,80 @@ class Saddle:
           >>> dpjax.problems.Saddle.matrix_game((3, 4)).smoothness
           (0.0, 0.0)
         """
-        ranges = (value_range, value_range)
-        return cls(MatrixGame(field), dims, ranges, smoothness=(0.0, 0.0), third_order=0.0)
+        interval = (-value_range / 2, value_range / 2)
+        return cls._bilinear(MatrixGame(field), dims, interval)
+
+    @classmethod
+    def game(
+        cls,
+        entry: Callable[..., jax.Array],
+        dims: tuple[int, int],
+        *,
+        interval: tuple[float, float] = (-1.0, 1.0),
+        row: Callable[..., jax.Array] | None = None,
+        column: Callable[..., jax.Array] | None = None,
+    ) -> "Saddle":
+        r"""$x^\top A y$ with payoffs that functions compute, so that no matrix need be formed.
+
+        Args:
+          entry: `entry(record, i, j) -> scalar`, what the row player pays (static; keep one object
+            for a sweep).
+          dims: Numbers of pure strategies (static).
+          interval: Where payoffs lie (*public*).
+          row: `row(record, i) -> [dims[1]]`, where that is cheaper than `entry` for each (static).
+          column: `column(record, j) -> [dims[0]]`, likewise (static).
+
+        Returns:
+          A problem for any records.
+
+        Raises:
+          ValueError: If the interval is empty.
+
+        Example:
+          >>> import dpjax, jax.numpy as jnp
+          >>> def entry(record, i, j):
+          ...     return record["u"][i] * record["v"][j]
+          >>> problem = dpjax.problems.Saddle.game(entry, (3, 4))
+          >>> problem.payoffs.row({"u": jnp.ones(3), "v": jnp.ones(4)}, 0).shape
+          (4,)
+        """
+        return cls._bilinear(PayoffGame(entry, (dims[0], dims[1]), row, column), dims, interval)
+
+    @classmethod
+    def _bilinear(
+        cls, loss: Callable[..., jax.Array], dims: tuple[int, int], interval: tuple[float, float]
+    ) -> "Saddle":
+        low, high = interval
+        return cls(
+            loss,
+            dims,
+            (high - low,) * 2,
+            smoothness=(0.0, 0.0),
+            third_order=0.0,
+            payoff_interval=(low, high),
+        )
+
+    @property
+    def payoffs(self) -> Payoffs:
+        """A record's loss at pairs of vertices, the payoffs of a game.
+
+        Raises:
+          ValueError: If the loss is not stated to be affine in each block, `smoothness=(0, 0)`.
+        """
+        if self.smoothness is None or any(self.smoothness):
+            raise ValueError(
+                "smoothness must be (0, 0), that of losses affine in each block, which payoffs at "
+                f"vertices determine, got {self.smoothness}"
+            )
+        if isinstance(self.loss, MatrixGame | PayoffGame) and self.vertices == (None, None):
+            return self.loss.payoffs
+        first, second = self.domains
+
+        def entry(record: PyTree, i: jax.Array, j: jax.Array) -> jax.Array:
+            x, y = first.average(jnp.reshape(i, 1)), second.average(jnp.reshape(j, 1))
+            return self.loss(x, y, record)
+
+        return payoffs_by_entry(entry, (first.num_vertices, second.num_vertices))
 
     @property
     def domains(self) -> tuple[Any, Any]:
@@ -202,6 +279,15 @@ class MatrixGame:
     """The payoff of one record's matrix, with its fast path; hashable."""
 
     field: str
+
+    @property
+    def payoffs(self) -> Payoffs:
+        """Entries, rows and columns of a record's matrix."""
+        return Payoffs(
+            lambda record, i, j: record[self.field][i, j],
+            lambda record, i: record[self.field][i],
+            lambda record, j: record[self.field][:, j],
+        )
 
     def __call__(self, x: jax.Array, y: jax.Array, record: PyTree) -> jax.Array:
         """x^T A y."""

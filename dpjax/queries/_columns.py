@@ -1,4 +1,4 @@
-"""How far apart the columns of a matrix of queries lie: its sensitivities, on the host."""
+"""Sensitivities of a query matrix, from distances of its columns (host)."""
 
 import math
 from collections.abc import Iterator

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from dpjax.core import register_dataclass, static_field, wide
+from dpjax.core._pairs import Pair, pair_of
 from dpjax.privacy._relations import RelationLike
 from dpjax.queries._domain import Domain
 from dpjax.queries._sensitivity import QuerySensitivity
@@ -95,6 +96,13 @@ class Concat(Workload):
     def answers(self, p: ArrayLike) -> jax.Array:
         """The answers of the parts, `[m]`, for `p` `[k]`."""
         return jnp.concatenate([workload.answers(p) for workload in self.workloads])
+
+    def sums(self, counts: ArrayLike, most: int) -> jax.Array | Pair:
+        """Those of the parts, `[m]`, for whole counts `[k]` whose sum is at most `most`."""
+        parts = [workload.sums(counts, most) for workload in self.workloads]
+        if any(isinstance(part, Pair) for part in parts):
+            parts = [pair_of(part) for part in parts]
+        return jax.tree.map(lambda *each: jnp.concatenate(each), *parts)
 
     def adjoint(self, v: ArrayLike) -> jax.Array:
         """The sum of the adjoints of the parts, `[k]`, for `v` `[m]`."""

@@ -10,10 +10,13 @@ from jax.sharding import NamedSharding, PartitionSpec
 from jax.typing import ArrayLike
 
 from dpjax.core import check_shape, is_traced, register_dataclass, static_field, wide
+from dpjax.core._pairs import Pair, scale_pair
 from dpjax.queries._cells import checked_codes
 from dpjax.queries._columns import column_constants, held_entries, known_array
+from dpjax.queries._exact_sums import exact_sums, on_unit, unit_of
 from dpjax.queries._workload import Workload, checked_sharding, checked_vector, spread_cells
 
+_ROWS = 64  # whose integers are held at once
 _HIGHEST = jax.lax.Precision.HIGHEST  # scores must not be rounded to half precision
 
 
@@ -25,7 +28,8 @@ class Dense(Workload):
     $q_j(z) = M_{jz}$
 
     For few cells or few queries: it holds $mk$ numbers, and reads them all for every answer. See
-    `Workload` for the methods. Integers of at most 127 keep counts whole.
+    `Workload` for the methods. Integers of at most 127 keep counts whole. All else is held in
+    floats, rounded to 22 bits (float64: 51) below the largest entry of its row, for exact sums.
 
     Guarantee: sensitivities come from the entries themselves, in the precision in which they are
     held. All are exact (rounded up) but `l2_answers` under replace-one where $k^2 m > 2^{33}$, then
@@ -66,6 +70,7 @@ class Dense(Workload):
             if isinstance(own, NamedSharding) and len(own.spec) == 2 and own.spec[1] is not None:
                 sharding = NamedSharding(own.mesh, PartitionSpec(own.spec[1]))
         sharding = checked_sharding(sharding, matrix.shape[1])
+        matrix = on_unit(matrix, jnp.max(jnp.abs(matrix), axis=1, keepdims=True))
         vars(self).update(matrix=matrix, sharding=sharding, _checked=True)
 
     @functools.cached_property
@@ -88,6 +93,19 @@ class Dense(Workload):
         """$Mp$, `[m]`, for `p` `[k]`."""
         vector = spread_cells(self, checked_vector("p", p, self.universe_size))
         return jnp.matmul(self.matrix, vector, precision=_HIGHEST)
+
+    def sums(self, counts: ArrayLike, most: int) -> jax.Array | Pair:
+        """$Mc$, `[m]`, for whole counts c `[k]`, whose sum is at most `most`: see `Workload`."""
+        if jnp.issubdtype(jnp.asarray(self.matrix).dtype, jnp.integer):
+            return super().sums(counts, most)
+        vector = spread_cells(self, checked_vector("counts", counts, self.universe_size))
+
+        def of_row(row: jax.Array) -> Pair:
+            unit = unit_of(jnp.max(jnp.abs(row)))
+            sums = exact_sums(row, unit, lambda whole: jnp.vdot(whole, vector), most)
+            return scale_pair(sums, unit)
+
+        return jax.lax.map(of_row, jnp.asarray(self.matrix), batch_size=_ROWS)
 
     def adjoint(self, v: ArrayLike) -> jax.Array:
         """$M^T v$, `[k]`, for `v` `[m]`."""

@@ -4,7 +4,7 @@ import dataclasses
 import functools
 import math
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TextIO
 
 import jax
@@ -12,10 +12,13 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 
-from dpjax.core import check_shape, register_dataclass
+from dpjax.core import check_key, check_shape, register_dataclass
 from dpjax.queries._cells import check_range, checked_codes, integers
-from dpjax.queries._domain_spec import Labels, check_distinct, normal_spec, read_json
-from dpjax.queries._table import decode_table, encode_table
+from dpjax.queries.tables._domain_spec import normal_spec, read_json, written_json
+from dpjax.queries.tables._frames import contained
+from dpjax.queries.tables._kinds import Column
+from dpjax.queries.tables._labels import Labels, check_distinct
+from dpjax.queries.tables._table import decode_table, encode_table, size_of
 
 _MOST_CELLS = 2**31
 
@@ -30,8 +33,9 @@ class Domain:
     not be read off the data. A domain is hashable, equal by value, and a pytree without leaves.
 
     Args:
-      spec: For each attribute, by name, its number of codes or the list of its labels, which stand
-        for 0, 1, ... in turn: a mapping, or pairs (*public*, static).
+      spec: For each attribute, by name, its number of codes, the list of its labels, which stand
+        for 0, 1, ... in turn, or a column: `Numeric`, `Categorical` or `Date`. A mapping, or pairs
+        (*public*, static).
 
     Raises:
       TypeError: If a name is no text, or a value neither an integer nor a list of labels.
@@ -52,8 +56,43 @@ class Domain:
         object.__setattr__(self, "spec", normal_spec(self.spec))
 
     @classmethod
+    def from_columns(cls, columns: Mapping[str, Column]) -> "Domain":
+        """A domain of raw columns: what they may hold, from a codebook and never from the data.
+
+        Args:
+          columns: For each, by name, `Numeric`, `Categorical` or `Date` (*public*).
+
+        Returns:
+          The domain; `encode` takes raw tables, and `decode` gives values of the columns' types.
+
+        Raises:
+          TypeError: If one is no column, or a table is given.
+
+        Example:
+          >>> from dpjax.queries import Categorical, Numeric
+          >>> domain = Domain.from_columns({
+          ...     "age": Numeric(17, 90, bins=8, integer=True),
+          ...     "sex": Categorical(["F", "M"], missing=True)})
+          >>> domain.shape, domain.encode({"age": [30, 200], "sex": ["M", None]}).tolist()
+          ((8, 3), [[1, 1], [7, 2]])
+        """
+        if not isinstance(columns, Mapping):
+            raise TypeError(
+                f"columns must be a mapping of names to columns, got {type(columns).__name__}: "
+                "what they may hold is public and must not be read off the data"
+            )
+        for name, column in columns.items():
+            if not isinstance(column, Column):
+                raise TypeError(
+                    f"column {name!r} must be Numeric, Categorical or Date, got "
+                    f"{type(column).__name__}: what it may hold is public and must not be read off "
+                    "the data"
+                )
+        return cls(columns)
+
+    @classmethod
     def from_json(cls, source: str | os.PathLike[str] | TextIO) -> "Domain":
-        """A domain from JSON such as `{"sex": 2, "race": ["white", "black"]}`.
+        """A domain from JSON: of `to_json`, or such as `{"sex": 2, "race": ["white", "black"]}`.
 
         Args:
           source: A path, the text itself (it begins with a brace), or an open file (*public*).
@@ -70,6 +109,16 @@ class Domain:
         """
         return cls(read_json(source))
 
+    def to_json(self) -> str:
+        """The domain as a JSON text, a schema for people to read and for `from_json`.
+
+        Example:
+          >>> domain = Domain({"sex": ["F", "M"]})
+          >>> Domain.from_json(domain.to_json()) == domain
+          True
+        """
+        return written_json(self.spec)
+
     @functools.cached_property
     def attributes(self) -> tuple[str, ...]:
         """Names of the attributes, in order."""
@@ -78,12 +127,15 @@ class Domain:
     @functools.cached_property
     def shape(self) -> tuple[int, ...]:
         """Number of codes of each attribute."""
-        return tuple(v if isinstance(v, int) else len(v) for _, v in self.spec)
+        return tuple(size_of(values) for _, values in self.spec)
 
     @functools.cached_property
     def labels(self) -> tuple[Labels | None, ...]:
-        """Labels of each attribute's codes; None where there are only codes."""
-        return tuple(None if isinstance(v, int) else v for _, v in self.spec)
+        """What stands for each attribute's codes; None where there are only codes.
+
+        Of bins and periods it is text; a missing value is None.
+        """
+        return tuple(_labels(values) for _, values in self.spec)
 
     @property
     def universe_size(self) -> int:
@@ -124,19 +176,22 @@ class Domain:
     def encode(self, table: object) -> np.ndarray:
         """The codes of a table's records.
 
-        A column of an attribute with labels holds labels; or, if all labels are text and the column
-        is of numbers, codes. Other columns of the table are left out. A record outside the public
-        domain is an error, never a new category.
+        Raw values where the attribute is a column such as `Numeric`. Where it is a list of labels,
+        labels; or, if all of these are text and the table's column is of numbers, codes. Other
+        columns of the table are left out. A record outside the public domain is an error, never a
+        new category; an error tells that there is one, so let secret tables have columns that take
+        whatever comes: `Categorical(..., other="other", missing=True)`.
 
         Args:
           table: Codes `[n, A]`; or columns `[n]` by name: a mapping, a structured array, or a data
-            frame, whatever has `columns` and is indexed by name (*secret*).
+            frame of pandas, polars or pyarrow (*secret*).
 
         Returns:
           Codes `[n, A]` int32, column a in `[0, shape[a])` (*secret*).
 
         Raises:
           TypeError: If `table` is none of these.
+          ImportError: If it is a data frame and narwhals is not installed.
           ValueError: If a value is outside its domain (names the column and the number of rows), a
             column is missing, lengths differ, or there are no records.
 
@@ -144,22 +199,28 @@ class Domain:
           >>> Domain({"sex": ["F", "M"], "age": 10}).encode({"sex": ["M"], "age": [3]}).tolist()
           [[1, 3]]
         """
-        return encode_table(self.attributes, self.shape, self.labels, table)
+        return encode_table(self.spec, table)
 
-    def decode(self, codes: ArrayLike) -> dict[str, np.ndarray]:
+    def decode(self, codes: ArrayLike, *, key: jax.Array | None = None) -> dict[str, np.ndarray]:
         """The columns `[n]` behind codes `[n, A]`: labels where there are any, else codes.
+
+        Numbers and days are drawn within their bins. The type of a column follows from the domain
+        alone: float64, int64, datetime64[D], or that of its labels. A missing value is NaN or NaT;
+        among integers, booleans and text it is None, in an array of objects.
+
+        Args:
+          codes: `[n, A]`.
+          key: Typed key, required where there are `Numeric` or `Date` columns.
 
         Raises:
           TypeError: If the codes are not integers.
-          ValueError: If one is outside its domain, or the shape is another.
+          ValueError: If one is outside its domain, the shape is another, or the key is missing.
 
         Example:
           >>> Domain({"sex": ["F", "M"], "age": 10}).decode([[1, 3]])["sex"].tolist()
           ['M']
         """
-        check_shape("codes", codes, (None, len(self.shape)))
-        known = np.asarray(self.record_codes(codes))
-        return decode_table(self.attributes, self.labels, known)
+        return decode_into(self, dict, codes, key)
 
     def cells(self, codes: ArrayLike) -> jax.Array:
         """The cells that records lie in.
@@ -208,6 +269,23 @@ class Domain:
                 f"(2**{math.log2(size):.1f}) from shape {list(self.shape)}: drop attributes "
                 "(Domain.project) or merge categories"
             )
+
+
+def decode_into(
+    domain: Domain, container: str | type | None, codes: ArrayLike, key: jax.Array | None
+) -> Any:
+    """As `Domain.decode`, as what `container_of` says of a table."""
+    check_shape("codes", codes, (None, len(domain.shape)))
+    if key is not None:
+        check_key("key", key)
+    known = np.asarray(domain.record_codes(codes))
+    return contained(decode_table(domain.spec, known, key), container)
+
+
+def _labels(values: int | Labels | Column) -> tuple[Any, ...] | None:
+    if isinstance(values, Column):
+        return values.texts + (None,) * values.missing
+    return None if isinstance(values, int) else values
 
 
 def strides(shape: Sequence[int]) -> tuple[int, ...]:

@@ -10,14 +10,21 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import NamedSharding
-from jax.typing import ArrayLike
+from jax.typing import ArrayLike, DTypeLike
 
 from dpjax.core import check_int, check_shape, register_dataclass, static_field
 from dpjax.queries._domain import Domain, strides
 from dpjax.queries._marginal_passes import all_answers, all_cells
 from dpjax.queries._marginal_plan import Plan, plan_for
-from dpjax.queries._table import some
-from dpjax.queries._workload import Workload, checked_sharding, checked_vector, spread_cells
+from dpjax.queries._workload import (
+    Workload,
+    check_records,
+    checked_sharding,
+    checked_vector,
+    num_records,
+    spread_cells,
+)
+from dpjax.queries.tables._table import some
 
 _MOST_QUERIES = 2**31
 
@@ -32,7 +39,8 @@ class Marginals(Workload):
     The answers are the tables one after another, in the order of the cliques, each in C order over
     its attributes. One pass reads the cube about once more than the largest clique has attributes,
     however many cliques there are: it sums runs of attributes out first, and the tables share these
-    sums. Nothing of size `m` times `k` is formed.
+    sums. Nothing of size `m` times `k` is formed. Records are counted by their codes, so the
+    universe may have any number of cells; `answers` and `adjoint` need fewer than $2^{31}$.
 
     Guarantee: none by itself. A record counts in one cell of each of the N tables: replacing it
     moves two cells of each that has more than one, and n times the answers by at most $\sqrt{2N}$
@@ -53,7 +61,7 @@ class Marginals(Workload):
     Raises:
       TypeError: If a clique is a text and not several names.
       ValueError: If there is no clique, one is empty or given twice, an attribute is unknown or
-        twice in a clique, or there are $2^{31}$ cells or queries or more.
+        twice in a clique, or there are $2^{31}$ queries or more.
 
     Example:
       >>> import jax.numpy as jnp
@@ -75,7 +83,6 @@ class Marginals(Workload):
     def __post_init__(self) -> None:
         if not isinstance(self.domain, Domain):
             raise TypeError(f"domain must be a Domain, got {type(self.domain).__name__}")
-        self.domain.check_enumerable()
         if isinstance(self.cliques, str):
             raise TypeError(f"cliques must be a sequence of cliques, got {self.cliques!r}")
         axes = [self.domain.axes(clique) for clique in self.cliques]
@@ -165,6 +172,34 @@ class Marginals(Workload):
         vector = checked_vector("v", v, self.num_queries)
         return spread_cells(self, all_cells(self._plan, vector))
 
+    def counts(self, records: ArrayLike, mask: ArrayLike = True) -> jax.Array:
+        """The tables of counts of records `[n, A]`, `[m]` int32 (*secret*), for any universe.
+
+        Args:
+          records: Codes.
+          mask: Which of them count, bool, `[n]` or a scalar.
+        """
+        check_shape("records", records, (None, len(self.domain.shape)))
+        codes = self.domain.record_codes(records)
+        counted = jnp.broadcast_to(mask, codes.shape[:1]).astype(jnp.int32)
+
+        def add(tables: jax.Array, clique: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, None]:
+            offset, steps = clique
+            return tables.at[offset + codes @ steps].add(counted), None
+
+        cliques = jnp.asarray(self.offsets, jnp.int32), jnp.asarray(self._steps)
+        return jax.lax.scan(add, jnp.zeros(self.num_queries, jnp.int32), cliques)[0]
+
+    def answers_of_records(self, records: ArrayLike) -> jax.Array:
+        """The tables of shares of records `[n, A]`, `[m]` (*secret*), for any universe.
+
+        Raises:
+          TypeError: If the records are no array, or not integers.
+          ValueError: If there are no records.
+        """
+        check_records(records)
+        return self.counts(records).astype(float) / num_records(records)
+
     def answer_of_record(self, record: ArrayLike) -> jax.Array:
         """The tables of one record `[A]`, `[m]`: a single 1 in each (*secret*)."""
         check_shape("record", record, (len(self.domain.shape),))
@@ -211,11 +246,17 @@ class Marginals(Workload):
         }
 
     @functools.cached_property
+    def sums_dtype(self) -> DTypeLike:
+        """Integers: tables of counts are counts."""
+        return jnp.int32
+
+    @functools.cached_property
     def _axes(self) -> tuple[tuple[int, ...], ...]:
         return tuple(self.domain.axes(clique) for clique in self.cliques)
 
     @functools.cached_property
     def _plan(self) -> Plan:
+        self.domain.check_enumerable()
         return plan_for(self.domain.shape, self._axes)
 
     @functools.cached_property

@@ -1,4 +1,4 @@
-"""How far one record can move the answers of a workload."""
+"""Sensitivities of a workload's answers."""
 
 import math
 from typing import NamedTuple

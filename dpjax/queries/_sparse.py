@@ -11,8 +11,10 @@ from jax.typing import ArrayLike
 from scipy import sparse
 
 from dpjax.core import check_finite, check_int, check_shape, register_dataclass, static_field, wide
+from dpjax.core._pairs import Pair, scale_pair
 from dpjax.queries._cells import checked_codes
 from dpjax.queries._columns import column_constants, held_entries, known_array
+from dpjax.queries._exact_sums import exact_sums, on_unit, unit_of
 from dpjax.queries._workload import Workload, checked_vector
 
 
@@ -76,10 +78,11 @@ class Sparse(Workload):
         given = (known_array("values", self.values), tuple(where))
         # by row, and what is given twice added
         coo = sparse.coo_array(given, shape=shape).tocsr().tocoo()
+        values = held_entries("values", coo.data)
         vars(self).update(
             rows=jnp.asarray(coo.row, jnp.int32),
             columns=jnp.asarray(coo.col, jnp.int32),
-            values=held_entries("values", coo.data),
+            values=on_unit(values, _largest(values, coo.row, shape[0])[coo.row]),
             num_queries=shape[0],
             universe_size=shape[1],
             _checked=True,
@@ -124,6 +127,19 @@ class Sparse(Workload):
         vector = checked_vector("p", p, self.universe_size)
         return segment_sum(self.values * vector[self.columns], self.rows, self.num_queries)
 
+    def sums(self, counts: ArrayLike, most: int) -> jax.Array | Pair:
+        """$Mc$, `[m]`, for whole counts c `[k]`, whose sum is at most `most`: see `Workload`."""
+        values = jnp.asarray(self.values)
+        if jnp.issubdtype(values.dtype, jnp.integer):
+            return super().sums(counts, most)
+        vector = checked_vector("counts", counts, self.universe_size)[self.columns]
+        unit = unit_of(_largest(values, self.rows, self.num_queries))
+
+        def counted(whole: jax.Array) -> jax.Array:
+            return segment_sum(whole * vector, self.rows, self.num_queries)
+
+        return scale_pair(exact_sums(values, unit[self.rows], counted, most), unit)
+
     def adjoint(self, v: ArrayLike) -> jax.Array:
         """$M^T v$, `[k]`, for `v` `[m]`."""
         vector = checked_vector("v", v, self.num_queries)
@@ -135,3 +151,9 @@ class Sparse(Workload):
         values = known_array("values", self.values).astype(np.float64)
         shape = (self.num_queries, self.universe_size)
         return column_constants(sparse.coo_array((values, where), shape=shape).tocsc())
+
+
+def _largest(values: jax.Array, rows: ArrayLike, num_rows: int) -> jax.Array:
+    """The largest size of an entry of each row, `[m]`; 0 where there is none."""
+    sizes = jax.ops.segment_max(jnp.abs(values), jnp.asarray(rows), num_rows)
+    return jnp.maximum(sizes, 0)

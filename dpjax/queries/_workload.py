@@ -1,4 +1,4 @@
-"""What a family of linear queries is, and what all families have in common."""
+"""Base class of families of linear queries."""
 
 import abc
 import functools
@@ -11,6 +11,7 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 from jax.typing import ArrayLike, DTypeLike
 
 from dpjax.core import PyTree, check_shape, wide
+from dpjax.core._pairs import Pair, pair_of
 from dpjax.privacy._relations import RelationLike
 from dpjax.queries._cells import checked_codes
 from dpjax.queries._domain import Domain
@@ -32,23 +33,22 @@ class Workload(abc.ABC):
 
     A family defines `num_queries`, `universe_size`, `centre`, `answers`, `adjoint` and either
     `sensitivity` or, as `_constants`, what `query_sensitivity` takes.
-
     """
 
     @functools.cached_property
     def num_queries(self) -> int:
         """Number of queries $m$."""
-        raise NotImplementedError
+        raise self._lacks("num_queries")  # no abstract member: it may be a field
 
     @functools.cached_property
     def universe_size(self) -> int:
         """Number of cells $k$."""
-        raise NotImplementedError
+        raise self._lacks("universe_size")
 
     @property
+    @abc.abstractmethod
     def centre(self) -> ArrayLike:
         r"""Mid-range of each query, $(\max_z q_j(z) + \min_z q_j(z)) / 2$: `[m]`, or a scalar."""
-        raise NotImplementedError
 
     @functools.cached_property
     def domain(self) -> Domain | None:
@@ -61,8 +61,17 @@ class Workload(abc.ABC):
         return None
 
     @functools.cached_property
+    def sums_dtype(self) -> DTypeLike:
+        """The type of answers to counts, an integer one where all queries are integers."""
+        histogram = jax.ShapeDtypeStruct((self.universe_size,), jnp.int32)
+        return jax.eval_shape(self.answers, histogram).dtype
+
+    @functools.cached_property
     def _constants(self) -> dict[str, float]:
-        raise NotImplementedError
+        raise self._lacks("sensitivity(relation), or _constants")
+
+    def _lacks(self, member: str) -> NotImplementedError:
+        return NotImplementedError(f"{type(self).__name__} must define {member}")
 
     @abc.abstractmethod
     def answers(self, p: ArrayLike) -> jax.Array:
@@ -123,6 +132,21 @@ class Workload(abc.ABC):
         zeros = spread_cells(self, jnp.zeros(self.universe_size, jnp.int32))
         return spread_cells(self, zeros.at[cells].add(1))
 
+    def sums(self, counts: ArrayLike, most: int) -> jax.Array | Pair:
+        r"""$Mc$ for whole counts c `[k]`, `[m]` (*secret*): not rounded by what a record adds.
+
+        Integers where all queries are; else pairs of floats. Families of this package are right to
+        2^-20 of a query's largest entry. One of yours in floats should override this: here it
+        rounds.
+
+        Args:
+          counts: Integers (*secret*).
+          most: Bound on their sum, static (*public*).
+        """
+        del most
+        sums = self.answers(counts)
+        return sums if jnp.issubdtype(sums.dtype, jnp.integer) else pair_of(sums)
+
     def answers_of_records(self, records: ArrayLike) -> jax.Array:
         """All queries averaged over the records, `[m]` (*secret*), by the counts of the cells.
 
@@ -169,12 +193,6 @@ def checked_sharding(sharding: object, universe_size: int) -> NamedSharding | No
     auto = (AxisType.Auto,) * len(mesh.axis_names)
     mesh = Mesh(mesh.devices, mesh.axis_names, axis_types=auto)
     return NamedSharding(mesh, PartitionSpec(spec[0]))
-
-
-def sums_dtype(workload: Workload) -> DTypeLike:
-    """The type of answers to counts, an integer one where all queries are integers."""
-    histogram = jax.ShapeDtypeStruct((workload.universe_size,), jnp.int32)
-    return jax.eval_shape(workload.answers, histogram).dtype
 
 
 def one_hot(index: jax.Array, size: int) -> jax.Array:

@@ -20,7 +20,7 @@ def take(
     so are they taken: where shares lie on devices of their own, no record is moved.
 
     Args:
-      sampler: Who takes part.
+      sampler: Which records enter each step.
       x: One slice of the sampler's plan.
       data: Rows `[rows, ...]` (*secret*).
       placement: How they lie on several devices.

@@ -1,4 +1,4 @@
-"""Who takes part in each step: Poisson batches, the full batch, disjoint partitions."""
+"""Samplers: which records enter each step (Poisson, full batch, partitions)."""
 
 from dpjax.sampling._capacity import default_capacity as default_capacity
 from dpjax.sampling._capacity import overflow_probability as overflow_probability

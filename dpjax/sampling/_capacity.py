@@ -1,4 +1,4 @@
-"""How many slots a Poisson batch needs, and how likely it is to need more."""
+"""Capacity of Poisson batches, and the probability of overflow."""
 
 import functools
 import math

@@ -1,4 +1,4 @@
-"""What samplers check: numbers of records, and relations that make that number public."""
+"""Checks of record counts, and of relations that make them public."""
 
 from dp_accounting import NeighboringRelation
 

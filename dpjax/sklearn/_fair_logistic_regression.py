@@ -1,6 +1,6 @@
 """Private logistic regression under rate constraints, as a classifier of scikit-learn."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -19,6 +19,7 @@ from dpjax.core import check_choice, check_positive
 from dpjax.privacy import Budget
 from dpjax.problems import (
     RateConstrained,
+    RateConstraints,
     demographic_parity,
     equality_of_odds,
     false_negative_rate,
@@ -34,7 +35,10 @@ from dpjax.sklearn._public import (
 from dpjax.sklearn._seeds import key_for
 from dpjax.solvers import RateConstrainedSGDA
 
-_OF_GROUPS = {"demographic_parity": demographic_parity, "equality_of_odds": equality_of_odds}
+_OF_GROUPS: dict[str | None, Callable[..., RateConstraints]] = {
+    "demographic_parity": demographic_parity,
+    "equality_of_odds": equality_of_odds,
+}
 CONSTRAINTS = (*_OF_GROUPS, "false_negative_rate", None)
 
 
@@ -79,9 +83,10 @@ class FairLogisticRegression(ShowsPrivacy, ClassifierMixin, BaseEstimator):
         it. The repr shows which holds.
       num_records: *Public* bound on the number of records, and the nominal size; None: the number
         of rows, which is public under replace-one only.
-      steps: Number of steps; None: 1000.
+      steps: Number of steps; None: 1000, or 500 or 250 where noise is large.
       batch_size: Expected records a step; None: by the public size.
-      clip_norm: Bound on a record's gradient.
+      clip_norm: Bound on a record's gradient; None: from public numbers, and it follows the
+        multipliers.
       solver_options: Other arguments of `RateConstrainedSGDA.for_budget`, by name.
       tune: Arguments of `dpjax.tune`, by name, to choose options inside the same budget:
         `candidates`, a grid or a sampler of options of the solver, and perhaps `trials`,
@@ -127,7 +132,7 @@ class FairLogisticRegression(ShowsPrivacy, ClassifierMixin, BaseEstimator):
         num_records: int | None = None,
         steps: int | None = None,
         batch_size: float | None = None,
-        clip_norm: float = 4.0,
+        clip_norm: float | None = None,
         solver_options: dict[str, Any] | None = None,
         tune: dict[str, Any] | None = None,
         random_state: object = None,
@@ -173,6 +178,7 @@ class FairLogisticRegression(ShowsPrivacy, ClassifierMixin, BaseEstimator):
         if len(rows) > size:
             raise ValueError(f"num_records must bound the records, got {size}, and more records")
         delta = default_delta(size) if self.delta is None else self.delta
+        check_positive("epsilon", self.epsilon)
         budget = Budget(self.epsilon, delta, self.relation)
         self.classes_, labels = public_codes("classes", targets, self.classes)
         if len(self.classes_) < 2:
@@ -184,7 +190,8 @@ class FairLogisticRegression(ShowsPrivacy, ClassifierMixin, BaseEstimator):
             self.groups_, data["group"] = self._groups(rows, sensitive_features, self.groups)
         problem = self._problem()
         options: dict[str, Any] = {"steps": self.steps, "batch_size": self.batch_size}
-        options |= {"clip_norm": self.clip_norm} | (self.solver_options or {})
+        options |= {} if self.clip_norm is None else {"clip_norm": self.clip_norm}
+        options |= self.solver_options or {}
         public = {**self.get_params(), "random_state": None, "n": size}
         if self.tune is None:
             del public["tune"]  # a seed gives the models that it gave before there was one
@@ -270,7 +277,7 @@ class FairLogisticRegression(ShowsPrivacy, ClassifierMixin, BaseEstimator):
         classes, constraints = len(self.classes_), None
         if self.constraint in _OF_GROUPS:
             make = _OF_GROUPS[self.constraint]
-            constraints = make(len(self.groups_), classes, self.slack)
+            constraints = make(len(self.groups_), classes, slack=self.slack)
         elif self.constraint is not None:
             constraints = false_negative_rate(classes, self.slack)
         return RateConstrained.linear(self.n_features_in_, classes, constraints)

@@ -1,7 +1,6 @@
 """Private synthetic tables, as an estimator of scikit-learn."""
 
 import re
-from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -15,6 +14,8 @@ from dpjax.api import release
 from dpjax.core import check_int
 from dpjax.privacy import Budget
 from dpjax.queries import Domain, Marginals
+from dpjax.queries._domain import decode_into
+from dpjax.queries.tables._frames import container_of
 from dpjax.sklearn._public import ShowsPrivacy, default_delta, public_size
 from dpjax.sklearn._seeds import key_for
 
@@ -35,8 +36,8 @@ class PrivateSynthesizer(ShowsPrivacy, BaseEstimator):
     | columns that the domain lacks | left out |
 
     Args:
-      domain: A `dpjax.queries.Domain`, or what makes one: for each attribute, by name, its labels
-        or its number of codes. Required (*public*).
+      domain: A `dpjax.queries.Domain`, or what makes one: for each attribute, by name, a column
+        such as `Numeric`, its labels or its number of codes. Required (*public*).
       epsilon: > 0; `math.inf` adds no noise (*public*).
       delta: In (0, 1); None: $n^{-3/2}$, at most 1e-5, of the public number n (*public*).
       workload: What is measured and should be right: `"all_1way"`, `"all_2way"`, ... for all
@@ -133,7 +134,7 @@ class PrivateSynthesizer(ShowsPrivacy, BaseEstimator):
         self.guarantee_, self.delta_ = self.release_.guarantee, delta
         self.epsilon_ = self.guarantee_.epsilon(delta)
         self.n_features_in_ = len(domain.attributes)
-        self._size, self._container = size, _container(X)
+        self._size, self._container = size, container_of(X)
         if hasattr(self, "feature_names_in_"):
             del self.feature_names_in_
         if self._container is not None:
@@ -153,7 +154,8 @@ class PrivateSynthesizer(ShowsPrivacy, BaseEstimator):
 
         Returns:
           Codes `[n, A]` int32; columns by name; or a data frame of the class that was fitted. They
-          hold the domain's attributes, in its order, with their labels if columns have names.
+          hold the domain's attributes, in its order, and, if columns have names, labels or values
+          drawn within bins.
 
         Raises:
           TypeError: If `n_samples` is not an integer.
@@ -166,8 +168,8 @@ class PrivateSynthesizer(ShowsPrivacy, BaseEstimator):
         codes = np.asarray(self.release_.sample(key, n_samples, systematic=systematic))
         if self._container is None:
             return codes
-        columns = self.release_.decode(codes)
-        return columns if self._container is dict else self._container(columns)
+        within = jax.random.fold_in(key, 1)
+        return decode_into(self.domain_, self._container, codes, within)
 
     def answers(self, workload: Any = None) -> jax.Array:
         """Answers of the learned distribution: post-processing.
@@ -182,7 +184,7 @@ class PrivateSynthesizer(ShowsPrivacy, BaseEstimator):
         check_is_fitted(self)
         if workload is None:
             return self.release_.answers
-        return _workload(workload, self.domain_).answers(jnp.exp(self.release_.log_probs))
+        return self.release_.answers_to(_workload(workload, self.domain_))
 
     def score(self, X: ArrayLike, y: object = None) -> float:
         """Minus the largest error of the released answers on these records. **Not private**.
@@ -223,12 +225,3 @@ def _workload(workload: Any, domain: Domain) -> Any:
             f"got {type(workload).__name__}"
         )
     return workload
-
-
-def _container(table: object) -> Any:
-    """What makes a table like this from columns by name; None for an array of codes."""
-    if isinstance(table, np.ndarray):
-        return None if table.dtype.names is None else dict
-    if isinstance(table, Mapping):
-        return dict
-    return type(table) if hasattr(table, "columns") else None

@@ -1,4 +1,4 @@
-"""What must be public, and the warning where it is read from the data instead."""
+"""Public bounds, and the warning where they are read from the data instead."""
 
 import warnings
 from typing import Any
@@ -9,6 +9,7 @@ from sklearn.utils.validation import validate_data
 
 from dpjax.core import check_choice, check_int
 from dpjax.privacy._guarantee import epsilon_line
+from dpjax.privacy._warnings import PrivacyWarning as PrivacyWarning
 
 RELATIONS = ("replace_one", "add_or_remove_one")
 
@@ -29,10 +30,6 @@ class ShowsPrivacy:
             line = epsilon_line(fitted, estimator.delta_)
             shown += f"\n  fitted: {line}, relation={fitted.relation.name.lower()!r}"
         return shown
-
-
-class PrivacyWarning(UserWarning):
-    """Something that the guarantee takes to be public was read from the data."""
 
 
 def public_codes(name: str, values: np.ndarray, public: ArrayLike | None) -> tuple[Any, np.ndarray]:

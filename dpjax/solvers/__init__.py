@@ -5,6 +5,10 @@ from dpjax.solvers.descent._dp_ftrl import DPFTRL as DPFTRL
 from dpjax.solvers.descent._dpsgd import DPSGD as DPSGD
 from dpjax.solvers.descent._dpsgd import DPSGDInfo as DPSGDInfo
 from dpjax.solvers.descent._dpsgd import DPSGDState as DPSGDState
+from dpjax.solvers.descent._group_thresholds import GroupThresholds as GroupThresholds
+from dpjax.solvers.descent._group_thresholds import ThresholdModel as ThresholdModel
+from dpjax.solvers.descent._group_thresholds import ThresholdsState as ThresholdsState
+from dpjax.solvers.descent._group_thresholds import TrainedModel as TrainedModel
 from dpjax.solvers.descent._histogram_share import (
     optimal_histogram_share as optimal_histogram_share,
 )
@@ -20,6 +24,11 @@ from dpjax.solvers.erm._sufficient_statistics import SufficientStatistics as Suf
 from dpjax.solvers.erm._sufficient_statistics import (
     SufficientStatisticsState as SufficientStatisticsState,
 )
+from dpjax.solvers.games._choice import solver_for_game as solver_for_game
+from dpjax.solvers.games._double_oracle import DoubleOracle as DoubleOracle
+from dpjax.solvers.games._double_oracle import DoubleOracleInfo as DoubleOracleInfo
+from dpjax.solvers.games._nested import GameState as GameState
+from dpjax.solvers.games._nested import NestedGame as NestedGame
 from dpjax.solvers.nonconvex._online_to_nonconvex import OnlineToNonconvex as OnlineToNonconvex
 from dpjax.solvers.nonconvex._online_to_nonconvex import (
     OnlineToNonconvexInfo as OnlineToNonconvexInfo,
@@ -35,6 +44,8 @@ from dpjax.solvers.queries._gaussian_fit import GaussianFit as GaussianFit
 from dpjax.solvers.queries._gaussian_fit import GaussianFitState as GaussianFitState
 from dpjax.solvers.queries._histogram_release import HistogramRelease as HistogramRelease
 from dpjax.solvers.queries._histogram_release import HistogramState as HistogramState
+from dpjax.solvers.queries._rows_fit import ReleasedRows as ReleasedRows
+from dpjax.solvers.queries._rows_fit import RowsFit as RowsFit
 from dpjax.solvers.queries._state import ReleasedDistribution as ReleasedDistribution
 from dpjax.solvers.queries._state import SelectionInfo as SelectionInfo
 from dpjax.solvers.queries._state import SelectionState as SelectionState
@@ -44,10 +55,6 @@ from dpjax.solvers.vertices._anytime_mirror_descent import (
 from dpjax.solvers.vertices._anytime_mirror_descent import AnytimeState as AnytimeState
 from dpjax.solvers.vertices._frank_wolfe import FrankWolfe as FrankWolfe
 from dpjax.solvers.vertices._frank_wolfe import FrankWolfeState as FrankWolfeState
-from dpjax.solvers.vertices._multilevel_saddle import MultilevelSaddle as MultilevelSaddle
-from dpjax.solvers.vertices._multilevel_saddle import MultilevelState as MultilevelState
-from dpjax.solvers.vertices._saddle_mirror_descent import MirrorState as MirrorState
-from dpjax.solvers.vertices._saddle_mirror_descent import SaddleMirrorDescent as SaddleMirrorDescent
 from dpjax.solvers.vertices._vertex_solver import Replay as Replay
 from dpjax.solvers.vertices._vertex_solver import VertexInfo as VertexInfo
 
@@ -60,6 +67,16 @@ __getattr__ = _moved(
     },
     kept=(
         "dpjax.papers",
-        ("MWEM", "MWEMInfo", "MWEMState", "MirrorDescentRelease", "SaddleRelease"),
+        (
+            "MWEM",
+            "MWEMInfo",
+            "MWEMState",
+            "MirrorDescentRelease",
+            "MirrorState",
+            "MultilevelSaddle",
+            "MultilevelState",
+            "SaddleMirrorDescent",
+            "SaddleRelease",
+        ),
     ),
 )

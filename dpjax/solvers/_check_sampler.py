@@ -1,4 +1,4 @@
-"""Whether a solver can run with a sampler and a noise, and be accounted under a relation."""
+"""Checks that a sampler, a noise strategy and a relation fit together."""
 
 from dpjax.core import Sampler
 from dpjax.core import check_sampler as check_is_sampler

@@ -1,4 +1,4 @@
-"""How a record moves an estimate of the gradient from one point to the next."""
+"""Clipped per-record changes of the gradient between two points."""
 
 import functools
 import operator

@@ -1,4 +1,4 @@
-"""What published settings need of a budget."""
+"""Helpers for settings as published."""
 
 import importlib
 import math

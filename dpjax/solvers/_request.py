@@ -1,4 +1,4 @@
-"""What every `for_budget` does alike: checks, the relation, batches of one pass, calibration."""
+"""Shared parts of `for_budget`: checks, default relation, single-pass batches, calibration."""
 
 from collections.abc import Callable
 from typing import NamedTuple, TypeVar

@@ -10,6 +10,7 @@ import jax
 import numpy as np
 
 from dpjax.core import is_traced, register_dataclass
+from dpjax.core._moved import current_names
 from dpjax.privacy import resolve_relation
 from dpjax.privacy._guarantee import SHOWN_DELTA, epsilon_line
 from dpjax.sampling import FullBatch
@@ -37,6 +38,7 @@ def register_solver(cls: _Class) -> _Class:
 
     @functools.wraps(made)
     def for_budget(*args: Any, **fields: Any) -> Any:
+        fields = current_names(cls, fields)
         solver = made(*args, **fields)
         delta = parameters.bind(*args, **fields).arguments["budget"].delta
         # for reprs alone: no field, and gone after a change of one

@@ -1,4 +1,4 @@
-"""What a registered subject tells the conformance suite about itself."""
+"""Test cases that registered entries give to the conformance suite."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field

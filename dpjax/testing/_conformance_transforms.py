@@ -82,7 +82,7 @@ def check_transform(entry: Entry) -> None:
         runs.append((value, case.updates, trees.fresh(start), jax.random.key(seed)))
     looped = [step(*trees.fresh(each)) for each in runs]
     step.assert_one_trace(name)
-    assert_vmap_equals_loop(update, trees.fresh(runs), looped, name)
+    assert_vmap_equals_loop(step.part, trees.fresh(runs), looped, name)
     if not case.random:
         return
     _check_draws(case, name)
@@ -146,6 +146,7 @@ def _check_draws(case: TransformCase, name: str) -> None:
     # one object, initialised for each run
     shared = None if case.key_in_state else _built(case, value, jax.random.key(3))
 
+    @jax.jit
     def run(data: jax.Array) -> list[PyTree]:
         key = jax.random.wrap_key_data(data)
         one = dataclasses.replace(case, build=lambda value: shared) if shared else case

@@ -92,27 +92,64 @@ def largest_change(
     Source: the idea of adversarial inputs to a sensitivity bound, e.g. Ding et al. 2018,
       "Detecting violations of differential privacy".
     """
-    check_choice("norm", norm, _NORMS)
     check_choice("relation", relation, tuple(_KINDS))
+    found = worst_of_each_kind(
+        statistic,
+        batch,
+        mask,
+        kinds=_KINDS[relation],
+        norm=norm,
+        choices=choices,
+        key=key,
+        restarts=restarts,
+        steps=steps,
+    )
+    return max(found.values(), key=lambda neighbour: neighbour.change)
+
+
+def worst_of_each_kind(
+    statistic: Callable[[PyTree, jax.Array], PyTree],
+    batch: PyTree,
+    mask: ArrayLike | None = None,
+    *,
+    kinds: Sequence[str] = ("remove", "add", "replace"),
+    norm: str = "l2",
+    choices: Mapping[str, Sequence[int]] | None = None,
+    key: jax.Array,
+    restarts: int = 6,
+    steps: int = 60,
+) -> dict[str, Neighbour]:
+    """What `largest_change` looks for, by kind of neighbour, in one program for all kinds."""
+    check_choice("norm", norm, _NORMS)
     check_int("restarts", restarts, minimum=1)
     check_int("steps", steps, minimum=0)
     size = jax.tree.leaves(batch)[0].shape[0]
     mask = np.ones(size, bool) if mask is None else np.asarray(mask, bool)
     starts = _starting_points(batch, choices or {}, key, restarts)
-    change = functools.partial(_change, statistic, batch, jnp.asarray(mask), norm)
+    number = jax.tree.leaves(starts)[0].shape[0]
     present = [int(i) for i in np.flatnonzero(mask)]
-    found: list[Neighbour] = []
-    if "remove" in _KINDS[relation] and present:
-        padding = jax.tree.map(lambda a: a[0], starts)
-        remove = jax.vmap(lambda i: change(padding, i, False)[1])
-        sizes = jax.jit(remove, compiler_options=QUICK)(jnp.asarray(present))
-        worst = int(jnp.argmax(sizes))
-        found.append(Neighbour(float(sizes[worst]), "remove", present[worst], None))
-    places = {"add": [-1], "replace": present}
-    for kind in _KINDS[relation]:
-        if places.get(kind):
-            found.append(_climb(change, kind, places[kind], starts, steps))
-    return max(found, key=lambda neighbour: neighbour.change)
+    places = {"remove": present, "add": [-1], "replace": present}
+    # the record that a removal puts in is masked: any one start will do
+    searches = [
+        (kind, place, start)
+        for kind in kinds
+        for place in places[kind]
+        for start in range(1 if kind == "remove" else number)
+    ]
+    kind_of, place_of, start_of = (np.asarray(column) for column in zip(*searches, strict=True))
+    change = functools.partial(_change, statistic, batch, jnp.asarray(mask), norm)
+    climb = jax.vmap(functools.partial(_climb, change, steps))
+    best, records = jax.jit(climb, compiler_options=QUICK)(
+        jax.tree.map(lambda a: a[start_of], starts), place_of, kind_of != "remove"
+    )
+    found = {}
+    for kind in dict.fromkeys(kind_of.tolist()):
+        rows = np.flatnonzero(kind_of == kind)
+        worst = rows[np.argmax(np.asarray(best)[rows])]
+        removed = None if kind == "add" else int(place_of[worst])
+        record = None if kind == "remove" else jax.tree.map(lambda a, i=worst: a[i], records)
+        found[kind] = Neighbour(float(best[worst]), kind, removed, record)
+    return found
 
 
 def _change(
@@ -122,7 +159,7 @@ def _change(
     norm: str,
     record: PyTree,
     index: jax.Array,
-    insert: bool,
+    insert: jax.Array,
 ) -> tuple[jax.Array, jax.Array]:
     """The norm of the change when `index` goes (none: -1) and `record` comes (if `insert`).
 
@@ -131,15 +168,9 @@ def _change(
     slots = jax.tree.map(lambda a, r: jnp.concatenate([a, r[None].astype(a.dtype)]), batch, record)
     before = jnp.append(mask, False)
     after = jnp.append(mask & (jnp.arange(mask.shape[0]) != index), insert)
-    leaves = [
-        jnp.ravel(jnp.asarray(a - b, float))
-        for a, b in zip(
-            jax.tree.leaves(statistic(slots, after)),
-            jax.tree.leaves(statistic(slots, before)),
-            strict=True,
-        )
-    ]
-    flat = jnp.concatenate(leaves)
+    both = jax.vmap(statistic, in_axes=(None, 0))(slots, jnp.stack([after, before]))
+    changes = [jnp.ravel(jnp.asarray(a[0] - a[1], float)) for a in jax.tree.leaves(both)]
+    flat = jnp.concatenate(changes)
     if norm == "l2":
         power = jnp.sum(flat * flat)
     else:
@@ -150,53 +181,41 @@ def _change(
 
 def _climb(
     change: Callable[..., tuple[jax.Array, jax.Array]],
-    kind: str,
-    indices: list[int],
-    starts: PyTree,
     steps: int,
-) -> Neighbour:
-    """Gradient ascent from every start at every place, all at once."""
+    record: PyTree,
+    index: jax.Array,
+    insert: jax.Array,
+) -> tuple[jax.Array, PyTree]:
+    """Gradient ascent from one start at one place: the largest change and its record."""
+    start, fixed = _split(record)
 
-    def objective(
-        moving: list[Any], fixed: PyTree, index: jax.Array
-    ) -> tuple[jax.Array, jax.Array]:
-        power, size = change(_join(moving, fixed), index, True)
+    def objective(moving: list[Any]) -> tuple[jax.Array, jax.Array]:
+        power, size = change(_join(moving, fixed), index, insert)
         return power, jax.lax.stop_gradient(size)
 
-    def one(record: PyTree, index: jax.Array) -> tuple[jax.Array, PyTree]:
-        start, fixed = _split(record)
-        # the size of the record, so that a step means the same at every scale
-        unit = jnp.sqrt(sum(jnp.sum(a * a) for a in start)) if start else jnp.zeros(())
-        unit = jnp.where(jnp.isfinite(unit) & (unit > 0), unit, 1.0)
+    # the size of the record, so that a step means the same at every scale
+    unit = jnp.sqrt(sum(jnp.sum(a * a) for a in start)) if start else jnp.zeros(())
+    unit = jnp.where(jnp.isfinite(unit) & (unit > 0), unit, 1.0)
 
-        def body(carry: PyTree, step: jax.Array) -> tuple[PyTree, None]:
-            moving, best, argbest = carry
-            slope, size = jax.grad(objective, has_aux=True)(moving, fixed, index)
-            better = size > best
-            argbest = jax.tree.map(lambda a, b: jnp.where(better, a, b), moving, argbest)
-            best = jnp.where(better, size, best)
-            slope = [jnp.where(jnp.isfinite(g), g, 0) for g in slope]
-            top = functools.reduce(jnp.maximum, [jnp.max(jnp.abs(g), initial=0) for g in slope])
-            slope = [g / jnp.maximum(top, jnp.finfo(g.dtype).tiny) for g in slope]
-            length = jnp.sqrt(sum(jnp.sum(g * g) for g in slope))
-            rate = unit * 0.5 * 0.93**step / jnp.maximum(length, 1)
-            moving = [a + (rate * g).astype(a.dtype) for a, g in zip(moving, slope, strict=True)]
-            return (moving, best, argbest), None
+    def body(carry: PyTree, step: jax.Array) -> tuple[PyTree, None]:
+        moving, best, argbest = carry
+        slope, size = jax.grad(objective, has_aux=True)(moving)
+        better = size > best
+        argbest = jax.tree.map(lambda a, b: jnp.where(better, a, b), moving, argbest)
+        best = jnp.where(better, size, best)
+        slope = [jnp.where(jnp.isfinite(g) & insert, g, 0) for g in slope]
+        top = functools.reduce(jnp.maximum, [jnp.max(jnp.abs(g), initial=0) for g in slope])
+        slope = [g / jnp.maximum(top, jnp.finfo(g.dtype).tiny) for g in slope]
+        length = jnp.sqrt(sum(jnp.sum(g * g) for g in slope))
+        rate = unit * 0.5 * 0.93**step / jnp.maximum(length, 1)
+        moving = [a + (rate * g).astype(a.dtype) for a, g in zip(moving, slope, strict=True)]
+        return (moving, best, argbest), None
 
-        if not start:
-            return change(record, index, True)[1], record
-        carry = (start, jnp.asarray(-1.0, float), start)
-        (_, best, argbest), _ = jax.lax.scan(body, carry, jnp.arange(steps + 1))
-        return best, _join(argbest, fixed)
-
-    number = jax.tree.leaves(starts)[0].shape[0]
-    every = jax.tree.map(lambda a: jnp.concatenate([a] * len(indices)), starts)
-    run = jax.jit(jax.vmap(one), compiler_options=QUICK)
-    best, records = run(every, jnp.repeat(jnp.asarray(indices), number))
-    worst = int(jnp.argmax(best))
-    record = jax.tree.map(lambda a: a[worst], records)
-    index = None if kind == "add" else indices[worst // number]
-    return Neighbour(float(best[worst]), kind, index, record)
+    if not start:
+        return change(record, index, insert)[1], record
+    carry = (start, jnp.asarray(-1.0, float), start)
+    (_, best, argbest), _ = jax.lax.scan(body, carry, jnp.arange(steps + 1))
+    return best, _join(argbest, fixed)
 
 
 def _split(record: PyTree) -> tuple[list[Any], PyTree]:
@@ -246,5 +265,5 @@ def _starting_points(
         else:
             column = [np.full(leaf.shape[1:], c[at_integer]) for _, c in rows]
             at_integer += 1
-        columns.append(jnp.asarray(np.stack(column), leaf.dtype))
+        columns.append(np.stack(column).astype(leaf.dtype))
     return jax.tree.unflatten(treedef, columns)

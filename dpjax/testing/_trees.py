@@ -47,14 +47,14 @@ def fresh(tree: PyTree) -> PyTree:
     return jax.tree.map(lambda a: jax.random.clone(a) if is_key(a) else a, tree)
 
 
-def take(tree: PyTree, index: slice | int | jax.Array) -> PyTree:
-    """Entry `index` of the leading axis of every leaf."""
-    return jax.tree.map(lambda a: a[index], tree)
-
-
 def stack(*trees: PyTree) -> PyTree:
-    """Trees of one structure stacked along a new leading axis."""
-    return jax.tree.map(lambda *leaves: jnp.stack(leaves), *trees)
+    """Trees of one structure stacked along a new leading axis; by NumPy, which compiles nothing."""
+
+    def together(*leaves: PyTree) -> PyTree:
+        arrays = all(isinstance(a, (jax.Array, np.ndarray)) and not is_key(a) for a in leaves)
+        return np.stack(leaves) if arrays else jnp.stack(leaves)
+
+    return jax.tree.map(together, *trees)
 
 
 def to_numpy(leaf: PyTree) -> np.ndarray:
@@ -82,13 +82,18 @@ def save_and_load(tree: PyTree) -> PyTree:
 def with_bad_entry(tree: PyTree, bad: float) -> list[PyTree]:
     """For each float leaf `[n, ...]`, the tree with one entry of it bad in record 0."""
     leaves, treedef = jax.tree.flatten(tree)
-    return [
-        jax.tree.unflatten(
-            treedef, [*leaves[:i], leaf.at[(0,) * leaf.ndim].set(bad), *leaves[i + 1 :]]
-        )
-        for i, leaf in enumerate(leaves)
-        if is_float(leaf)
-    ]
+    spoiled = []
+    for i, leaf in enumerate(leaves):
+        if is_float(leaf):
+            one = np.array(leaf)
+            one[(0,) * one.ndim] = bad
+            spoiled.append(jax.tree.unflatten(treedef, [*leaves[:i], one, *leaves[i + 1 :]]))
+    return spoiled
+
+
+def filled(tree: PyTree, value: float) -> PyTree:
+    """The tree with every float of this value, and every integer 0."""
+    return jax.tree.map(lambda a: np.full(a.shape, value if is_float(a) else 0, a.dtype), tree)
 
 
 def field_names(tree: PyTree) -> list[str]:

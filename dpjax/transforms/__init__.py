@@ -25,6 +25,8 @@ from dpjax.transforms.estimators._maurey import maurey_sample as maurey_sample
 from dpjax.transforms.estimators._multilevel import Multilevel as Multilevel
 from dpjax.transforms.estimators._multilevel import draw_levels as draw_levels
 from dpjax.transforms.estimators._multilevel import multilevel as multilevel
+from dpjax.transforms.estimators._polar import polar_estimate as polar_estimate
+from dpjax.transforms.estimators._polar import polar_interval as polar_interval
 from dpjax.transforms.estimators._smooth_first_order import smooth_first_order as smooth_first_order
 from dpjax.transforms.estimators._smooth_zeroth_order import (
     smooth_zeroth_order as smooth_zeroth_order,

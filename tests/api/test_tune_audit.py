@@ -14,8 +14,8 @@ from dpjax.audit import lower_bound_of_scores
 
 RELATION = "add_or_remove_one"
 MEAN = dpjax.problems.Risk(lambda w, r: -jnp.sum(w * r["x"]), jnp.zeros(1))
-ABSENT = {"x": jnp.zeros((8, 1)).at[0].set(math.nan)}  # a record without a finite gradient
-PRESENT = {"x": jnp.zeros((8, 1)).at[0].set(1.0)}
+ABSENT = {"x": np.float32([[math.nan]] + [[0.0]] * 7)}  # a record without a finite gradient
+PRESENT = {"x": np.eye(8, 1, dtype=np.float32)}
 
 
 def first_weight(params):

@@ -9,9 +9,10 @@ import pytest
 from scipy import optimize, stats
 
 import dpjax.testing as dpt
-from dpjax.audit import GoldsteinNorm, _min_norm, goldstein_norm
-from dpjax.audit._goldstein import _estimate, _offset
-from dpjax.audit._min_norm import Hull, min_norm, pairwise_steps
+from dpjax.audit import GoldsteinNorm, goldstein_norm
+from dpjax.papers import _min_norm
+from dpjax.papers._goldstein import _estimate, _offset
+from dpjax.papers._min_norm import Hull, min_norm, pairwise_steps
 
 
 def dot(a, b):

@@ -21,7 +21,7 @@ def _gradient_is_record(w, record):
 
 
 PROBLEM = Risk(_gradient_is_record, jnp.zeros(3))
-DATA = jnp.zeros((4, 3)).at[0].set(1.0)
+DATA = np.float32(np.eye(4, 1) * np.ones(3))
 
 
 def gaussian_epsilon(shift):

@@ -4,12 +4,13 @@ import types
 import pytest
 
 import dpjax.testing as dpt
+from dpjax.testing._conformance_solvers import check_guarantee
 
 ENTRIES = dpt.registry()
 
 
 # what solvers give back, rather than solvers
-_RECORDS = ("Info", "State", "Replay", "ReleasedDistribution")
+_RECORDS = ("Info", "State", "Replay", "ReleasedDistribution", "ReleasedRows", "Model")
 
 
 # public functions of dpjax.transforms that are no transformations
@@ -25,6 +26,8 @@ HELPERS = {
     "is_every_step",
     "discrete_gaussian_shortfall",
     "rounded_gaussian_shortfall",
+    "polar_estimate",
+    "polar_interval",
     "smooth_first_order",
     "smooth_zeroth_order",
 }
@@ -36,6 +39,13 @@ HELPERS = {
 )
 def test_conforms(name):
     dpt.check_entry(ENTRIES[name])
+
+
+@pytest.mark.parametrize("name", [e.name for e in dpt.entries("solver")])
+def test_guarantees_are_finite_and_declare_what_may_fail(name):
+    """The part of conformance that compiles nothing, of every entry."""
+    case = ENTRIES[name].make()
+    check_guarantee(case.build(case.values[0]), name)
 
 
 def test_everything_public_is_registered():

@@ -3,8 +3,12 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
+import dpjax
 from dpjax.core import derived, register_dataclass, static_field
+from dpjax.problems import Risk
+from dpjax.solvers import OnlineToBatch
 
 
 def make(factor, register=register_dataclass):
@@ -75,3 +79,17 @@ def test_what_is_derived_comes_along_where_fields_are_traced():
     assert jax.eval_shape(lambda x: len(jax.tree.leaves(Squared(x))) * x, 1.0).shape == ()
     assert made[-1] is not None
     assert jax.tree.map(lambda _: 0, one).square == 0
+
+
+def test_old_names_of_fields_work_and_warn():
+    problem = Risk.linear(lambda m, y: (m - y) ** 2, 3, radius=1.0, lipschitz=1.0, smoothness=1.0)
+    budget = dpjax.Budget(1.0, 1e-6)
+    with pytest.warns(DeprecationWarning, match="weights=.* is weight_exponent"):
+        solver = OnlineToBatch.for_budget(problem, 1000, budget, weights=1.5)
+    assert solver.weight_exponent == 1.5
+    with pytest.warns(DeprecationWarning, match="weight_exponent"):
+        assert solver.weights == 1.5
+    with pytest.warns(DeprecationWarning, match="weight_exponent"):
+        assert dataclasses.replace(solver, weights=2.0).weight_exponent == 2.0
+    again = jax.tree.map(lambda leaf: leaf, solver)
+    assert again.weight_exponent == 1.5

@@ -5,6 +5,7 @@ import gzip
 import types
 import zipfile
 
+import jax
 import numpy as np
 import pytest
 
@@ -13,8 +14,18 @@ import benchmarks.datasets._download as download
 import benchmarks.datasets._folktables as folk_module
 import benchmarks.datasets._heart as heart_module
 import benchmarks.datasets._parkinsons as park_module
+import dpjax
 import dpjax.datasets
-from benchmarks.datasets import credit_default, folktables, heart_indicators, parkinsons
+from benchmarks import fair_further
+from benchmarks.datasets import (
+    _peers_columns,
+    credit_default,
+    folktables,
+    heart_indicators,
+    parkinsons,
+)
+from dpjax.problems import RateConstrained
+from dpjax.solvers import RateConstrainedSGDA
 
 CREDIT = ("ID", *credit_module._OFFICIAL, "default payment next month")
 CREDIT_ROWS = [
@@ -222,6 +233,65 @@ def test_folktables_official_zip_and_filter(tmp_path):
     kept = folktables(path=path, task="ACSEmploymentFiltered")
     np.testing.assert_array_equal(kept.x, d.x[[0, 3]])
     assert kept.group.tolist() == [0, 5]
+
+
+@pytest.mark.slow
+def test_eighteen_constraints_of_an_official_file(tmp_path):
+    """ACSEmployment, nine groups: parity of each with the rest, for both classes."""
+    rng = np.random.default_rng(0)
+    usual = dict(zip(FOLK, folk_rows()[0], strict=True))
+    people = [
+        usual | {"RAC1P": rng.integers(1, 10), "AGEP": rng.integers(0, 90), "SEX": 1 + i % 2}
+        for i in range(400)
+    ]
+    for one in people:
+        if one["RAC1P"] == 3 and rng.random() < 0.6:
+            one["AGEP"] %= 16
+        # labels that no model gets right, or weights grow until no gradient is left
+        one["ESR"] = 1 if (18 <= one["AGEP"] < 65) ^ (rng.random() < 0.2) else 6
+    path = write(tmp_path / "psam_p01.csv", FOLK, [[p[name] for name in FOLK] for p in people])
+    with zipfile.ZipFile(tmp_path / "csv_pal.zip", "w") as archive:
+        archive.write(path, "psam_p01.csv")
+    found = fair_further.cases(tmp_path, 100)["employment"]
+    dataset, constraint = found[0], found[1]
+    assert set(np.unique(dataset.group)) == set(range(9))
+    constraints = constraint(0.05)
+    assert constraints.num_constraints == 18
+    gaps = []
+    for slack in (1.0, 0.02):
+        problem = RateConstrained.linear(dataset.num_features, 2, constraint(slack))
+        options = {"steps": 600, "learning_rate": 0.1, "dual_learning_rate": 0.1}
+        budget = dpjax.Budget(float("inf"), 1e-5)
+        solver = RateConstrainedSGDA.for_budget(problem, len(dataset), budget, **options)
+        data = dataset.as_dict()
+        params = dpjax.solve(solver, problem, data, key=jax.random.key(0)).params
+        gaps.append(float(problem.disparity(params, data)))
+    assert gaps[0] > 0.2
+    assert gaps[1] < gaps[0] - 0.1
+
+
+@pytest.mark.slow
+def test_heart_is_a_case_where_its_file_lies(tmp_path):
+    rows = [["1.0"] * len(HEART), ["0.0"] * len(HEART)]
+    write(tmp_path / fair_further.HEART, HEART, rows)
+    found = fair_further.cases(tmp_path, 100)
+    dataset, constraint, *_ = found["heart"]
+    assert len(dataset) == 2
+    assert constraint(0.1).num_constraints == 1
+    assert "employment" not in found
+
+
+@pytest.mark.slow
+def test_peers_columns_are_as_many_as_published(original):
+    train, test = _peers_columns.adult_102()
+    assert (len(train), len(test), train.num_features) == (33_916, 11_306, 102)
+    assert not train.private_preprocessing
+    np.testing.assert_allclose(train.x[:, :6].mean(axis=0), 0, atol=1e-3)
+    np.testing.assert_allclose(train.x[:, 6:].sum(axis=1), 7)
+    train, test = _peers_columns.credit_85(original("credit_default.csv.gz"))
+    assert (len(train), len(test), train.num_features) == (22_500, 7_500, 85)
+    train, test = _peers_columns.parkinsons_19(original("parkinsons_updrs.csv.gz"))
+    assert (len(train), len(test), train.num_features) == (4_406, 1_469, 19)
 
 
 @pytest.mark.parametrize(

@@ -195,7 +195,7 @@ def solvers(job):
 def refusals(job):
     """Calls that are not the same on all hosts, or not right on one."""
     mesh = mesh_of(records=4)
-    solver, problem, data = entry("RateConstrainedSGDA(gaussian, hard, batch)")
+    solver, problem, data = entry("RateConstrainedSGDA(gaussian, hard)")
     shared = dpjax.shard_records(data, mesh)
     other = jax.random.key(jax.process_index())
     results = {"keys": raised((solver, problem, shared), key=other)}

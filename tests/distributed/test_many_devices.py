@@ -40,8 +40,9 @@ def test_every_solver_gives_what_it_gives_on_one_device(name):
     devices, rows = (shards, solver.sampler.rows) if shards > 1 else (8, ROWS)
     records = dpjax.shard_records(case.data, mesh_of(devices), rows=rows)
     many = dpjax.solve(solver, case.problem, records, key=jax.random.key(5))
-    # rows that pad a batch add to what rounding may move, and so to the deviation
-    assert_same((many.params, many.info), (one.params, one.info), tolerance=5e-5)
+    # rows that pad a batch add to what rounding may move, and so to the deviation; steps with
+    # correlated noise lie on a grid
+    assert_same((many.params, many.info), (one.params, one.info), tolerance=2e-4)
     other = dpjax.solve(solver, case.problem, records, key=jax.random.key(6))
     with pytest.raises(AssertionError):
         assert_same((other.params, other.info), (one.params, one.info))

@@ -106,7 +106,7 @@ CASES = {
         noise=RestartNoise(BufferedToeplitz(2)),
         smoothness=3.0,
         relation="replace_one",
-        increment_records=4,
+        difference_batch_size=4,
     ),
     "OnlineToNonconvex, min-norm": lambda: _nonconvex(
         LINEAR,
@@ -175,8 +175,10 @@ def test_parameters_stay_spread_and_results_are_those_of_one_device(name):
     placed, data = _placed(problem, mesh)
     one = dpjax.solve(solver, problem, _data("group" in data), key=jax.random.key(1))
     many = dpjax.solve(solver, placed, data, key=jax.random.key(1))
-    # differences of losses, and of points that set the scale of noise, lose digits
-    tolerance = 1e-3 if "zeroth" in name or "split" in name else 1e-5
+    # differences of losses, and of points that set the scale of noise, lose digits; steps with
+    # correlated noise lie on a grid
+    coarse = any(word in name for word in ("zeroth", "split", "buffered", "periods"))
+    tolerance = 1e-3 if coarse else 1e-5
     assert_same((many.params, many.info), (one.params, one.info), tolerance)
 
     for leaf in jax.tree.leaves(many.state):
@@ -195,8 +197,10 @@ def test_every_kind_of_solver_is_here_and_every_exception_named():
     assert set(MOVED) | set(QUICK) <= set(CASES)
     facts = [entry.facts for entry in entries("solver") if entry.facts]
     kinds = {f["arguments"].make for f in facts if not isinstance(f["planned"], QueryRelease)}
-    # minimisers that are not spread over devices
+    # minimisers, games and histograms, which are not spread over devices
+    kinds -= {dpjax.solvers.GroupThresholds}
     kinds -= {dpjax.solvers.ObjectivePerturbation, dpjax.solvers.SufficientStatistics}
+    kinds -= {dpjax.solvers.NestedGame, dpjax.solvers.DoubleOracle}
     assert kinds == {type(make()[0]) for make in CASES.values()}
 
 

@@ -11,7 +11,7 @@ import dpjax
 SOLVERS = (
     "DPSGD(linear)",  # Poisson
     "DPSGD(Risk, full batch, uniform average)",
-    "RateConstrainedSGDA(gaussian, hard, batch)",
+    "RateConstrainedSGDA(gaussian, hard)",
     "OnlineToBatch(buffered)",
     "FrankWolfe(linear)",
     "GaussianFit(one noise)",

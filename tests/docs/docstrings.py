@@ -107,7 +107,7 @@ def makers(obj: Any) -> list[FunctionType]:
         return [inspect.unwrap(obj)]
     names = ("__new__", "__init__", "__post_init__")
     found = [vars(obj).get(name) for name in names]
-    written = [f for f in found if isinstance(f, FunctionType)]
+    written = [inspect.unwrap(f) for f in found if isinstance(f, FunctionType)]
     return [f for f in written if f.__module__ == obj.__module__ and "<string>" not in _file(f)]
 
 

@@ -50,7 +50,9 @@ def fair():
         ("Parkinsons, parity", "parkinsons_parity", 0.05),
         ("Adult, false negatives", "adult_false_negatives", 0.25),
         ("Adult, false negatives", "adult_false_negatives", 0.15),
-        ("the same, `clip_norm=8.0`", "adult_false_negatives_clip_8", 0.15),
+        ("Adult, parity", "adult_10000_parity", 0.05),
+        ("Adult, parity", "adult_3000_parity", 0.05),
+        ("Adult, parity", "adult_1000_parity", 0.05),
     ):
         (ours,) = [p for p in curves[name]["private"] if (p["epsilon"], p["slack"]) == (1.0, slack)]
         (plain,) = [p for p in curves[name]["non_private"] if p["slack"] == slack]

@@ -15,6 +15,7 @@ for _kind in (
     "queries",
     "solvers",
     "erm",
+    "games",
     "transforms",
     "aggregators",
     "samplers",

@@ -20,6 +20,7 @@ from dpjax.transforms import (
     SplitNoise,
     clipped_displacement,
 )
+from tests.entries.later import Later
 from tests.entries.planned import RISK
 from tests.entries.rows import DESCENT, SWEPT, SWEPT_POSITIVE, Count, row
 
@@ -75,7 +76,7 @@ def _case(
     def build(value: Any) -> OnlineToNonconvex:
         return kind(sampler, value, _CLIP, 0.5, 0.1, 4.0, 0.05, **options)
 
-    attacked = [_first_estimate(build(0.0), problem)] if attack else []
+    attacked = Later(lambda: [_first_estimate(build(0.0), problem)]) if attack else ()
     return SolverCase(build, problem, _data(), statistics=attacked)
 
 
@@ -117,7 +118,7 @@ register(
         DisjointPartition(3, 8),
         noise=RestartNoise(BufferedToeplitz(2)),
         smoothness=3.0,
-        increment_records=2,
+        difference_batch_size=2,
         relation="replace_one",
         directions="record",
         microbatch_size=3,
@@ -147,10 +148,10 @@ register(
         DisjointPartition(3, 7),
         noise=BinaryTree(4),
         smoothness=3.0,
-        increment_records=1,
+        difference_batch_size=1,
         relation="replace_one",
         directions="record",
-        common_directions=False,
+        reuse_directions=False,
         schedule="constant",
         kind=PublishedOnlineToNonconvex,
     ),

@@ -14,6 +14,7 @@ from dpjax.sampling import DisjointPartition, FullBatch, IndependentPartition
 from dpjax.solvers import DPFTRL, OnlineToBatch
 from dpjax.testing import SolverCase, Statistic, register
 from dpjax.transforms import BinaryTree, BufferedToeplitz, SplitNoise
+from tests.entries.later import Later
 from tests.entries.planned import RISK
 from tests.entries.rows import DESCENT, SWEPT, SWEPT_POSITIVE, Choice, row
 
@@ -75,7 +76,7 @@ def _online(
     def build(value: Any) -> OnlineToBatch:
         return OnlineToBatch(sampler, noise, value, 0.7, 0.5, 0.3, 4.0, **options)
 
-    attacked = [increment(build(0.0), problem)] if attack else []
+    attacked = Later(lambda: [increment(build(0.0), problem)]) if attack else ()
     return SolverCase(build, problem, _data(), statistics=attacked)
 
 

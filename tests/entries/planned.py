@@ -10,3 +10,4 @@ ON_SIMPLEX = problems.SimplexRisk(
 GAME = problems.Saddle.matrix_game((5, 5))
 TABLES = problems.QueryRelease(Marginals.all_kway(Domain({"a": 2, "b": 3}), 1))
 RATES = problems.RateConstrained.linear(3, 2)
+PARITY = problems.RateConstrained.linear(3, 2, problems.demographic_parity(2, 2, slack=0.1))

@@ -10,12 +10,13 @@ import numpy as np
 
 from dpjax.papers import MWEM, MirrorDescentRelease, SaddleRelease
 from dpjax.problems import QueryRelease
-from dpjax.queries import Dense, Domain, Marginals
+from dpjax.queries import Dense, Domain, Marginals, Tree
 from dpjax.sampling import FullBatch
 from dpjax.solvers import (
     FrankWolfeRelease,
     GaussianFit,
     HistogramRelease,
+    RowsFit,
 )
 from dpjax.testing import SolverCase, register
 from tests.entries.planned import TABLES
@@ -90,6 +91,14 @@ def _fit(workload: Any = _PAIRS, spread: Any = 1.0, **options: Any) -> SolverCas
         )
 
     return _case(build, workload)
+
+
+def _rows(**options: Any) -> SolverCase:
+    def build(value: Any, problem: QueryRelease) -> RowsFit:
+        sizes = {"rows": 8, "fit_steps": 30, "fits": 2}
+        return RowsFit(FullBatch(1), problem.workload, value, float(_N), **sizes, **options)
+
+    return _case(build)
 
 
 _FRANK_WOLFE = functools.partial(_selection, FrankWolfeRelease, step_size=0.5)
@@ -253,5 +262,29 @@ register(
     "solver",
     lambda: _fit(spread=jnp.asarray([1.0, 1.5]), **_ADD),
     relative_of="GaussianFit(one noise)",
+)
+register(
+    "RowsFit(given information)",
+    "solver",
+    _rows,
+    slow=True,
+    arguments=row(
+        RowsFit,
+        {"sampler": FullBatch(1), "measured": TABLES.workload},
+        information=(100.0, positive(leaf=True)),
+        excess=SWEPT,
+        rows=(5, Count()),
+        fit_steps=(5, Count()),
+        fits=(2, Count()),
+        **MEASUREMENT,
+    ),
+    planned=TABLES,
+)
+register("RowsFit(fission)", "solver", lambda: _rows(information=None, **_ADD), slow=True)
+register(
+    "GaussianFit(tree)",
+    "solver",
+    lambda: _fit(Tree(12, branching=3), spread=jnp.asarray([1.0, 1.5, 2.0]), **_ADD),
+    slow=True,
 )
 register("GaussianFit(dense)", "solver", lambda: _fit(_dense()), slow=True)

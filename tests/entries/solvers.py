@@ -30,14 +30,17 @@ from dpjax.solvers import (
     DPSGD,
     AnytimeMirrorDescent,
     FrankWolfe,
+    GroupThresholds,
     MultilevelSaddle,
     RateConstrainedSGDA,
     SaddleMirrorDescent,
+    TrainedModel,
 )
 from dpjax.solvers.vertices._steps import coordinates
 from dpjax.testing import SolverCase, Statistic, register
 from dpjax.transforms import multilevel
-from tests.entries.planned import GAME, ON_SIMPLEX, RATES, RISK
+from tests.entries.later import Later
+from tests.entries.planned import GAME, ON_SIMPLEX, PARITY, RATES, RISK
 from tests.entries.rows import (
     DESCENT,
     PAIR,
@@ -119,7 +122,7 @@ def table(solver: RateConstrainedSGDA) -> Statistic:
     rows = np.eye(2 * _K).reshape(2 * _K, 2, _K)
     problem = RateConstrained.linear(_P, _K, from_masks(np.eye(2), rows, 0.0, field="group"))
     state = solver.prologue(problem, _data(), solver.init(problem, key=jax.random.key(0)))
-    size = jnp.max(state.sizes)
+    size = jnp.max(state.memory.sizes)
 
     def of(batch: PyTree, mask: jax.Array) -> jax.Array:
         _, info = solver.step(problem, batch, mask, state)
@@ -139,7 +142,7 @@ def _dpsgd(problem: Callable[[], Any], attack: bool = False, **options: Any) -> 
         build,
         made,
         data,
-        statistics=[gradient_sum(build, made)] if attack else [],
+        statistics=Later(lambda: [gradient_sum(build, made)]) if attack else (),
         choices=_CHOICES,
         concrete_key=getattr(options.get("sampler"), "method", "") == "host",
     )
@@ -152,10 +155,13 @@ def _sgda(attack: bool = False, constrained: bool = True, **options: Any) -> Sol
 
     def exposed(value: Any) -> RateConstrainedSGDA:
         # with public sizes neither statistic depends on the noise of the other
-        return build(value, denominator="fixed", part_counts=jnp.array([40.0, 40.0]))
+        counts = jnp.array([40.0, 40.0])
+        fixed = {"denominator": "fixed", "part_counts": counts, "adaptive_clip": False}
+        return build(value, estimator="ratio", **fixed)
 
     problem = _linear() if constrained else RateConstrained.linear(_P, _K)
-    attacked = [gradient_sum(exposed, problem), table(exposed(0.0))] if attack else []
+    both = Later(lambda: [gradient_sum(exposed, problem), table(exposed(0.0))])
+    attacked = both if attack else ()
     return SolverCase(build, problem, _data(), statistics=attacked, choices=_CHOICES)
 
 
@@ -206,9 +212,9 @@ register(
     slow=True,
 )
 register(
-    "RateConstrainedSGDA(gaussian, hard, batch)",
+    "RateConstrainedSGDA(gaussian, hard)",
     "solver",
-    lambda: _sgda(attack=True),
+    lambda: _sgda(attack=True, adaptive_clip=True, noise_step=0.3),
     arguments=row(
         RateConstrainedSGDA,
         {"primal": DPSGD(PoissonSampler(0.3, 4, _N), 1.0, 1.0, 0.1, 4.0)},
@@ -218,19 +224,23 @@ register(
         multiplier_bound=SWEPT_POSITIVE,
         size_floor=SWEPT_POSITIVE,
         size_decay=(0.9, share(leaf=True)),
+        noise_step=SWEPT_POSITIVE,
         part_counts=([1.0, 2.0], nonnegative(leaf=True)),
         count_noise=SWEPT,
         histogram=("none", Choice()),
         rates=("soft", Choice()),
         denominator=("ema", Choice()),
         multiplier_set=("l1", Choice()),
+        estimator=("ratio", Choice()),
     ),
     planned=RATES,
 )
 register(
     "RateConstrainedSGDA(laplace, soft, l1)",
     "solver",
-    lambda: _sgda(attack=True, histogram="laplace", rates="soft", multiplier_set="l1"),
+    lambda: _sgda(
+        attack=True, histogram="laplace", rates="soft", multiplier_set="l1", denominator="batch"
+    ),
     slow=True,
 )
 register(
@@ -244,14 +254,46 @@ register(
     "solver",
     lambda: _sgda(denominator="ema"),
     slow=True,
-    relative_of="RateConstrainedSGDA(gaussian, hard, batch)",
+    relative_of="RateConstrainedSGDA(gaussian, hard)",
 )
 register(
     "RateConstrainedSGDA(J = 0)",
     "solver",
     lambda: _sgda(constrained=False, histogram="none"),
     slow=True,
-    relative_of="RateConstrainedSGDA(gaussian, hard, batch)",
+    relative_of="RateConstrainedSGDA(gaussian, hard)",
+)
+
+
+def _thresholds() -> SolverCase:
+    rng = np.random.default_rng(5)
+    start = {"w": rng.normal(size=(_P, _K)).astype(np.float32), "b": np.ones(_K, np.float32)}
+    problem = TrainedModel(_linear(), jax.tree.map(jnp.asarray, start))
+
+    def build(value: Any) -> GroupThresholds:
+        return GroupThresholds(FullBatch(1), value, bins=32)
+
+    def counts(batch: PyTree, mask: jax.Array) -> jax.Array:
+        solver = build(0.0)
+        state = solver.init(problem, key=jax.random.key(0))
+        return solver.step(problem, batch, mask, state)[0].histogram
+
+    exact = Later(lambda: [Statistic("the histogram", counts, "l1", 1.0)])
+    return SolverCase(build, problem, _data(), statistics=exact, choices=_CHOICES)
+
+
+register(
+    "GroupThresholds",
+    "solver",
+    _thresholds,
+    arguments=row(
+        GroupThresholds,
+        {"sampler": FullBatch(1)},
+        histogram_noise=SWEPT,
+        bins=(8, Count(minimum=2)),
+        relation=("replace_one", Choice()),
+    ),
+    planned=PARITY,
 )
 
 
@@ -316,7 +358,7 @@ def _vertices(
         problem,
         data,
         values=(0.1, 0.3),
-        statistics=[score_change(build(1.0), problem)] if attack else [],
+        statistics=Later(lambda: [score_change(build(1.0), problem)]) if attack else (),
     )
 
 
@@ -400,15 +442,18 @@ def _frank_wolfe(problem: SimplexRisk, attack: bool = False, **options: Any) -> 
         return FrankWolfe(FullBatch(4), value, problem.grad_range, 20.0, **options)
 
     solver, (domain,) = build(20.0 / problem.grad_range), problem.domains
-    state = jax.jit(lambda key: solver.init(problem, key=key))(jax.random.key(0))
 
-    def of(batch: PyTree, mask: jax.Array) -> PyTree:
-        scores = coordinates(domain).logits(*solver.direction(problem, batch, mask, state))
-        return scores[:, None] - scores[None, :]
+    def change() -> Statistic:
+        state = jax.jit(lambda key: solver.init(problem, key=key))(jax.random.key(0))
 
-    statistic = Statistic("the change of the scores", of, "linf", 1.0)
+        def of(batch: PyTree, mask: jax.Array) -> PyTree:
+            scores = coordinates(domain).logits(*solver.direction(problem, batch, mask, state))
+            return scores[:, None] - scores[None, :]
+
+        return Statistic("the change of the scores", of, "linf", 1.0)
+
     case = _vertices(FrankWolfe, problem, FullBatch(4))
-    attacked = [statistic] if attack else []
+    attacked = Later(lambda: [change()]) if attack else ()
     return dataclasses.replace(case, build=build, values=(5.0, 50.0), statistics=attacked)
 
 

@@ -262,6 +262,7 @@ PROBLEMS = {
     "false_negative_rate": row(P.false_negative_rate, {"slack": 0.1}, num_classes=(2, Count(2))),
     "cross_rate": row(P.cross_rate, {"slack": 0.1}, num_classes=(2, Count(2))),
     "ByField": row(P.ByField, {"field": "y"}, num_parts=(2, Count())),
+    "ByFields": row(P.ByFields, {"fields": (("y", 2),)}, table=((0, 1), Count())),
     "ByLabelAndGroup": row(P.ByLabelAndGroup, num_classes=(2, Count()), num_groups=(2, Count())),
     "ByTable": row(P.ByTable, {"field": "y"}, table=((0, 1), Count())),
     "LinearLogits": row(P.LinearLogits, num_features=(2, Count()), num_classes=(2, Count(2))),
@@ -286,7 +287,9 @@ QUERIES = {
             for name in ("value_range", "largest", "l2_replaced", "l2_record")
         },
     ),
-    "QueryRelease": row(P.QueryRelease, {"workload": _TABLES}, max_bytes=(10**6, Count())),
+    "QueryRelease": row(
+        P.QueryRelease, {"workload": _TABLES}, max_bytes=(10**6, Count(optional=True))
+    ),
 }
 # of solvers: what their entries say
 ENTRIES = {

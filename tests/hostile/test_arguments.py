@@ -60,6 +60,7 @@ NAMED = {
     solvers.SaddleMirrorDescent: {"assume_bounded", "order", "step_size", "steps"},
     solvers.MultilevelSaddle: {"antithetic", "assume_bounded", "max_level", "seed"},
     solvers.GaussianFit: {"measured", "allocation", "prior", "fit_steps", "stddev"},
+    solvers.RowsFit: {"measured", "information", "excess", "rows", "fit_steps", "fits", "stddev"},
     solvers.MWEM: {"steps", "step_size", "replays", "stddev"},
     solvers.HistogramRelease: {"projection", "stddev"},
     solvers.FrankWolfeRelease: {"steps", "vertices", "output", "noise_scale"},
@@ -112,12 +113,14 @@ def test_where_one_field_is_stacked_it_is_replaced():
 def test_release_takes_the_workload_before_the_data():
     workload, budget = TABLES.workload, dpjax.Budget(1.0, 1e-5)
     codes = np.zeros((40, 2), np.int32)
-    for wrong in (codes, {"a": codes[:, 0], "b": codes[:, 1]}, workload.domain, None, "marginals"):
+    for wrong in (codes, {"a": codes[:, 0], "b": codes[:, 1]}, None, "marginals"):
         kind = type(wrong).__name__
         with pytest.raises(TypeError, match=rf"workload must come first, in release.* got {kind}"):
             dpjax.release(wrong, workload, budget, key=jax.random.key(0))
     with pytest.raises(TypeError, match=r"data must be the records, got the workload Prefix"):
         dpjax.release(workload, Prefix(4), budget, key=jax.random.key(0))
+    with pytest.raises(TypeError, match=r"data must be the records, got the workload Marginals"):
+        dpjax.release(workload.domain, workload, budget, key=jax.random.key(0))
     for wrong in ({"a": codes[:, 0]}, None, "cells"):
         with pytest.raises(TypeError, match=rf"records must be an array.* {type(wrong).__name__}"):
             dpjax.release(Prefix(4), wrong, budget, key=jax.random.key(0))

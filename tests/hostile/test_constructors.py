@@ -65,7 +65,17 @@ _NO_ROW = {
     "calibrate_objective_perturbation": "tests/privacy/test_objective_perturbation",
     "plan_objective_perturbation, logistic_change": "tests/privacy/test_objective_perturbation",
     "LinearModel, linear_model_solver": "tests/solvers/test_linear_models",
+    "polar_estimate, polar_interval": "take a function and draws: tests/transforms/test_polar",
+    "MixtureGuarantee": "takes phases: tests/privacy/test_mixture",
+    "solver_for_game": "tests/solvers/test_matrix_games",
     "Domain": "takes numbers of codes or labels: tests/queries/test_domain",
+    "Categorical, Column, Date, Numeric": "kinds of columns: tests/queries/test_raw_columns",
+    "PersonLoss": "takes a loss",
+    "Network": "takes a module: tests/interop",
+    "TrainedModel": "a problem and parameters: tests/solvers/test_group_thresholds",
+    "RowModel": "given by RowsFit: tests/queries/test_row_model",
+    "Tree": "takes numbers of blocks: tests/queries/test_tree",
+    "PersonRecords, private_edges": "take tables: tests/api/test_release_of_tables",
 }
 _EXPLAINED = {name for names in _NO_ROW for name in names.split(", ")}
 

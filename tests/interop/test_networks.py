@@ -125,3 +125,93 @@ def test_a_solver_takes_the_network_as_it_is(network, digits, key):
     data = {"x": x, "y": y}
     assert problem.mean_loss(solution.params, data) < problem.mean_loss(params, data)
     assert solution.guarantee.epsilon(1e-5) <= 4.0
+
+
+def records(n=200):
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(n, 64)).astype(np.float32)
+    return {"x": x, "y": rng.integers(0, 10, n), "group": (x[:, 0] > 0).astype(np.int32)}
+
+
+def modules():
+    with jax.debug_key_reuse(False):
+        network = eqx.nn.MLP(64, 10, WIDTH, 1, key=jax.random.key(1))
+    flax = nnx.Sequential(nnx.Linear(64, WIDTH, rngs=nnx.Rngs(0)), nnx.relu)
+    return [network, nnx.Sequential(flax, nnx.Linear(WIDTH, 10, rngs=nnx.Rngs(1)))]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("module", modules(), ids=["equinox", "flax"])
+def test_a_module_as_it_comes_is_the_logits_of_one_record(module):
+    parity = dpjax.problems.demographic_parity(2, 10, slack=0.1)
+    problem = dpjax.problems.RateConstrained(module, constraints=parity)
+    data = records()
+    assert problem.num_params == 65 * WIDTH + (WIDTH + 1) * 10
+    moved = jax.tree.map(lambda leaf: leaf + 0.1, problem.init)
+    whole = problem.logits.with_params(moved)
+    want = jax.vmap(whole)(jnp.asarray(data["x"]))
+    np.testing.assert_allclose(problem.class_logits(moved, data["x"]), want, atol=1e-6)
+    assert jax.tree.structure(whole) == jax.tree.structure(module)
+
+    # gradients of one record at a time, of the loss and of weights of the constraints
+    gradients = problem.per_example_gradients(problem.init, data)
+    alone = jax.tree.map(lambda a: a[3:4], data)
+    for all_, one in zip(
+        *(jax.tree.leaves(g) for g in (gradients, problem.per_example_gradients(moved, alone))),
+        strict=True,
+    ):
+        assert all_.shape == (200, *one.shape[1:])
+    again = problem.per_example_gradients(problem.init, alone)
+    for all_, one in zip(jax.tree.leaves(gradients), jax.tree.leaves(again), strict=True):
+        np.testing.assert_allclose(all_[3], one[0], atol=1e-5)
+
+
+@pytest.mark.slow
+def test_functions_of_a_batch_are_taken_by_name():
+    parity = dpjax.problems.demographic_parity(2, 10, slack=0.1)
+    init, data = {"w": jnp.ones((64, 10)), "b": jnp.ones(10)}, records(20)
+
+    def one(params, x):
+        return x @ params["w"] + params["b"]
+
+    def batch(params, x):
+        return x.reshape(-1, 64) @ params["w"] + params["b"][None]
+
+    def loss(logits, y):
+        return -jnp.take_along_axis(jax.nn.log_softmax(logits), y[:, None], axis=1)[:, 0]
+
+    make = dpjax.problems.RateConstrained
+    single = make(one, constraints=parity, init=init)
+    together = make(batch, loss, parity, init, batched=True)
+    for of in (make.per_example_gradients, make.mean_loss):
+        for left, right in zip(
+            *(jax.tree.leaves(of(p, init, data)) for p in (single, together)), strict=True
+        ):
+            np.testing.assert_allclose(left, right, atol=1e-5)
+    with pytest.raises(ValueError, match=r"got shape \[20, 1, 10\].*unless batched=True"):
+        make(batch, constraints=parity, init=init).error(init, data)
+    with pytest.raises(ValueError, match=r"loss must give one number a record.*\[20, 10\]"):
+        make(one, lambda h, y: h * y, parity, init).mean_loss(init, data)
+
+
+def test_modules_are_refused_where_parameters_belong():
+    assert dpjax.problems.RateConstrained(modules()[0]).num_params == 65 * WIDTH + 9 * 10
+    module = modules()[0]
+    with pytest.raises(TypeError, match="init must hold arrays, got functions too"):
+        dpjax.problems.RateConstrained(lambda params, x: params(x), init=module)
+    with pytest.raises(TypeError, match="model must be callable and a tree with arrays"):
+        dpjax.problems.Network(jnp.tanh)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("module", modules(), ids=["equinox", "flax"])
+def test_a_constrained_module_trains(module, digits):
+    x, y = digits
+    data = {"x": x, "y": y, "group": (x.sum(axis=1) > 20).astype(jnp.int32)}
+    parity = dpjax.problems.demographic_parity(2, 10, slack=0.2)
+    problem = dpjax.problems.RateConstrained(module, constraints=parity)
+    budget = dpjax.Budget(8.0, 1e-5)
+    solver = dpjax.solvers.RateConstrainedSGDA.for_budget(problem, len(y), budget, steps=100)
+    params = dpjax.solve(solver, problem, data, key=jax.random.key(0)).params
+    assert problem.mean_loss(params, data) < 0.9 * problem.mean_loss(problem.init, data)
+    assert jax.tree.structure(params) == jax.tree.structure(problem.init)

@@ -33,7 +33,7 @@ def test_noise_is_printed_and_epsilon_true(name):
     solver = make(BALL, N, BUDGET, **options)
     rho = 1 / (2 * math.sqrt(math.log(1 / DELTA)))
     assert (solver.sampler.steps, solver.sampler.batch_size) == (N, 1)
-    assert (solver.weights, solver.clip) == (weights, "plain")
+    assert (solver.weight_exponent, solver.clip) == (weights, "plain")
     assert solver.noise_multiplier == pytest.approx(2 / rho)
     # sigma_t = rho^-1 s_t sqrt(log2 2T) on each node, and a record in 6 nodes of a tree of 50
     multiplier = math.sqrt(math.log2(2 * N) / 6) / rho

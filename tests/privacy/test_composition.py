@@ -147,3 +147,14 @@ def test_a_group_of_one_is_the_guarantee():
 def test_a_failure_that_costs_more_than_delta_has_no_epsilon():
     event = dpe.PoissonSampledDpEvent(0.1, dpe.LaplaceDpEvent(2.0))
     assert group_guarantee(Guarantee(event, failure_probability=1e-5), 2).epsilon(1e-5) == math.inf
+
+
+@pytest.mark.parametrize(
+    "event", [dpe.GaussianDpEvent(1e6), dpe.PoissonSampledDpEvent(0.1, dpe.LaplaceDpEvent(1e6))]
+)
+def test_a_group_pays_for_the_failures_of_each_record(event):
+    """Failures of noisy counts are for what one record moves; at no loss they are all of delta."""
+    one = Guarantee(event, "add_or_remove_one", 1e-7)
+    for size in (1, 4):
+        group = group_guarantee(one, size)
+        assert group.delta(1.0) >= 0.999 * size * 1e-7 * (1 + math.e)

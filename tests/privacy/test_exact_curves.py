@@ -368,6 +368,7 @@ SLOW = {
 }
 
 
+@pytest.mark.always  # the claims themselves
 @pytest.mark.parametrize("name", cases(ROWS, SLOW))
 def test_exact_is_at_most_claimed(name, x64):
     share = check(ROWS[name])

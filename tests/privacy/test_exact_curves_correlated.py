@@ -324,7 +324,7 @@ _solver(
     lambda: nonconvex(
         DisjointPartition(1, 3, "given"),
         RestartNoise(BufferedToeplitz(1)),
-        increment_records=1,
+        difference_batch_size=1,
         relation=REPLACE,
     ),
     3,
@@ -341,10 +341,10 @@ _solver(
     lambda: nonconvex(
         DisjointPartition(1, 3, "given"),
         BinaryTree(2),
-        increment_records=1,
+        difference_batch_size=1,
         relation=REPLACE,
         directions="record",
-        common_directions=False,
+        reuse_directions=False,
         kind=PublishedOnlineToNonconvex,
     ),
     3,

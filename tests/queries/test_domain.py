@@ -171,10 +171,10 @@ SPECS = {
     "none": ({}, ValueError, "must have >= 1 attribute, got none"),
     "size 0": ({"a": 2, "b": 0}, ValueError, "size of attribute 'b' must be >= 1, got 0"),
     "negative": ({"a": -3}, ValueError, "size of attribute 'a' must be >= 1, got -3"),
-    "fraction": ({"a": 2.5}, TypeError, "attribute 'a' must be a number of codes .* got 2.5"),
-    "flag": ({"a": True}, TypeError, "attribute 'a' must be a number of codes .* got True"),
-    "text": ({"a": "xyz"}, TypeError, "attribute 'a' must be a number of codes .* got 'xyz'"),
-    "no labels": ({"a": []}, ValueError, "attribute 'a' must have >= 1 label"),
+    "fraction": ({"a": 2.5}, TypeError, "attribute 'a' must be a number of codes.* got 2.5"),
+    "flag": ({"a": True}, TypeError, "attribute 'a' must be a number of codes.* got True"),
+    "text": ({"a": "xyz"}, TypeError, "attribute 'a' must be a number of codes.* got 'xyz'"),
+    "no labels": ({"a": []}, ValueError, "labels of 'a' must be >= 1, got none"),
     "labels twice": ({"a": ["x", "y", "x"]}, ValueError, "labels of 'a' .* got 'x' twice"),
     "label NaN": ({"a": ["x", math.nan]}, TypeError, "labels of 'a' must be .* got nan"),
     "label None": ({"a": ["x", None]}, TypeError, "labels of 'a' must be .* got None"),
@@ -196,7 +196,7 @@ def test_bad_domains(spec, error, message):
     [
         ("{", ValueError, "must be a JSON object"),
         ('{"a": 2, "a": 3}', ValueError, "distinct, got 'a' twice"),
-        ('{"a": {"x": 0}}', TypeError, "attribute 'a' must be a number of codes"),
+        ('{"a": {"x": 0}}', ValueError, r"column 'a': kind must be one of \['numeric'.*got None"),
         ('{"a": null}', TypeError, "attribute 'a' must be a number of codes"),
     ],
 )

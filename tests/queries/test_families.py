@@ -3,6 +3,7 @@
 import dataclasses
 import math
 from collections.abc import Callable
+from fractions import Fraction
 from typing import Any
 
 import jax
@@ -16,7 +17,8 @@ from dpjax.queries import Concat, Dense, Domain, Halfspace, Marginals, Prefix, S
 
 DOMAIN = Domain({"a": 2, "b": 3, "c": 2})
 CODES = np.array(list(np.ndindex(2, 3, 2)))
-REAL = np.random.default_rng(1).normal(size=(4, 12)).astype(np.float32)
+FINE = 2.0**18  # fractions that are held as they are
+REAL = (np.round(np.random.default_rng(1).normal(size=(4, 12)) * FINE) / FINE).astype(np.float32)
 WHOLE = np.array([[1, 0, -2, 0, 3, 1], [0, 0, 1, 1, 1, 0]])
 POINTS = np.array([[0, 0], [1, 0], [0, 1], [1, 1], [1, 1], [2, 0.5], [0.3, 0.7]])
 NORMALS = np.array([[1, 0], [1, 1], [0.2, -1.5]])
@@ -208,6 +210,7 @@ def test_many_directions_are_bounded(directions, rng):
 def test_many_cells_are_bounded_block_by_block(kind, rng, monkeypatch):
     matrix = rng.normal(size=(5, 50)) * (rng.random((5, 50)) < (1 if kind == "dense" else 0.2))
     matrix = np.abs(matrix) if kind == "nonnegative" else matrix
+    matrix = np.round(matrix * FINE) / FINE
     make = Dense if kind == "dense" else Sparse.from_matrix
     whole = make(matrix).sensitivity("replace_one").l2_answers
     held = matrix.astype(jnp.zeros(()).dtype).astype(float)
@@ -226,6 +229,25 @@ def test_equal_columns_are_no_distance_apart():
     dense = Dense(np.repeat(once, 3, axis=1))
     assert dense.sensitivity("replace_one")[:3] == (0.0, 0.0, 0.0)
     assert dense.sensitivity("add_or_remove_one").linf == pytest.approx(1e6)
+
+
+@pytest.mark.parametrize("number", [1_000, 3_999_999, 2**24 - 1])
+@pytest.mark.parametrize("name", ["dense", "sparse", "over a domain", "over cells"])
+def test_sums_of_fractions_are_not_rounded_by_what_a_record_adds(name, number, rng):
+    """Against exact fractions; in floats one record more adds up to a whole record's error."""
+    workload, matrix, _ = family(name)
+    if number >= 2**24 - 1:
+        scales = 10.0 ** np.arange(-12, 12, 24 / len(matrix))[:, None]
+        matrix = rng.normal(size=matrix.shape) * scales
+        workload = Dense(matrix) if name == "dense" else Sparse.from_matrix(matrix)
+        rows = jax.vmap(workload.row)(jnp.arange(len(matrix)))
+        matrix = np.asarray(rows, float)
+    counts = rng.multinomial(number, rng.dirichlet(np.ones(workload.universe_size)))
+    found = jax.jit(lambda counts: workload.sums(counts, number))(jnp.asarray(counts, jnp.int32))
+    for high, low, row in zip(found.high, found.low, matrix, strict=True):
+        exact = sum(Fraction(float(q)) * int(c) for q, c in zip(row, counts, strict=True))
+        error = abs(Fraction(float(high)) + Fraction(float(low)) - exact)
+        assert error <= 2.0**-20 * np.abs(row).max()
 
 
 def test_large_integers_are_held_as_floats():

@@ -303,7 +303,7 @@ def test_bad_arguments():
         Marginals({"a": 2}, [("a",)])
     wide = Domain({f"a{i}": 2 for i in range(40)})
     with pytest.raises(ValueError, match=r"got 1099511627776 \(2\*\*40.0\).*drop attributes"):
-        Marginals.all_kway(wide, 1)
+        Marginals.all_kway(wide, 1).adjoint(np.ones(80))
     several = Domain({"a": 2**15, "b": 2**15})
     with pytest.raises(ValueError, match=r"< 2\*\*31 queries, got"):
         Marginals(Domain({"a": 2**15, "b": 2**15, "c": 1}), [("a", "b"), ("a", "b", "c")])

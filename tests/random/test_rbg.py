@@ -78,7 +78,8 @@ def test_noise_of_leaves_steps_and_keys(name):
         law = {"gaussian": stats.norm, "laplace": stats.laplace}[name]
         dpt.check_scale(drawn[0][:4000], lambda s: law(scale=s).cdf, 1.0)
     else:
-        assert not np.any(np.asarray(drawn[0]) == np.asarray(drawn[2]))
+        # on a grid of 1/1024 some few agree
+        assert np.mean(np.asarray(drawn[0]) == np.asarray(drawn[2])) < 0.01
 
 
 def test_stages_and_seeded():

@@ -22,7 +22,7 @@ QUICK = ("DPSGD(linear)",)
 SLOW = (
     "OnlineToBatch(buffered)",
     "OnlineToNonconvex(first)",
-    "RateConstrainedSGDA(gaussian, hard, batch)",
+    "RateConstrainedSGDA(gaussian, hard)",
     "MultilevelSaddle",
     "MWEM",
 )

@@ -14,7 +14,7 @@ from tests.entries import PROGRAMS, one_of_each
 ELSEWHERE = ("cuda", "tpu")
 _HOST = re.compile(r'custom_call @?"?(\w*callback\w*)|stablehlo\.(?:infeed|outfeed|send|recv)\b')
 # sums of records and certified gradients in 64 bits
-_DOUBLE = ("ObjectivePerturbation", "SufficientStatistics")
+_DOUBLE = ("ObjectivePerturbation", "SufficientStatistics", "NestedGame", "DoubleOracle")
 _TRANSFORMS = [e.name for kind in ("transform", "aggregator") for e in dpt.entries(kind)]
 # some plan batches on the host, from a key that must be known
 _SOLVERS = [n for n in PROGRAMS if not dpt.registry()[n].make().concrete_key]

@@ -21,7 +21,7 @@ ENTRIES = {entry.name: entry for entry in dpt.entries("solver")}
 RUN = (
     "DPSGD(host, truncate)",
     "DPSGD(linear)",
-    "RateConstrainedSGDA(gaussian, hard, batch)",
+    "RateConstrainedSGDA(gaussian, hard)",
     "OnlineToBatch(full batch)",
     "SaddleMirrorDescent(matrix game, played)",
     "FrankWolfe(linear)",

@@ -12,7 +12,7 @@ from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
 
 import dpjax
-from dpjax.queries import Concat, Dense, Domain, Marginals
+from dpjax.queries import Categorical, Concat, Dense, Domain, Marginals, Numeric
 from dpjax.sklearn import PrivateSynthesizer, _private_synthesizer
 from dpjax.sklearn._seeds import key_for
 from dpjax.solvers import GaussianFit
@@ -93,6 +93,17 @@ def test_samples_come_in_the_container_that_was_fitted(codes, model):
     frame = model.fit(Frame(columns)).sample(20)
     assert type(frame) is Frame
     assert frame.columns == ["sex", "age", "income"]
+
+
+def test_raw_columns_come_back_as_raw_values():
+    domain = {"age": Numeric(0, 99, bins=4, integer=True), "sex": Categorical(["F", "M"], "other")}
+    table = {"age": np.arange(2000) % 120, "sex": ["F", "M", "F", "X"] * 500}
+    model = PrivateSynthesizer(domain, workload="all_1way", method="histogram", random_state=0)
+    sample = model.fit(table).sample(400, random_state=1)
+    assert set(sample["sex"].tolist()) == {"F", "M", "other"}
+    assert len(np.unique(sample["age"])) > 60
+    again = model.sample(400, random_state=1)
+    np.testing.assert_array_equal(sample["age"], again["age"])
 
 
 @pytest.mark.slow

@@ -167,11 +167,14 @@ def noising(plus):
         own = stddev if group is None else jnp.asarray(stddev)[group]
         return plus(key, counts.astype(float), own)
 
+    def of_pairs(key, values, stddev):
+        return plus(key, values.high + values.low, stddev)
+
     with contextlib.ExitStack() as stack:
         fit, mwem = "solvers.queries._gaussian_fit", "papers._mwem"
         others = ("solvers.queries._histogram_release", "papers._mirror_descent_release")
         for name in (fit, mwem):
-            stack.enter_context(mock.patch(f"dpjax.{name}.plus_gaussian", plus))
+            stack.enter_context(mock.patch(f"dpjax.{name}.plus_gaussian", of_pairs))
         for name in (mwem, *others):
             stack.enter_context(mock.patch(f"dpjax.{name}.noisy_counts", counted))
         yield

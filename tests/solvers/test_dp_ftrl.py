@@ -140,6 +140,7 @@ REPLAYS = {
 }
 
 
+@pytest.mark.always  # noise as claimed
 @pytest.mark.parametrize(
     "name",
     [pytest.param(n, marks=SLOW if "late" in n or "more" in n else []) for n in REPLAYS],

@@ -141,7 +141,7 @@ def test_a_neural_network_trains():
     }
 
     def logits(params, x):
-        return jnp.tanh(x @ params["a"] + params["b"][None]) @ params["c"]
+        return jnp.tanh(x @ params["a"] + params["b"]) @ params["c"]
 
     con = problems.demographic_parity(2, 2, slack=0.1)
     problem = problems.RateConstrained(

@@ -491,12 +491,12 @@ def test_nothing_as_large_as_the_data_is_made(linear):
 def test_the_default_number_of_steps_is_near_the_best():
     from benchmarks._saddle_instances import l1_regression
 
-    n, seeds = 10_000, 8
+    n, seeds = 10_000, 4
     curves = []
     shapes = [(5, 0.35), (10, 0.2), (20, 0.08), (3, 0.5), (2, 0.51)]
     budget = dpjax.Budget(1.0, 1e-6)
     default = FrankWolfe.plan(REGRESSION, n, budget).steps
-    grid = [default, *(round(default * 1.4**k) for k in (-5, -4, -3, -2, -1, 1, 2, 3, 4, 5))]
+    grid = [default, *(round(default * 1.4**k) for k in (-4, -2, 2, 4))]
     instances = [
         l1_regression(100, n, sparsity=sparsity, energy=energy, seed=5)
         for sparsity, energy in shapes

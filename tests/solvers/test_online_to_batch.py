@@ -124,7 +124,7 @@ STEPS = 200
 def _check_averages_and_regret(problem, data, states, solver, best):
     """x_t are weighted means of w_t, and bound the excess by what the learner lost."""
     t = np.arange(1.0, STEPS + 1)
-    beta = (t / STEPS) ** solver.weights
+    beta = (t / STEPS) ** solver.weight_exponent
     total = np.cumsum(beta)
     points = np.asarray(states.previous)  # x_1, x_2, ...
     iterates = np.concatenate([np.asarray(problem.init)[None], np.asarray(states.iterate)[:-1]])
@@ -167,7 +167,7 @@ def test_estimates_of_a_linear_loss_add_up_weighted_changes(x64):
     data = {"x": jnp.asarray(rng.normal(size=(2 * steps, 3)))}
     problem = Risk(lambda w, rec: rec["x"] @ w, np.zeros(3), radius=1.0)
     sampler = DisjointPartition(steps, 2, "given")
-    fields = LOOSE | {"batch_size": 2.0, "weights": k, "smoothness": 0.0}
+    fields = LOOSE | {"batch_size": 2.0, "weight_exponent": k, "smoothness": 0.0}
     solver = OnlineToBatch(sampler, BufferedToeplitz(steps), 0.0, **fields)
     theta = (np.arange(steps + 1) / steps) ** k
     batches = np.asarray(data["x"]).reshape(steps, 2, 3).mean(axis=1)
@@ -229,7 +229,7 @@ def test_shrinkage_takes_off_what_is_noise(degree, x64):
     data = _least_squares(d=d)
     problem = Risk(_loss, np.zeros(d))
     noise = SplitNoise(steps, 0.3)
-    fields = {"learner": _descent, "estimate_weights": degree, "learning_rate": 0.1}
+    fields = {"learner": _descent, "estimate_exponent": degree, "learning_rate": 0.1}
     solver = OnlineToBatch(FullBatch(steps), noise, 1.0, 10.0, 5.0, batch_size=20.0, **fields)
     t = np.arange(1, steps + 1) / steps
     found = []
@@ -316,7 +316,7 @@ def test_published_noise_reports_its_true_epsilon(steps, epsilon):
     solver = as_published(BALL, 60, dpjax.Budget(epsilon, 1e-5), steps=steps)
     rho = epsilon / (2 * math.sqrt(math.log(1e5)))
     assert solver.noise_multiplier == pytest.approx(2 / rho)  # for a record against none
-    assert (solver.weights, solver.clip, solver.relation) == (1.0, "plain", "replace_one")
+    assert (solver.weight_exponent, solver.clip, solver.relation) == (1.0, "plain", "replace_one")
     # a record is in 4 nodes, whose noise was made for log2(2 T)
     factor = math.sqrt(math.log2(2 * steps) / 4)
     true = solver.guarantee().epsilon(1e-5)
@@ -328,7 +328,7 @@ def test_published_noise_has_the_published_deviation(x64):
     """(2 (k + 1) / rho) t^(k - 1) (G + H max r) sqrt(log2(2 T)) on every node, as printed."""
     steps, rho = 13, 0.7
     noise = BinaryTree(steps)
-    fields = {"weights": 1.0, "clip": "plain", "relation": "replace_one"}
+    fields = {"weight_exponent": 1.0, "clip": "plain", "relation": "replace_one"}
     solver = PublishedOnlineToBatch(
         DisjointPartition(steps, 1),
         noise,
@@ -797,7 +797,7 @@ PASS = FULL | {"sampler": DisjointPartition(3, 2), "noise": BufferedToeplitz(3)}
 PUBLISHED = PASS | {
     "noise": BinaryTree(3),
     "clip": "plain",
-    "weights": 1.0,
+    "weight_exponent": 1.0,
     "kind": PublishedOnlineToBatch,
 }
 WRONG = [
@@ -811,10 +811,18 @@ WRONG = [
     (FULL, {"clip": "none"}, "clip must be one of .*got 'none'"),
     (FULL, {"norm": "l1"}, "norm must be one of .*got 'l1'"),
     (FULL, {"norm": "linf"}, "clip must be 'plain' or 'whole' with norm='linf', got 'centred'"),
-    (FULL, {"weights": -0.5}, "weights must be finite and >= 0 with FullBatch, got -0.5"),
-    (PASS, {"weights": 0.5}, "weights must be finite and >= 1 with DisjointPartition, got 0.5"),
-    (PASS, {"weights": math.nan}, "weights must be finite"),
-    (PASS, {"estimate_weights": 0.0}, "estimate_weights must be .*>= 1 .*got 0.0"),
+    (
+        FULL,
+        {"weight_exponent": -0.5},
+        "weight_exponent must be .* >= 0 with FullBatch, got -0.5",
+    ),
+    (
+        PASS,
+        {"weight_exponent": 0.5},
+        "weight_exponent must be .* >= 1 with Disjoint.*, got 0.5",
+    ),
+    (PASS, {"weight_exponent": math.nan}, "weight_exponent must be finite"),
+    (PASS, {"estimate_exponent": 0.0}, "estimate_exponent must be .*>= 1 .*got 0.0"),
     (FULL, {"noise": BinaryTree(3)}, "noise must be SplitNoise with FullBatch.*BinaryTree"),
     (FULL, {"noise": BufferedToeplitz(3)}, "noise must be SplitNoise.*BufferedToeplitz"),
     (FULL, {"noise": SplitNoise(2)}, "noise.num_steps must be >= sampler.steps = 3, got 2"),
@@ -838,7 +846,11 @@ WRONG = [
         "published noise needs noise=BinaryTree and clip='plain'",
     ),
     (PUBLISHED, {"clip": "whole"}, "published noise needs .*'whole'"),
-    (PUBLISHED, {"estimate_weights": 5.0}, "estimate_weights must be weights = 1.0 .*got 5.0"),
+    (
+        PUBLISHED,
+        {"estimate_exponent": 5.0},
+        "estimate_exponent must be .* = 1.0 .*got 5.0",
+    ),
 ]
 
 

@@ -28,6 +28,8 @@ from dpjax.testing import largest_change
 from dpjax.testing._trees import QUICK
 from dpjax.transforms import BinaryTree, BufferedToeplitz, OuterProduct, SplitNoise
 
+pytestmark = pytest.mark.usefixtures("unrounded_steps")
+
 SLOW = [pytest.mark.slow]
 
 # One increment: gradients of any kind, at a step at which all terms count.
@@ -305,19 +307,19 @@ def _published(steps):
     return {
         "noise": BinaryTree(steps),
         "clip": "plain",
-        "weights": 1.0,
+        "weight_exponent": 1.0,
         "kind": PublishedOnlineToBatch,
     }
 
 
-_FLAT = {"weights": 1.0, "smoothness": 1e-6}  # every step has the same sensitivity
+_FLAT = {"weight_exponent": 1.0, "smoothness": 1e-6}  # every step has the same sensitivity
 SIMPLEX_FIELDS = {"norm": "linf", "learner": "optimistic_exponentiated"}
 REPLAYS = {
     "buffered, centred": (_solver(PASS, BUFFERED), 5, 0.999),
-    "buffered, plain, wide": (_solver(PASS, BUFFERED, clip="plain", weights=3.0), 2, 0.999),
+    "buffered, plain, wide": (_solver(PASS, BUFFERED, clip="plain", weight_exponent=3.0), 2, 0.999),
     "buffered, whole": (_solver(PASS, BUFFERED, clip="whole"), 4, 0.999),
     "buffered, for more steps": (_solver(PASS, BufferedToeplitz(12)), 3, 0.8),
-    "buffered, other weights": (_solver(PASS, BUFFERED, estimate_weights=1.0), 4, 0.999),
+    "buffered, other weights": (_solver(PASS, BUFFERED, estimate_exponent=1.0), 4, 0.999),
     "buffered, first step": (_solver(PASS, BUFFERED), 0, 0.999),
     "buffered, last step": (_solver(PASS, BUFFERED), 6, 0.999),
     "buffered, independent": (_solver(OWN, BUFFERED, **ADD), 3, 0.999),
@@ -345,8 +347,8 @@ REPLAYS = {
         0.999,
     ),
     "split, plain": (_solver(FULL, SplitNoise(4, 0.4, 2.0), clip="plain"), 0, 0.999),
-    "split, whole": (_solver(FULL, SplitNoise(4), clip="whole", estimate_weights=1.0), 0, 0.999),
-    "split, wide": (_solver(FULL, SplitNoise(4), estimate_weights=2.0), 0, 0.999),
+    "split, whole": (_solver(FULL, SplitNoise(4), clip="whole", estimate_exponent=1.0), 0, 0.999),
+    "split, wide": (_solver(FULL, SplitNoise(4), estimate_exponent=2.0), 0, 0.999),
     "split, linf": (_solver(FULL, SplitNoise(4), clip="plain", **SIMPLEX_FIELDS), 0, 0.999),
     "split, one pass": (_solver(PASS, SplitNoise(7)), 3, 0.01),
 }

@@ -175,8 +175,8 @@ def by_hand(solver, data, every, shares):
     for t in range(total):
         k, p = divmod(t, period)
         here = rows[k][masks[k]]
-        if solver.increment_records is not None:
-            size, changes = solver.increment_records, period - 1
+        if solver.difference_batch_size is not None:
+            size, changes = solver.difference_batch_size, period - 1
             first = len(here) - changes * size
             here = here[:first] if p == 0 else here[first + (p - 1) * size :][:size]
         if solver.oracle == "first":
@@ -196,7 +196,7 @@ def by_hand(solver, data, every, shares):
             published = isinstance(solver, PublishedOnlineToNonconvex)
             far = 2 * solver.max_displacement if published else np.linalg.norm(z - last)
             bound = min(solver.smoothness * far, 2 * solver.clip_norm)
-            divisor = solver.increment_records or solver.batch_size
+            divisor = solver.difference_batch_size or solver.batch_size
             told = told + sum(clip(tells(z, i) - tells(last, i), bound) for i in here) / divisor
         g = told if solver.oracle == "first" else math.sqrt(D / len(y)) * told @ y
         points.append(z)
@@ -231,9 +231,9 @@ def _solver(sampler, noise=None, noise_multiplier=0.0, kind=OnlineToNonconvex, *
     return kind(sampler, noise_multiplier=noise_multiplier, noise=noise, **(defaults | fields))
 
 
-CHANGES = {"increment_records": 1, "relation": "replace_one"}
+CHANGES = {"difference_batch_size": 1, "relation": "replace_one"}
 VALUES = {"oracle": "zeroth", "num_directions": 4, "smoothing_radius": 0.3}
-APART = {"directions": "record", "common_directions": False}
+APART = {"directions": "record", "reuse_directions": False}
 BY_HAND = {
     "poisson": (_solver(PoissonSampler(0.4, 8, N, capacity=N), block_size=4), None),
     "restarts": (
@@ -358,7 +358,9 @@ def test_noisy_runs_stay_where_they_should(schedule, selection, told):
 
 @pytest.mark.slow
 def test_records_of_a_batch_are_in_one_move_each_and_keep_their_places():
-    solver = _solver(DisjointPartition(2, 9), BinaryTree(4), **(CHANGES | {"increment_records": 2}))
+    solver = _solver(
+        DisjointPartition(2, 9), BinaryTree(4), **(CHANGES | {"difference_batch_size": 2})
+    )
     batch = {"a": jnp.arange(9.0), "b": jnp.arange(18.0).reshape(9, 2)}
     first, later = solver._parts(batch, jnp.arange(9) % 2 == 0)
     for part in (first, later):
@@ -428,7 +430,7 @@ def test_changes_along_directions_apart_are_noisy_where_nothing_moves(oracle):
             FullBatch(2),
             SplitNoise(2),
             directions="record",
-            common_directions=common,
+            reuse_directions=common,
             smoothing_radius=0.3,
             oracle=oracle,
         )
@@ -626,7 +628,7 @@ def test_defaults_meet_the_budget_and_the_radius(oracle, passes, period):
     assert guarantee.epsilon(1e-5) <= 2.0
     less = dataclasses.replace(solver, noise_multiplier=0.99 * solver.noise_multiplier)
     assert less.guarantee().epsilon(1e-5) > 2.0
-    assert (solver.increment_records is not None) == (passes == "single" and period > 1)
+    assert (solver.difference_batch_size is not None) == (passes == "single" and period > 1)
     # nothing about data: the same for records of any kind
     assert solver == OnlineToNonconvex.for_budget(
         PROBLEM, 600, budget, radius=0.4, oracle=oracle, passes=passes, period=period, steps=60
@@ -665,8 +667,8 @@ def test_published_fields(oracle):
         delta = tail - math.exp(true) * stats.norm.cdf(-mu / 2 - true / mu)
         assert delta == pytest.approx(1e-6, rel=2e-2)  # which is four digits of epsilon
         assert isinstance(solver, PublishedOnlineToNonconvex)
-        assert (solver.batch_size, solver.increment_records) == (period, 1)
-        assert not solver.common_directions
+        assert (solver.batch_size, solver.difference_batch_size) == (period, 1)
+        assert not solver.reuse_directions
         assert solver.sampler.steps * solver.sampler.batch_size <= records
         assert solver.num_moves == solver.sampler.steps * period
         # half of the radius for the smoothing, and blocks of a fourth of the other
@@ -723,8 +725,8 @@ REFUSED = {
     ),
     "block": ({"block_size": 7}, "block_size must divide the number of moves 1000, got 7"),
     "shared apart": (
-        {"common_directions": False},
-        "common_directions=False needs directions='record', got 'shared'",
+        {"reuse_directions": False},
+        "reuse_directions=False needs directions='record', got 'shared'",
     ),
     "noise for one step": ({"noise": BufferedToeplitz(4)}, "noise must be SplitNoise where all"),
     "pure noise": (
@@ -732,8 +734,8 @@ REFUSED = {
         "noise must be Gaussian",
     ),
     "changes of a full batch": (
-        {"period": 3, "increment_records": 2},
-        "increment_records needs DisjointPartition",
+        {"period": 3, "difference_batch_size": 2},
+        "difference_batch_size needs DisjointPartition",
     ),
     "published, several passes": (
         {"as_published": True},
@@ -835,20 +837,20 @@ def test_unknown_fields_are_named():
         (
             IndependentPartition(3, 50),
             BinaryTree(2),
-            {"increment_records": 1},
-            "increment_records needs DisjointPartition.* got IndependentPartition",
+            {"difference_batch_size": 1},
+            "difference_batch_size needs DisjointPartition.* got IndependentPartition",
         ),
         (
             DisjointPartition(3, 4),
             BinaryTree(3),
-            {"increment_records": 2, "relation": "replace_one"},
+            {"difference_batch_size": 2, "relation": "replace_one"},
             "2 changes of 2 are more than batch_size - 1 = 3",
         ),
         (DisjointPartition(3, 4), None, {}, "relation must be replace_one or replace_special"),
         (
             DisjointPartition(3, 4),
             BinaryTree(2, distribution="l2"),
-            {"increment_records": 1, "relation": "replace_one"},
+            {"difference_batch_size": 1, "relation": "replace_one"},
             "noise must be Gaussian",
         ),
         (
@@ -861,7 +863,7 @@ def test_unknown_fields_are_named():
             DisjointPartition(3, 4),
             BinaryTree(1),
             {"kind": PublishedOnlineToNonconvex, "relation": "replace_one"},
-            "increment_records is required as published",
+            "difference_batch_size is required as published",
         ),
         (FullBatch(3), None, {"smoothness": -1.0}, "smoothness must be >= 0, got -1"),
         (FullBatch(3), None, {"clip_norm": np.inf}, "clip_norm must be finite, got inf"),

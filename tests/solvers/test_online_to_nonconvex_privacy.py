@@ -42,6 +42,8 @@ from dpjax.transforms import (
 )
 from dpjax.transforms.noise.correlated import _binary_tree, _strategy
 
+pytestmark = pytest.mark.usefixtures("unrounded_steps")
+
 SLOW = [pytest.mark.slow]
 N, D = 24, 3
 
@@ -187,7 +189,7 @@ def run(tape, program, solver, problem, data, hide_from=None):
 
 def moves_of(solver, batches, record):
     """The moves in which a record takes part, by what the sampler and the fields say."""
-    found, period, size = [], solver.noise.num_steps, solver.increment_records
+    found, period, size = [], solver.noise.num_steps, solver.difference_batch_size
     for step, (rows, mask) in enumerate(zip(*batches, strict=True)):
         for slot in np.flatnonzero(mask & (rows == record)):
             if size is None:
@@ -310,7 +312,7 @@ FEW = {"smoothness": 20.0}  # so that changes are bounded by twice the clip norm
 ONE = {"relation": "replace_one"}
 VALUES = {"oracle": "zeroth", "num_directions": 4}
 OWN = {"directions": "record"}
-APART = OWN | {"common_directions": False}
+APART = OWN | {"reuse_directions": False}
 POISSON = PoissonSampler(0.4, 3, N, capacity=N)
 EACH = IndependentPartition(3, N, capacity=N)
 
@@ -326,7 +328,7 @@ def _disjoint(noise, size=1, periods=3, **fields):
     return _solver(
         DisjointPartition(periods, 3 + changes),
         noise,
-        increment_records=size,
+        difference_batch_size=size,
         **(ONE | fields),
     )
 
@@ -692,11 +694,16 @@ EVENTS = {  # the mean of a neighbour's release, in deviations, with the noise m
         {"relation": "replace_special"},
         1 / 2.5,
     ),
-    "pass, changes": (DisjointPartition(7, 9), TOEPLITZ, ONE | {"increment_records": 2}, 2 / 2.5),
+    "pass, changes": (
+        DisjointPartition(7, 9),
+        TOEPLITZ,
+        ONE | {"difference_batch_size": 2},
+        2 / 2.5,
+    ),
     "pass, published": (
         DisjointPartition(7, 9),
         BinaryTree(5),
-        ONE | PUBLISHED | {"increment_records": 2},
+        ONE | PUBLISHED | {"difference_batch_size": 2},
         2 / 2.5,
     ),
 }
@@ -754,7 +761,7 @@ def test_known_numbers_of_gaussian_accounting():
         solver = _solver(
             DisjointPartition(5, 101),
             tree,
-            increment_records=1,
+            difference_batch_size=1,
             noise_multiplier=factor * 10 / 7**0.5,
             relation=relation,
         )

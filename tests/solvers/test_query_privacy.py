@@ -198,7 +198,7 @@ def test_a_problem_of_another_workload_has_its_sensitivities():
 def test_a_solver_of_another_workload_is_refused(name, transformation):
     """Also where records are traced, since both are known then."""
     problem = QueryRelease(ONE)
-    solver = release_module._METHODS[name](problem, 9, dpjax.Budget(1.0, 1e-6))
+    solver = release_module.METHODS[name](problem, 9, dpjax.Budget(1.0, 1e-6))
     louder = dataclasses.replace(problem, workload=LOUD)
     records = np.zeros((3, 9) if transformation is jax.vmap else 9, int)
     with pytest.raises(ValueError, match="_range must be >="):
@@ -251,13 +251,13 @@ def test_scores_are_rounded_by_far_less_than_a_record_moves_them():
 
 
 @pytest.mark.parametrize("transformation", [jax.jit, jax.vmap, None], ids=["jit", "vmap", "loop"])
-@pytest.mark.parametrize("name", sorted(release_module._METHODS))
+@pytest.mark.parametrize("name", sorted(release_module.METHODS))
 def test_records_that_float32_cannot_count_are_refused_where_they_are_traced(name, transformation):
     """Their number is known; `None` is a loop of the user's own, without `solve`."""
     if jax.config.jax_enable_x64:
         pytest.skip("float64 counts them")
     problem = QueryRelease(MARGINALS)
-    solver = release_module._METHODS[name](problem, 9, dpjax.Budget(1.0, 1e-6))
+    solver = release_module.METHODS[name](problem, 9, dpjax.Budget(1.0, 1e-6))
 
     def run(records):
         if transformation is not None:

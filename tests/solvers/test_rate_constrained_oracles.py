@@ -26,6 +26,7 @@ def _noiseless(num_records, steps, primal_step=1.0, dual_step=1.0, **fields):
     )
     defaults = {
         "rates": "soft",
+        "denominator": "batch",
         "size_floor": 1e-9,
         "multiplier_set": "orthant",
         "histogram_noise": 0.0,
@@ -63,7 +64,7 @@ def test_one_step_is_the_gradient_of_the_lagrangian(x64, kind, general):
     multipliers = jnp.asarray(rng.uniform(size=con.num_constraints))
     linear = problem.logits
     logits = (lambda w, x: linear(w, x)) if general else linear
-    problem = problems.RateConstrained(logits, problem.loss, con, init=params)
+    problem = problems.RateConstrained(logits, problem.loss, con, params, batched=general)
 
     def lagrangian(params, multipliers):
         h = problem.logits(params, data["x"])
@@ -251,7 +252,12 @@ def test_unused_subsets_and_empty_parts_change_nothing(x64):
     np.testing.assert_allclose(results[0], results[1], atol=1e-12)
 
 
-OFTEN = {("batch", "gaussian", "hard"), ("ema", "laplace", "hard"), ("fixed", "gaussian", "soft")}
+OFTEN = {
+    (None, "gaussian", "hard"),
+    ("batch", "gaussian", "hard"),
+    ("ema", "laplace", "hard"),
+    ("fixed", "gaussian", "soft"),
+}
 
 
 @pytest.mark.parametrize(
@@ -259,7 +265,7 @@ OFTEN = {("batch", "gaussian", "hard"), ("ema", "laplace", "hard"), ("fixed", "g
     [
         pytest.param(*case, marks=[] if case in OFTEN else [pytest.mark.slow])
         for case in itertools.product(
-            ("batch", "ema", "fixed"), ("gaussian", "laplace"), ("hard", "soft")
+            (None, "batch", "ema", "fixed"), ("gaussian", "laplace"), ("hard", "soft")
         )
     ],
 )
@@ -284,7 +290,7 @@ def test_empty_batches_and_parts_give_finite_outputs(denominator, histogram, rat
         state = solver.prologue(problem, data, solver.init(problem, key=key))
         state = state._replace(multipliers=jnp.asarray([1.0, 0.0, 2.0, 0.5]))
         after, info = solver.step(problem, data, mask, state)
-        return after.primal.params, after.multipliers, after.sizes, info
+        return after.primal.params, after.multipliers, after.memory.sizes, info
 
     smallest = []
     for seed in range(40):

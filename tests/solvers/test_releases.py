@@ -59,7 +59,7 @@ def test_part_counts_have_the_deviation_of_their_event():
 
     def size(key):
         state = solver.init(problem, key=key)
-        return solver.prologue(problem, DATA, state).sizes[0]
+        return solver.prologue(problem, DATA, state).memory.sizes[0]
 
     counts = _draws(size, 1) / solver.sampler.rate
     count_false_alarm(1e-15)  # 9 standard errors

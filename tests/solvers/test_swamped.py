@@ -71,9 +71,10 @@ def told(kind, problem, num_records, budget, **options):
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         kind.for_budget(problem, num_records, budget, **options)
-    assert all(warning.category is NoiseWarning for warning in caught)
+    assert all(issubclass(warning.category, NoiseWarning) for warning in caught)
     assert all(warning.filename == __file__ for warning in caught)
-    return [str(warning.message) for warning in caught]
+    # what the noise hides of rates is told beside it
+    return [str(warning.message) for warning in caught if warning.category is NoiseWarning]
 
 
 @pytest.mark.parametrize(("kind", "problem"), GRADIENTS)

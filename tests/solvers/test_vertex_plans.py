@@ -10,12 +10,12 @@ import pytest
 
 import dpjax
 from dpjax.geometry import L1Ball
+from dpjax.papers._multilevel_saddle import batches_of, draws_left
 from dpjax.privacy import Budget, zcdp_budget
 from dpjax.problems import Saddle, SimplexRisk, max_loss
 from dpjax.sampling import DisjointPartition, IndependentPartition, TaperedPartition, tapered_sizes
 from dpjax.solvers import AnytimeMirrorDescent, MultilevelSaddle, SaddleMirrorDescent
 from dpjax.solvers.vertices._anytime_mirror_descent import refreshes_left
-from dpjax.solvers.vertices._multilevel_saddle import batches_of, draws_left
 from dpjax.solvers.vertices._plan import tapered_scale
 from dpjax.transforms import multilevel
 
@@ -130,7 +130,15 @@ ROUND_TRIP = {
 
 @pytest.mark.parametrize("name", ROUND_TRIP)
 @pytest.mark.parametrize("relation", ["replace_one", "add_or_remove_one"])
-@pytest.mark.parametrize(("epsilon", "delta"), [(1.0, 1e-6), (0.5, 1e-5), (2.0, 1e-6), (4.0, 1e-6)])
+@pytest.mark.parametrize(
+    ("epsilon", "delta"),
+    [
+        (1.0, 1e-6),
+        (0.5, 1e-5),
+        pytest.param(2.0, 1e-6, marks=pytest.mark.slow),
+        (4.0, 1e-6),
+    ],
+)
 def test_budget_round_trip(name, relation, epsilon, delta):
     kind, problem, options = ROUND_TRIP[name]
     budget = dpjax.Budget(epsilon, delta, relation)
@@ -143,7 +151,17 @@ def test_budget_round_trip(name, relation, epsilon, delta):
 
 
 @pytest.mark.parametrize("relation", ["replace_one", "add_or_remove_one"])
-@pytest.mark.parametrize("num_records", [1, 2, 5, 33, 1000, 30_000])
+@pytest.mark.parametrize(
+    "num_records",
+    [
+        1,
+        pytest.param(2, marks=pytest.mark.slow),
+        5,
+        pytest.param(33, marks=pytest.mark.slow),
+        1000,
+        30_000,
+    ],
+)
 def test_no_plan_breaks_its_budget(num_records, relation):
     problems = [
         Saddle.matrix_game((5, 4)),

@@ -165,7 +165,7 @@ def run(transform, updates, key, **extra):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("variance_reduced", [False, True])
-def test_aggregation_sums_nodes_that_are_drawn_once(variance_reduced, key):
+def test_aggregation_sums_nodes_that_are_drawn_once(variance_reduced, key, unrounded_steps):
     num_steps, rng = 11, np.random.default_rng(0)
     updates = {"a": rng.normal(size=(num_steps, 2)), "b": rng.normal(size=(num_steps, 1, 3))}
     updates = jax.tree.map(jnp.asarray, updates)

@@ -101,7 +101,10 @@ def test_plain_tree_by_both_transformations(key):
     update = jax.jit(aggregation.update)
     for t, u in enumerate(updates):
         total, state = update(u, state, key=key)
-        np.testing.assert_allclose(total, np.cumsum(steps, axis=0)[t], rtol=1e-5, atol=1e-5)
+        # each step is rounded to a grid of its own scale
+        np.testing.assert_allclose(
+            total, np.cumsum(steps, axis=0)[t], rtol=1e-5, atol=(t + 1) / 1024
+        )
 
 
 def test_a_restored_state_goes_on_bit_for_bit(key):
@@ -210,7 +213,7 @@ def test_a_neighbour_makes_the_same_outputs_with_other_noise(name):
 
 
 @pytest.mark.slow
-def test_long_vectors_have_the_same_noise(key):
+def test_long_vectors_have_the_same_noise(key, unrounded_steps):
     """Above the size where steps are compiled another way on CPU."""
     for strategy in (STRATEGIES["tree"], STRATEGIES["toeplitz"], STRATEGIES["reduced"]):
         out = scan(strategy, jnp.zeros((STEPS + 1, 2**14, 1)), key, jnp.ones(STEPS + 1))

@@ -9,7 +9,14 @@ import pytest
 from scipy import optimize, stats
 
 from dpjax.random._normal import normals_of_words
-from dpjax.transforms import add_gaussian, add_laplace
+from dpjax.transforms import (
+    BinaryTree,
+    BufferedToeplitz,
+    SplitNoise,
+    add_gaussian,
+    add_laplace,
+    correlated_noise,
+)
 from dpjax.transforms.noise import _independent as module
 from tests.random.normal_words import short_normals, split_words, words_below
 
@@ -96,6 +103,7 @@ def test_numbers_not_rounded_give_the_value_away():
     assert np.all(rounded * 32 % 1 == 0)
 
 
+@pytest.mark.always  # the grid as claimed
 @pytest.mark.parametrize("make", [add_gaussian, add_laplace])
 def test_multiples_of_a_power_of_two_by_the_scale(make):
     values = jnp.concatenate([jnp.linspace(-1e3, 1e3, 50), jnp.array([0.0, 1e7, jnp.nan, jnp.inf])])
@@ -111,6 +119,19 @@ def test_multiples_of_a_power_of_two_by_the_scale(make):
             assert np.any(finite[20:30] / grid % 2 == 1)
             assert np.isnan(made[-2])
             assert np.isinf(made[-1])
+
+
+@pytest.mark.parametrize("strategy", [BinaryTree(8), BufferedToeplitz(8), SplitNoise(8)], ids=repr)
+def test_correlated_noise_is_on_a_finer_grid(strategy):
+    """The scale is that of the noise times the sensitivity of the step."""
+    values = jnp.concatenate([jnp.linspace(-1e3, 1e3, 50), jnp.array([0.0, 1e-9])])
+    noise = correlated_noise(strategy, 0.7)
+    state = noise.init(values)
+    for step in range(4):
+        made, state = noise.update(values, state, key=jax.random.key(step), sensitivity=3.0)
+        multiples = np.asarray(made, np.float64) / (2 / 1024)
+        assert np.all(multiples % 1 == 0)
+        assert np.any(multiples % 2 == 1)
 
 
 @pytest.mark.parametrize("scale", [0.0, 1e-44, 1e-38])

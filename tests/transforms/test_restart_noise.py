@@ -125,8 +125,8 @@ def test_draws_have_their_scale_and_are_shared_by_all_sums(key):
         later = noise.later.prefix_stddev(np.asarray(scales[1:]))[t - 1]
         dpt.check_scale(sums[t] - sums[0], lambda s: stats.norm(scale=s).cdf, later)
         dpt.check_uncorrelated(sums[t] - sums[0], sums[0])
-    dpt.count_false_alarm(1e-9)  # of 3000 floats, half a pair is equal in the mean
-    assert len(np.unique(steps["a"][0])) >= 2990
+    dpt.count_false_alarm(1e-9)  # of 3000 on a grid of 1/512, about 2300 in the mean
+    assert len(np.unique(steps["a"][0])) >= 2200
 
 
 class Recorder(RestartNoise):

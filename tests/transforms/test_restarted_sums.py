@@ -211,7 +211,7 @@ def test_one_tree_for_large_and_small_steps_costs_what_is_declared(x64):
                 0.1,
                 0.25,
                 BinaryTree(period),
-                increment_records=size,
+                difference_batch_size=size,
                 relation="replace_one",
             )
             bound = min(0.25 * 2 * 0.3, 2 * clip)

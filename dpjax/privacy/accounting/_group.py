@@ -101,7 +101,7 @@ class GroupGuarantee:
         check_nonnegative("epsilon", epsilon)
         if self._direct is not None:
             return self._direct.delta(epsilon)
-        failure = float(self.guarantee.failure_probability)
+        failure = _failure(self.guarantee, self.size)
         return min(1.0, self._along_chain(epsilon) + failure * (1 + math.exp(min(epsilon, 700.0))))
 
     def _along_chain(self, epsilon: float) -> float:
@@ -150,9 +150,15 @@ def _direct(guarantee: Guarantee, size: int) -> Guarantee | None:
             return None
         parts.append((scaled, count))
     try:
-        return Guarantee(unflatten(parts), guarantee.relation, guarantee.failure_probability)
+        failure = _failure(guarantee, size)
+        return Guarantee(unflatten(parts), guarantee.relation, failure)
     except UnsupportedEventError:
         return None
+
+
+def _failure(guarantee: Guarantee, size: int) -> float:
+    """Failures are counted for what one record moves, such as noisy counts: more move here."""
+    return min(1.0 - 1e-9, size * float(guarantee.failure_probability))
 
 
 def _scaled(part: dpe.DpEvent, size: int, relation: NeighboringRelation) -> dpe.DpEvent | None:

@@ -1,4 +1,4 @@
-"""What one draw of bounded range spends of zero-concentrated DP, and the inverse."""
+"""zCDP cost of a draw of bounded range, and its inverse."""
 
 import math
 from fractions import Fraction

@@ -1,4 +1,4 @@
-"""What a ledger knows, what it admits, and how that is written as JSON."""
+"""State of a ledger, its admission rule, and its JSON form."""
 
 import math
 from collections.abc import Sequence

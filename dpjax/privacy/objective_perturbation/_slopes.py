@@ -1,4 +1,4 @@
-"""How far one record may move the gradient of a loss of one inner product."""
+"""Bounds on one record's gradient, for losses of one inner product."""
 
 import dataclasses
 import functools

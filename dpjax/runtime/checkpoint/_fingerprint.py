@@ -1,4 +1,4 @@
-"""What a run is, as digests: its key, data, problem, solver, batches, program and versions."""
+"""Fingerprint of a run: digests of key, data, problem, solver, batches, program and versions."""
 
 import hashlib
 import hmac

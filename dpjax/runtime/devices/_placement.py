@@ -1,4 +1,4 @@
-"""Where arrays lie on the devices of a mesh, and how a run keeps them there."""
+"""Placement of arrays on the devices of a mesh."""
 
 import math
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""What the processes of one run, on one host or many, say to each other."""
+"""Cross-process broadcast, gather and checks."""
 
 import builtins
 import hashlib

@@ -104,7 +104,7 @@ class DPSGD:
     | clip norm 0 | sum and noise are 0; the guarantee is that of `z` |
 
     Attributes (data may be swept under `vmap`; static ones shape the program; all *public*):
-      sampler: Who takes part in each step (static).
+      sampler: Which records enter each step (static).
       noise_multiplier: `z >= 0`, noise in units of C (data).
       clip_norm: `C >= 0`, scalar, in units of the gradient of one record (data).
       learning_rate: eta, scalar, multiplies the optimizer's update (data).
@@ -169,8 +169,8 @@ class DPSGD:
           num_records: *Public* bound on the number of records; also the nominal size in the
             normaliser.
           budget: epsilon, delta and relation to meet.
-          sampler: Who takes part; default: Poisson at rate `batch_size / num_records`, or with
-            `noise` disjoint batches.
+          sampler: Which records enter each step; default: Poisson at rate
+            `batch_size / num_records`, or with `noise` disjoint batches.
           batch_size: Expected records a batch; default a sixteenth, from 256 to 1024.
           steps: Number of steps; default 1000, or with `noise` the root of `num_records`.
           noise: As in the class, or by name: `"buffered"`, `"tree"` or `"variance_reduced_tree"`.
@@ -320,7 +320,7 @@ def _single_pass(request: Request, batch_size: float | None, steps: int | None) 
 def with_defaults(
     kind: type, overrides: dict[str, Any], sampler: Sampler, num_records: int, problem: Problem
 ) -> dict[str, Any]:
-    """Fields of `kind` that `for_budget` sets from public sizes unless told otherwise."""
+    """Defaults computed from public sizes."""
     defaults: dict[str, Any] = {
         "clip_norm": stated(problem, "lipschitz", 4.0),
         "batch_size": num_records * sampler.participation_rate(num_records),

@@ -1,16 +1,18 @@
-"""The dual side of rate-constrained training: sets, floors and shares of noise."""
+"""The dual side of rate-constrained training: sets of multipliers and shares of noise."""
 
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 from jax.typing import ArrayLike
 
+from dpjax.core import is_traced
 from dpjax.privacy import split_noise_multiplier
+from dpjax.privacy._warnings import MultiplierWarning, warn
 
 HISTOGRAMS = ("gaussian", "laplace", "none")
-DENOMINATORS = ("batch", "ema", "fixed")
 MULTIPLIER_SETS = ("box", "orthant", "l1")
 
 
@@ -24,33 +26,31 @@ def project_multipliers(kind: str, multipliers: jax.Array, bound: ArrayLike) -> 
     return optax.projections.projection_l1_ball(positive, bound)
 
 
+def check_multipliers(kind: str, multipliers: jax.Array, bound: ArrayLike) -> None:
+    """Warns of multipliers at their bound after a run, `[J]`; they are released values.
+
+    Warns:
+      MultiplierWarning: If one is, or their sum for `"l1"`; not of traced values.
+    """
+    if kind == "orthant" or is_traced(multipliers, bound):
+        return
+    ended, most = np.asarray(jax.device_get(multipliers)), float(np.max(bound))
+    at_bound = np.full(ended.shape, ended.sum() > 0.99 * most) & (ended > 0)
+    if kind == "box":
+        at_bound = ended > 0.99 * most
+    if np.any(at_bound):
+        warn(
+            f"multipliers of constraints {np.flatnonzero(at_bound).tolist()} ended at their bound, "
+            f"multiplier_bound = {most:g}: these constraints were not enforced. Relax their slack, "
+            "drop one that contradicts another, raise multiplier_bound or clip_norm, or ask for a "
+            "larger epsilon",
+            MultiplierWarning,
+        )
+
+
 def cell_deviation(histogram: str, noise: ArrayLike) -> Any:
     """Standard deviation of a cell of the noisy table."""
     return noise * 2**0.5 if histogram == "laplace" else noise
-
-
-def default_size_floor(deviation: ArrayLike, membership: jax.Array, num_classes: int) -> jax.Array:
-    """Two standard deviations of each subset's noisy size, and at least 1, `[S]`."""
-    return jnp.maximum(1.0, 2 * deviation * jnp.sqrt(num_classes * membership.sum(axis=1)))
-
-
-def default_dual_learning_rate(
-    deviation: float, num_parts: int, batch_size: float | jax.Array
-) -> float | jax.Array:
-    """0.15, or less where the noise in a rate, about `deviation * Q / m`, exceeds 0.05.
-
-    A larger step only adds a random walk of the multipliers there.
-    """
-    noise = deviation * num_parts / batch_size
-    return 0.15 * min(1.0, 0.05 / noise) if noise > 0 else 0.15
-
-
-def running_mean(
-    mean: jax.Array, new: jax.Array, count: jax.Array, decay: ArrayLike | None
-) -> jax.Array:
-    """Mean of `count` values so far; with a decay, later ones weigh more."""
-    rate = 1 / count if decay is None else jnp.where(count == 1, 1.0, 1 - decay)
-    return mean + rate * (new - mean)
 
 
 def split_noise(noise: float, share: float, histogram: str) -> tuple[float, float]:
@@ -59,3 +59,8 @@ def split_noise(noise: float, share: float, histogram: str) -> tuple[float, floa
         return 0.0, noise
     deviation, gradient = split_noise_multiplier(noise, share)
     return deviation / cell_deviation(histogram, 1.0), gradient
+
+
+def default_share(steps: int) -> float:
+    """Share of the precision for the table, of a run of so many steps."""
+    return 0.1 if steps >= 1000 else 0.2

@@ -1,12 +1,14 @@
 """Private stochastic gradient descent-ascent under rate constraints."""
 
 import dataclasses
+import math
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import dp_accounting
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.typing import ArrayLike
 
 from dpjax.core import (
@@ -21,12 +23,13 @@ from dpjax.core import (
     check_probability,
     check_unstacked,
     derived,
+    is_traced,
     static_field,
 )
 from dpjax.privacy import Budget, Guarantee, joint_release
 from dpjax.privacy._relations import relation_factor
 from dpjax.problems import RateConstrained
-from dpjax.problems._constraints import RateConstraints
+from dpjax.sampling import FullBatch
 from dpjax.solvers._published import moved_setting
 from dpjax.solvers._request import default_sampler, requested
 from dpjax.solvers._summary import register_solver
@@ -38,16 +41,21 @@ from dpjax.solvers.descent._dpsgd import (
     with_defaults,
 )
 from dpjax.solvers.descent._dual import (
-    DENOMINATORS,
     HISTOGRAMS,
     MULTIPLIER_SETS,
     cell_deviation,
-    default_dual_learning_rate,
-    default_size_floor,
+    check_multipliers,
+    default_share,
     project_multipliers,
-    running_mean,
     split_noise,
 )
+from dpjax.solvers.descent._rates import (
+    ControlVariate,
+    RateMemory,
+    Ratio,
+    dual_step,
+)
+from dpjax.solvers.descent._resolution import check_resolution, resolution
 from dpjax.transforms import AddNoiseState, add_gaussian, add_laplace
 from dpjax.transforms.noise._independent import noise_on_leaves
 from dpjax.transforms.noise._noisy_counts import (
@@ -58,6 +66,8 @@ from dpjax.transforms.noise._noisy_counts import (
     noisy_counts_shortfall,
 )
 
+_MOST_WIDTH = 256
+
 
 class SGDAState(NamedTuple):
     """State of `RateConstrainedSGDA`; all of it but the keys is covered by the guarantee.
@@ -65,14 +75,14 @@ class SGDAState(NamedTuple):
     Attributes:
       primal: State of the descent.
       multipliers: lambda, `[J]`.
-      sizes: What is remembered of the subset sizes, `[S]`.
+      memory: What is remembered of earlier tables.
       noise: State of the noise of the tables.
       key: Key of that noise, `[]` (*secret*).
     """
 
     primal: DPSGDState
     multipliers: jax.Array
-    sizes: jax.Array
+    memory: RateMemory
     noise: AddNoiseState
     key: jax.Array
 
@@ -83,12 +93,20 @@ class SGDAInfo(NamedTuple):
     Attributes:
       gradient_norm: l2 norm of the noisy mean gradient, `[]`.
       multipliers: lambda after the step, `[J]`.
-      constraint_values: the noisy estimate of Gamma, `[J]`.
+      constraint_values: Gamma of `rates`, `[J]`.
+      sizes: Estimated records of each subset in a batch, `[S]`.
+      rates: Estimated rates, `[S, K]`, that lag behind those of the parameters.
+      deviation: Standard deviation of the estimate of Gamma that moves the multipliers, `[J]`.
+      clip_norm: C of the step, `[]`.
     """
 
     gradient_norm: jax.Array
     multipliers: jax.Array
     constraint_values: jax.Array
+    sizes: jax.Array
+    rates: jax.Array
+    deviation: jax.Array
+    clip_norm: jax.Array
 
 
 @register_solver
@@ -96,12 +114,18 @@ class SGDAInfo(NamedTuple):
 class RateConstrainedSGDA:
     r"""Descends in the parameters and ascends in one multiplier a constraint (RaCO-DP).
 
-    Each step draws one batch, releases the noisy table $\hat H$ of its predictions by part, and
-    from it sets the constraint weights $U$ of the records' gradients, and moves the multipliers:
+    Each step draws one batch, releases the noisy table $\hat H$ of its predictions by part, weights
+    the records' gradients by the multipliers, and moves these by the rates in the table:
 
     $$ g = \frac1m \Big( \sum_{i \in B} \mathrm{clip}_C\big(\nabla [\ell_i + m \langle U_{q_i},
        \sigma_\tau(h(\theta; x_i)) \rangle]\big) + z C\, \mathcal N \Big), \quad
        \lambda \leftarrow \Pi_\Lambda(\lambda + \eta_\lambda (\hat\Gamma - \gamma)) $$
+
+    The estimate of $\Gamma$ is linear in the table, around rates and sizes remembered of earlier
+    ones, so that noise in a small group averages out and biases no multiplier; the dual step is
+    such that a multiplier gathers a stated noise over the run. With `adaptive_clip` C is
+    $\max(C, m \tau \max_q (\max_k U_{qk} - \min_k U_{qk}))$, so that clipping does not cut first
+    what enforces a constraint. `resolution` says what gaps the noise leaves visible.
 
     Guarantee: one record changes the table by at most 1 in l1 and l2 (its prediction row is a
     probability vector, in one part) and the clipped sum by at most C in l2, under
@@ -115,12 +139,13 @@ class RateConstrainedSGDA:
     that of `add_gaussian` or `add_laplace`, on their grid. Soft rates are cut towards zero to
     multiples of B / 2^24 for B slots of a batch, B up to a power of two, so that their float32 sums
     are exact in any order.
-    Parameters, multipliers and averages are post-processing. Protects all of a record, its group
-    and label included.
+    Parameters, multipliers and averages are post-processing; so are weights and clip norm of a
+    step, functions of released tables, and the noise is z times the clip norm of that step.
+    Protects all of a record, its group and label included.
 
     | input | effect |
     | --- | --- |
-    | empty batch, empty part | sizes are at their floor; all outputs finite |
+    | empty batch, empty part | mean sizes are at their floor or above; all outputs finite |
     | noisy sizes below the floor, or negative | the floor is used |
     | NaN or inf record, label out of range | contributes nothing to table and sum |
     | part id out of range | contributes to the loss alone |
@@ -128,26 +153,35 @@ class RateConstrainedSGDA:
 
     Attributes (data may be swept under `vmap`; all *public*):
       primal: The descent, with clip norm, noise multiplier, sampler, averaging (data).
-      dual_learning_rate: eta_lambda, scalar (data).
+      dual_learning_rate: eta_lambda, scalar or `[J]`; None for 0.15, or less where a multiplier
+        would gather noise of more than 0.5 over the run (data).
       histogram_noise: standard deviation (Gaussian) or scale (Laplace) on each cell (data).
       temperature: tau of the soft rates in the gradient, scalar (data).
       multiplier_bound: lambda_max of the box, or radius of the l1 set, scalar (data).
-      size_floor: d_min, scalar or `[S]`; None for `max(1, 2 std sqrt(K |I_s|))`, std the cells'
-        noise (data).
+      size_floor: least size of a subset in a batch, scalar or `[S]`; None for `max(1, m / 50)`, of
+        `estimator="ratio"` for `max(1, 2 std sqrt(K |I_s|))`, std the cells' noise (data).
       size_decay: scalar decay of the running mean of sizes with `denominator="ema"`; None weights
         all steps so far equally (data).
       part_counts: public counts of the parts `[Q]` for `denominator="fixed"`; None to release
         noisy ones (data).
       count_noise: standard deviation of the noisy part counts, scalar (data).
+      noise_step: Most that the noise of a step may move the parameters, scalar, in the l2 norm,
+        whatever the clip norm; None for no bound but `primal.learning_rate` (data).
       histogram: `"gaussian"`, `"laplace"` or `"none"` (only for J = 0) (static).
       rates: `"hard"` counts argmax predictions in the table, `"soft"` the tempered softmax
         (static).
-      denominator: `"batch"`: sizes from this step's noisy table; `"ema"`: from the mean of all so
-        far; `"fixed"`: rate times one count of the data (static).
+      denominator: `None`: mean sizes of all tables so far; `"fixed"`: rate times one count of the
+        data; `"batch"`: sizes from this step's noisy table, and `"ema"`: from the mean of all so
+        far, both with ratios (static).
       multiplier_set: `"box"`, `"orthant"` or `"l1"` (static).
+      estimator: `"control"`, as above, or `"ratio"`: noisy counts over noisy sizes, held to [0, 1],
+        as printed, whose bias in small groups can hide or feign a violation; None for what the
+        denominator needs (static).
+      adaptive_clip: Whether the clip norm follows the multipliers (static).
 
-    Clipping can put a tight constraint out of reach, whatever the noise: it cuts the gradients of
-    the records that would enforce it first. If multipliers grow to their bound, raise `clip_norm`.
+    A fixed clip norm can put a tight constraint out of reach, whatever the noise: it cuts the
+    gradients of the records that would enforce it first. Multipliers that end at their bound are
+    warned of (`MultiplierWarning`), unless the run is under a transformation.
 
     Raises:
       TypeError: If `primal` has correlated noise.
@@ -159,7 +193,7 @@ class RateConstrainedSGDA:
     """
 
     primal: DPSGD
-    dual_learning_rate: ArrayLike
+    dual_learning_rate: ArrayLike | None
     histogram_noise: Any
     temperature: ArrayLike = 1.0
     multiplier_bound: ArrayLike = 10.0
@@ -169,8 +203,11 @@ class RateConstrainedSGDA:
     count_noise: float | jax.Array = 50.0
     histogram: str = static_field(default="gaussian")
     rates: str = static_field(default="hard")
-    denominator: str = static_field(default="batch")
+    denominator: str | None = static_field(default=None)
     multiplier_set: str = static_field(default="box")
+    noise_step: ArrayLike | None = None
+    estimator: str | None = static_field(default=None)
+    adaptive_clip: bool = static_field(default=False)
 
     def __post_init__(self) -> None:
         if self.primal.noise is not None:
@@ -180,13 +217,19 @@ class RateConstrainedSGDA:
             )
         for name in ("dual_learning_rate", "histogram_noise", "count_noise", "part_counts"):
             check_nonnegative(name, getattr(self, name))
-        for name in ("temperature", "multiplier_bound", "size_floor"):
+        for name in ("temperature", "multiplier_bound", "size_floor", "noise_step"):
             check_positive(name, getattr(self, name))
         check_between("size_decay", self.size_decay, 0, 1)
         check_choice("histogram", self.histogram, HISTOGRAMS)
         check_choice("rates", self.rates, ("hard", "soft"))
-        check_choice("denominator", self.denominator, DENOMINATORS)
+        check_choice("denominator", self.denominator, (None, "batch", "ema", "fixed"))
         check_choice("multiplier_set", self.multiplier_set, MULTIPLIER_SETS)
+        check_choice("estimator", self.estimator, (None, "control", "ratio"))
+        if self.estimator == "control" and self.denominator in ("batch", "ema"):
+            raise ValueError(
+                f'denominator must be None or "fixed" with estimator="control", got '
+                f"{self.denominator!r}: its sizes are those of ratios"
+            )
 
     @classmethod
     def for_budget(
@@ -198,7 +241,7 @@ class RateConstrainedSGDA:
         sampler: Sampler | None = None,
         batch_size: float | None = None,
         steps: int | None = None,
-        histogram_share: float = 0.1,
+        histogram_share: float | None = None,
         **overrides: Any,
     ) -> "RateConstrainedSGDA":
         """A solver with defaults that train, its noise calibrated jointly to `budget`.
@@ -206,11 +249,13 @@ class RateConstrainedSGDA:
         Args:
           problem: A `RateConstrained` problem; only its public sizes are used.
           num_records: *Public* bound on the number of records, and nominal size.
-          budget: epsilon, delta and relation to meet.
-          sampler: Who takes part; default: Poisson at rate `batch_size / num_records`.
+          budget: epsilon, delta and relation to meet; at infinite epsilon the same method without
+            noise or clipping, on all records in each of 3000 steps.
+          sampler: Which records enter each step; default: Poisson, `batch_size / num_records`.
           batch_size: Expected records a batch; default from `num_records`.
-          steps: Number of steps; default 1000.
-          histogram_share: Share of the precision that the table takes, in (0, 1).
+          steps: Number of steps; default 1000, or 500 or 250 where the noise of a step is large.
+          histogram_share: Share of the precision that the table takes, in (0, 1); default 0.1, or
+            0.2 of fewer than 1000 steps.
           **overrides: Other fields of this class or of `DPSGD`. All as printed is
             `dpjax.papers.rate_constrained.rate_constrained_sgda`.
 
@@ -231,12 +276,32 @@ class RateConstrainedSGDA:
           True
         """
         if overrides.pop("as_published", False):
-            given = {"batch_size": batch_size, "steps": steps, "histogram_share": histogram_share}
+            given = {"batch_size": batch_size, "steps": steps}
+            if histogram_share is not None:
+                given["histogram_share"] = histogram_share
             name = "rate_constrained_sgda"
             printed = moved_setting("rate_constrained", name, "as_published=True")
             return printed(problem, num_records, budget, sampler=sampler, **given, **overrides)
-        sampler = sampler or default_sampler(num_records, batch_size, steps)
+        if isinstance(budget, Budget) and math.isinf(budget.epsilon):
+            sampler = FullBatch(3000 if steps is None else steps) if sampler is None else sampler
+            without = {"noise_multiplier": 0.0, "histogram_noise": 0.0, "clip_norm": 1e6}
+            overrides = without | overrides
+        shortened = sampler is None and steps is None and problem.num_constraints > 0
+        sampler = default_sampler(num_records, batch_size, steps) if sampler is None else sampler
         request = requested(num_records, budget, sampler=sampler)
+        # a network's noise is spread over directions that hardly matter
+        width = min(problem.num_params, _MOST_WIDTH) ** 0.5
+        if shortened:
+            long = sampler
+            z = request.noise_multiplier(
+                lambda z: long.event(joint_release(gaussian=z)), long.failure_probability()
+            )
+            batch, steps = num_records * long.participation_rate(num_records), long.steps
+            while steps > 250 and z * (steps / long.steps) ** 0.5 * width > 0.14 * batch:
+                steps //= 2
+            sampler = default_sampler(num_records, batch_size, steps)
+        if histogram_share is None:
+            histogram_share = default_share(sampler.steps)
         check_probability("histogram_share", histogram_share)
         own_names = {f.name for f in dataclasses.fields(cls)} - {"primal"}
         own = {name: overrides.pop(name) for name in own_names & set(overrides)}
@@ -244,23 +309,25 @@ class RateConstrainedSGDA:
         check_fields(cls, overrides, own_names | descent)
         if problem.num_constraints == 0:
             own.setdefault("histogram", "none")
+        else:
+            if sampler.steps < 1000:
+                overrides.setdefault("decay", max(0.0, 1 - 3 / sampler.steps))
+            own.setdefault("adaptive_clip", "clip_norm" not in overrides)
+            own.setdefault("noise_step", None if "learning_rate" in overrides else 0.3)
 
         def make(noise: float) -> "RateConstrainedSGDA":
             z_histogram, z_gradient = split_noise(
                 noise, histogram_share, own.get("histogram", "gaussian")
             )
-            primal = with_defaults(
-                DPSGD, {"noise_multiplier": z_gradient} | overrides, sampler, num_records, problem
-            )
+            primal = {"noise_multiplier": z_gradient} | overrides
+            if problem.num_constraints > 0 and "clip_norm" not in primal:
+                batch = num_records * sampler.participation_rate(num_records)
+                relative = primal["noise_multiplier"] * width / batch
+                primal["clip_norm"] = min(4.0, max(1.0, 0.4 / relative)) if relative > 0 else 4.0
+            primal = with_defaults(DPSGD, primal, sampler, num_records, problem)
             descent = DPSGD(sampler, relation=request.relation, **primal)
-            dual: dict[str, Any] = {"histogram_noise": z_histogram} | own
-            if "dual_learning_rate" not in dual:
-                parts = problem.constraints.part.num_parts if problem.num_constraints else 1
-                deviation = cell_deviation(dual.get("histogram", ""), dual["histogram_noise"])
-                dual["dual_learning_rate"] = default_dual_learning_rate(
-                    deviation, parts, descent.batch_size
-                )
-            return cls(descent, **dual)
+            dual: dict[str, Any] = {"dual_learning_rate": None, "histogram_noise": z_histogram}
+            return cls(descent, **dual | own)
 
         noise = 1.0
         if "histogram_noise" not in own or "noise_multiplier" not in overrides:
@@ -268,11 +335,37 @@ class RateConstrainedSGDA:
                 lambda z: make(z)._event(),
                 sampler.failure_probability() + sum(make(1.0)._moved()) * MOST_SHORTFALL,
             )
-        return checked_gradients(make(noise), problem, num_records)
+        solver = checked_gradients(make(noise), problem, num_records)
+        if problem.num_constraints and not is_traced(problem.constraints.slack):
+            check_resolution(solver.resolution(problem), problem.constraints, solver.primal)
+        return solver
+
+    def resolution(self, problem: RateConstrained, shares: ArrayLike | None = None) -> np.ndarray:
+        r"""How well the run can see each constraint: $\sigma_j / \sqrt T$, `[J]` (host).
+
+        The standard deviation of the mean over the run of the estimates of $\Gamma_j$, of records
+        that are half of a class. A constraint is met on the training data up to about twice that.
+
+        Guarantee: none needed; a function of *public* numbers.
+
+        Args:
+          problem: A `RateConstrained` problem; only its public sizes are used.
+          shares: *Public* guess of each subset's share of the records, `[S]` in (0, 1]; default its
+            share of the parts.
+
+        Returns:
+          One number a constraint, in units of rates.
+
+        Raises:
+          ValueError: If shares are not positive, or of another shape.
+        """
+        deviation = cell_deviation(self.histogram, self.histogram_noise)
+        size, steps = self.primal.batch_size, self.sampler.steps
+        return resolution(problem.constraints, shares, deviation, size, steps)
 
     @property
     def sampler(self) -> Sampler:
-        """Who takes part in each step."""
+        """Which records enter each step."""
         return self.primal.sampler
 
     def init(self, problem: RateConstrained, *, key: jax.Array) -> SGDAState:
@@ -282,12 +375,13 @@ class RateConstrainedSGDA:
                 f'histogram="none" needs J = 0 constraints, got J = {problem.num_constraints}'
             )
         primal_key, dual_key = jax.random.split(key)
-        constraints = problem.constraints
-        subsets = 0 if constraints is None else constraints.membership.shape[0]
+        memory = RateMemory(jnp.zeros(0), jnp.zeros((0, 0)))
+        if problem.num_constraints:
+            memory = self._estimator().init(problem.constraints)
         return SGDAState(
             self.primal.init(problem, key=primal_key),
             jnp.zeros(problem.num_constraints),
-            jnp.zeros(subsets),
+            memory,
             AddNoiseState(jnp.zeros((), jnp.int32)),
             dual_key,
         )
@@ -307,7 +401,7 @@ class RateConstrainedSGDA:
             counts = jnp.asarray(self.part_counts, float)
         rate = self.sampler.participation_rate(part.shape[0])
         sizes = jnp.matmul(constraints.membership, counts, precision=jax.lax.Precision.HIGHEST)
-        return state._replace(sizes=rate * sizes)
+        return state._replace(memory=state.memory._replace(sizes=rate * sizes))
 
     def step(
         self, problem: RateConstrained, batch: PyTree, mask: jax.Array, state: SGDAState
@@ -315,33 +409,47 @@ class RateConstrainedSGDA:
         """One step on the records of `batch` (leaves `[B, ...]`) where `mask [B]` is True."""
         if problem.num_constraints == 0:
             primal, info = self.primal.step(problem, batch, mask, state.primal)
-            nothing = jnp.zeros(0)
-            return state._replace(primal=primal), SGDAInfo(info.gradient_norm, nothing, nothing)
+            none = jnp.zeros(0)
+            clip_norm = jnp.asarray(self.primal.clip_norm, float)
+            told = SGDAInfo(info.gradient_norm, none, none, none, none, none, clip_norm)
+            return state._replace(primal=primal), told
 
         constraints, params = problem.constraints, state.primal.params
         logits, valid, table = self._table(problem, params, batch, mask)
         key = jax.random.fold_in(state.key, 1)
         cells, noise = self._add_noise().update(table, state.noise, key=key)
-        memory, sizes = self._sizes(constraints, cells, state)
-        weights = constraints.cell_weights(state.multipliers, sizes)
+        reading = self._estimator().read(constraints, cells, state.memory, state.primal.count + 1)
+        descent, weights = self._descent(problem, state.multipliers, reading.sizes)
         cotangent = self._cotangent(problem, logits, valid, batch, weights)
 
         def gradients(part: PyTree) -> PyTree:
             return problem.pullback(params, part["batch"], part["cotangent"])
 
-        primal, info = self.primal.descend(
+        primal, info = descent.descend(
             problem, gradients, {"batch": batch, "cotangent": cotangent}, valid, state.primal
         )
-        values = constraints.values(cells, sizes)
-        step = self.dual_learning_rate * (values - constraints.slack)
+        rate = self.dual_learning_rate
+        if rate is None:
+            rate = dual_step(constraints, reading.deviation, self.sampler.steps)
         multipliers = project_multipliers(
-            self.multiplier_set, state.multipliers + step, self.multiplier_bound
+            self.multiplier_set,
+            state.multipliers + rate * (reading.values - constraints.slack),
+            self.multiplier_bound,
         )
-        after = SGDAState(primal, multipliers, memory, noise, state.key)
-        return after, SGDAInfo(info.gradient_norm, multipliers, values)
+        after = SGDAState(primal, multipliers, reading.memory, noise, state.key)
+        return after, SGDAInfo(
+            info.gradient_norm,
+            multipliers,
+            constraints.weighted(reading.rates),
+            reading.sizes,
+            reading.rates,
+            reading.deviation,
+            jnp.asarray(descent.clip_norm, float),
+        )
 
     def finalize(self, problem: RateConstrained, state: SGDAState) -> PyTree:
-        """The last or the averaged parameters."""
+        """The last or the averaged parameters; warns where multipliers ended at their bound."""
+        check_multipliers(self.multiplier_set, state.multipliers, self.multiplier_bound)
         return self.primal.finalize(problem, state.primal)
 
     def diagnose(
@@ -355,13 +463,13 @@ class RateConstrainedSGDA:
             return self.primal.diagnose(problem, batch, mask, state.primal)
         constraints, params = problem.constraints, state.primal.params
         logits, valid, table = self._table(problem, params, batch, mask)
-        _, sizes = self._sizes(constraints, table, state)
-        weights = constraints.cell_weights(state.multipliers, sizes)
+        reading = self._estimator().read(constraints, table, state.memory, state.primal.count + 1)
+        descent, weights = self._descent(problem, state.multipliers, reading.sizes)
         cotangent = self._cotangent(problem, logits, valid, batch, weights)
         gradients = problem.pullback(params, batch, cotangent)
-        loss = jnp.where(valid, problem.loss(logits, batch["y"]), 0)
+        loss = jnp.where(valid, problem.losses(logits, batch["y"]), 0)
         return {
-            **clipping_diagnostics(gradients, valid, self.primal.clip_norm),
+            **clipping_diagnostics(gradients, valid, descent.clip_norm),
             "loss": jnp.sum(loss) / jnp.maximum(jnp.sum(valid), 1),
         }
 
@@ -418,7 +526,7 @@ class RateConstrainedSGDA:
         self, problem: RateConstrained, params: PyTree, batch: PyTree, mask: jax.Array
     ) -> tuple[jax.Array, jax.Array, jax.Array]:
         """Logits, which records count, and the noiseless table `[Q, K]`."""
-        logits = problem.logits(params, batch["x"])
+        logits = problem.class_logits(params, batch["x"])
         valid = mask & problem.valid(logits, batch)
         rates = problem.rates(logits, temperature=self.temperature, hard=self.rates == "hard")
         rates = jnp.where(valid[:, None], rates.astype(jnp.promote_types(rates.dtype, float)), 0)
@@ -436,25 +544,37 @@ class RateConstrainedSGDA:
         weights: jax.Array,
     ) -> jax.Array:
         """Gradient of each record's Lagrangian in its logits, in units of m, `[B, K]`."""
-        weights = self.primal.batch_size * weights
         cotangent = problem.cotangent(logits, batch, weights, self.temperature)
         return jnp.where(valid[:, None], cotangent, 0)
 
-    def _sizes(
-        self, constraints: RateConstraints, cells: jax.Array, state: SGDAState
-    ) -> tuple[jax.Array, jax.Array]:
-        """What to remember of the sizes, and this step's sizes `[S]`, at their floor or above."""
-        memory = state.sizes
-        if self.denominator == "batch":
-            memory = constraints.counts(cells)
-        elif self.denominator == "ema":
-            count = state.primal.count + 1
-            memory = running_mean(memory, constraints.counts(cells), count, self.size_decay)
-        floor = self.size_floor
-        if floor is None:
-            deviation = cell_deviation(self.histogram, self.histogram_noise)
-            floor = default_size_floor(deviation, constraints.membership, cells.shape[1])
-        return memory, jnp.maximum(memory, floor)
+    def _estimator(self) -> ControlVariate | Ratio:
+        deviation = cell_deviation(self.histogram, self.histogram_noise)
+        if self.estimator == "ratio" or self.denominator in ("batch", "ema"):
+            denominator = self.denominator or "batch"
+            return Ratio(deviation, denominator, self.size_floor, self.size_decay)
+        fixed = self.denominator == "fixed"
+        size, steps = self.primal.batch_size, self.sampler.steps
+        return ControlVariate(deviation, size, steps, fixed, self.size_floor)
+
+    def _descent(
+        self, problem: RateConstrained, multipliers: jax.Array, sizes: jax.Array
+    ) -> tuple[DPSGD, jax.Array]:
+        """The descent with this step's clip norm, and the weights `[Q, K]` in units of m.
+
+        Both are functions of released values alone; clip and noise follow from one field.
+        """
+        descent = self.primal
+        weights = descent.batch_size * problem.constraints.cell_weights(multipliers, sizes)
+        if not self.adaptive_clip:
+            return descent, weights
+        spread = jnp.max(jnp.max(weights, axis=1) - jnp.min(weights, axis=1))
+        clip_norm = jnp.maximum(descent.clip_norm, self.temperature * spread)
+        rate = jnp.asarray(descent.learning_rate)
+        if self.noise_step is not None:
+            noise = descent.noise_multiplier * clip_norm * problem.num_params**0.5
+            most = self.noise_step * descent.batch_size / jnp.where(noise > 0, noise, 1e-9)
+            rate = jnp.minimum(rate, most)
+        return dataclasses.replace(descent, clip_norm=clip_norm, learning_rate=rate), weights
 
 
 def _summable(rates: jax.Array) -> jax.Array:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 def check_fit(solver: "OnlineToNonconvex") -> None:
     """Raises where the fields, each fine by itself, do not fit."""
-    noise, sampler, size = solver.noise, solver.sampler, solver.increment_records
+    noise, sampler, size = solver.noise, solver.sampler, solver.difference_batch_size
     if not isinstance(noise, NoiseStrategy):
         raise TypeError(f"noise must be a NoiseStrategy, got {noise!r}")
     gaussian_multiplier(noise, 1.0, solver.relation)
@@ -24,26 +24,26 @@ def check_fit(solver: "OnlineToNonconvex") -> None:
             f"block_size must divide the number of moves {solver.num_moves}, "
             f"got {solver.block_size}"
         )
-    if not solver.common_directions and solver.directions != "record":
-        raise ValueError("common_directions=False needs directions='record', got 'shared'")
+    if not solver.reuse_directions and solver.directions != "record":
+        raise ValueError("reuse_directions=False needs directions='record', got 'shared'")
     period = noise.num_steps
     if size is None:
         single = isinstance(sampler, DisjointPartition | TaperedPartition | IndependentPartition)
         if not is_every_step(noise) and (period > 1 or not single):
             raise ValueError(
                 "noise must be SplitNoise where all records of a batch take part in every move, "
-                f"got {noise!r}; set increment_records with DisjointPartition for {noise!r}"
+                f"got {noise!r}; set difference_batch_size with DisjointPartition for {noise!r}"
             )
         return
-    check_int("increment_records", size, minimum=1)
+    check_int("difference_batch_size", size, minimum=1)
     if not isinstance(sampler, DisjointPartition):
         raise ValueError(
-            "increment_records needs DisjointPartition, whose records keep their places, "
+            "difference_batch_size needs DisjointPartition, whose records keep their places, "
             f"got {type(sampler).__name__}"
         )
     if sampler.batch_size <= (period - 1) * size:
         raise ValueError(
-            f"increment_records must leave records for the first move: {period - 1} changes of "
+            f"difference_batch_size must leave records for the first move: {period - 1} changes of "
             f"{size} are more than batch_size - 1 = {sampler.batch_size - 1}"
         )
 

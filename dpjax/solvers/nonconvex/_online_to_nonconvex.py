@@ -23,6 +23,7 @@ from dpjax.core import (
     static_field,
     wide,
 )
+from dpjax.core._moved import renamed_fields
 from dpjax.privacy import Budget, Guarantee, joint_release
 from dpjax.solvers._check_sampler import check_sampler
 from dpjax.solvers._increment import in_dtypes_of
@@ -94,6 +95,7 @@ class OnlineToNonconvexInfo(NamedTuple):
 
 
 @register_solver
+@renamed_fields(common_directions="reuse_directions", increment_records="difference_batch_size")
 @dataclass(frozen=True)
 class OnlineToNonconvex:
     r"""Finds a Goldstein stationary point of any Lipschitz loss, from gradients or from values.
@@ -129,7 +131,7 @@ class OnlineToNonconvex:
     | `clip_norm` 0 | nothing is released |
 
     Attributes:
-      sampler: Who takes part in each period (static).
+      sampler: Which records enter each period (static).
       noise_multiplier: Noise in units of the sensitivity, scalar `>= 0` (data).
       clip_norm: G, scalar `>= 0`, bound on what one record gives (data).
       learning_rate: $\eta \ge 0$, scalar (data).
@@ -145,11 +147,11 @@ class OnlineToNonconvex:
       directions: `"shared"`, the records of a batch share their directions, which costs one pass
         for each direction, and values are released as coordinates along them, with
         $\sqrt{1 + d / m}$ times less noise; `"record"`: each has its own (static).
-      common_directions: Whether a change is taken along the same directions at both points
+      reuse_directions: Whether a change is taken along the same directions at both points
         (static); False, as first published, with `"record"` alone.
-      increment_records: Records of each change, those at the end of a batch, so that no record has
-        part in two estimates; None: all records take part in all estimates of their period, which
-        asks for `SplitNoise` (static).
+      difference_batch_size: Records of each change, those at the end of a batch, so that no record
+        has part in two estimates; None: all records take part in all estimates of their period,
+        which asks for `SplitNoise` (static).
       schedule: Of $\eta$ and D: `"linear"` to 0, or `"constant"` (static).
       block_size: Moves in a block (static).
       selection: Which block is returned: the `"last"`, a `"uniform"` one, for which the bounds
@@ -179,8 +181,8 @@ class OnlineToNonconvex:
     oracle: str = static_field(default="first")
     num_directions: int = static_field(default=1)
     directions: str = static_field(default="shared")
-    common_directions: bool = static_field(default=True)
-    increment_records: int | None = static_field(default=None)
+    reuse_directions: bool = static_field(default=True)
+    difference_batch_size: int | None = static_field(default=None)
     schedule: str = static_field(default="linear")
     block_size: int = static_field(default=1)
     selection: str = static_field(default="last")
@@ -234,7 +236,7 @@ class OnlineToNonconvex:
             wants it many times as long as a step.
           oracle: `"first"` or `"zeroth"`.
           passes: `"multi"`: Poisson batches; `"single"`: each record takes part once.
-          **overrides: `steps` (moves), `period` (moves in a period, 1 unless told otherwise),
+          **overrides: `steps` (moves), `period` (moves in a period, 1 by default),
             or any other field. Sizes as printed, and sizes that minimise a proved bound, are in
             `dpjax.papers.nonsmooth_nonconvex`.
 
@@ -276,7 +278,7 @@ class OnlineToNonconvex:
     @property
     def ordered_batches(self) -> bool:
         """Whether the places of records in a batch matter, so that none may be added."""
-        return self.directions == "record" or self.increment_records is not None
+        return self.directions == "record" or self.difference_batch_size is not None
 
     @property
     def num_moves(self) -> int:
@@ -351,8 +353,8 @@ class OnlineToNonconvex:
         state, info = move(state, _over(total, size), sensitivity, 0)
         if self.noise.num_steps == 1:
             return state._replace(count=state.count + 1), info
-        if self.increment_records is not None:
-            size = jnp.asarray(self.increment_records, size.dtype)
+        if self.difference_batch_size is not None:
+            size = jnp.asarray(self.difference_batch_size, size.dtype)
 
         def body(
             state: OnlineToNonconvexState, at: tuple[jax.Array, Part | None]
@@ -423,7 +425,7 @@ class OnlineToNonconvex:
     def _parts(self, batch: PyTree, mask: jax.Array) -> tuple[Part, Part | None]:
         """Records of the first estimate, and those of each change, `[period - 1, ...]`."""
         whole = Part(batch, mask, jnp.arange(mask.shape[0]))
-        changes, size = self.noise.num_steps - 1, self.increment_records
+        changes, size = self.noise.num_steps - 1, self.difference_batch_size
         if changes == 0 or size is None:
             return whole, None
         start = mask.shape[0] - changes * size

@@ -121,7 +121,7 @@ def plan_fields(
 
 
 def _checked_period(fields: Fields, steps: int | None, period: int | None) -> int:
-    """Moves in a period, 1 unless told otherwise; raises where what was given does not fit."""
+    """Moves in a period, 1 by default; raises where what was given does not fit."""
     if "sampler" in fields:
         if steps is not None:
             raise ValueError(f"steps must be left out with a sampler, got {steps!r}")
@@ -161,7 +161,7 @@ def _sampling(request: Request, dim: int, steps: int | None, period: int, single
     change = max(1, size // (2 * (period - 1)))
     return {
         "sampler": DisjointPartition(periods, size),
-        "increment_records": change,
+        "difference_batch_size": change,
         "batch_size": float(size - (period - 1) * change),
     }
 
@@ -190,7 +190,7 @@ def _smoothness(dim: int, fields: Fields) -> ArrayLike:
 def _noise(period: int, fields: Fields) -> NoiseStrategy:
     if period == 1:
         return SplitNoise(1, 1.0)
-    if fields.get("increment_records") is not None:
+    if fields.get("difference_batch_size") is not None:
         return RestartNoise(BufferedToeplitz(period - 1))
     first = float(fields["clip_norm"])
     change = min(2 * first, 1.1 * float(fields["smoothness"] * fields["max_displacement"]))

@@ -1,4 +1,4 @@
-"""What records tell of a smoothed loss at a point, and the gradient that sums of it make."""
+"""Per-record statistics of a smoothed loss, and the gradient estimate from their sum."""
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple, Protocol
@@ -65,7 +65,7 @@ class SmoothedOracle(NamedTuple):
         self, before: PyTree, now: PyTree, part: Part, clip_norm: ArrayLike, key: jax.Array
     ) -> PyTree:
         """Sum over records of how their values change between points, clipped to a norm."""
-        other = key if self.solver.common_directions else jax.random.fold_in(key, _OTHER)
+        other = key if self.solver.reuse_directions else jax.random.fold_in(key, _OTHER)
 
         def values(batch: PyTree, places: jax.Array) -> PyTree:
             old = self.values(before, batch, places, other)

@@ -23,7 +23,7 @@ _TYPICAL = 1 / 8
 
 def _rate(solver: "OnlineToBatch") -> Any:
     """Of weighted gradients, so that averages move by about `learning_rate` times a gradient."""
-    return solver.learning_rate * solver.sampler.steps / (solver.weights + 1)
+    return solver.learning_rate * solver.sampler.steps / (solver.weight_exponent + 1)
 
 
 def _printed(name: str, *scales: Callable[[Any], Any], **options: bool) -> Learner:

@@ -22,6 +22,7 @@ from dpjax.core import (
     static_field,
     wide,
 )
+from dpjax.core._moved import renamed_fields
 from dpjax.privacy import Budget, Guarantee
 from dpjax.sampling import FullBatch
 from dpjax.solvers._check_sampler import check_participation, check_sampler, distribution_of
@@ -93,6 +94,7 @@ class OnlineToBatchInfo(NamedTuple):
 
 
 @register_solver
+@renamed_fields(weights="weight_exponent", estimate_weights="estimate_exponent")
 @dataclass(frozen=True)
 class OnlineToBatch:
     r"""An online learner, fed with private gradients at the weighted averages of its points.
@@ -127,7 +129,7 @@ class OnlineToBatch:
     | more steps than the noise is made for | NaN |
 
     Attributes:
-      sampler: Who takes part in each step (static).
+      sampler: Which records enter each step (static).
       noise: The noise's strategy, of as many steps (static).
       noise_multiplier: Noise in units of the sensitivity, scalar `>= 0` (data).
       clip_norm: G, scalar `>= 0`, bound on the gradient of one record (data).
@@ -142,8 +144,8 @@ class OnlineToBatch:
       learner: A name, or `learner(solver, problem) -> transformation`, such as
         `lambda s, p: dpjax.transforms.projected(optax.adam(s.learning_rate), p.project)` (static;
         keep one object for a sweep).
-      weights: k, `>= 0` with `FullBatch`, else `>= 1` (static).
-      estimate_weights: j; None for 0 with `FullBatch`, else k (static).
+      weight_exponent: k, `>= 0` with `FullBatch`, else `>= 1` (static).
+      estimate_exponent: j; None for 0 with `FullBatch`, else k (static).
       clip: `"centred"`, for convex losses in l2: the change of a gradient is clipped around its
         middle, (H/2)(x_t - x_{t-1}); `"plain"`, around 0; `"whole"`: all of a record's
         $\delta_t$, at $G \theta_t / t$, about half of what G allows, which is a bias that does
@@ -173,8 +175,8 @@ class OnlineToBatch:
     learning_rate: ArrayLike
     batch_size: ArrayLike
     learner: str | Learner = static_field(default="gradient_descent")
-    weights: float = static_field(default=2.0)
-    estimate_weights: float | None = static_field(default=None)
+    weight_exponent: float = static_field(default=2.0)
+    estimate_exponent: float | None = static_field(default=None)
     clip: str = static_field(default="centred")
     norm: str = static_field(default="l2")
     microbatch_size: int | None = static_field(default=None)
@@ -195,7 +197,10 @@ class OnlineToBatch:
             check_int("microbatch_size", self.microbatch_size, minimum=1)
         check_participation(self.sampler, self.noise)
         kind, least = type(self.sampler).__name__, 0 if isinstance(self.sampler, FullBatch) else 1
-        for name, value in (("weights", self.weights), ("estimate_weights", estimate_degree(self))):
+        for name, value in (
+            ("weight_exponent", self.weight_exponent),
+            ("estimate_exponent", estimate_degree(self)),
+        ):
             if not (math.isfinite(value) and value >= least):
                 raise ValueError(f"{name} must be finite and >= {least} with {kind}, got {value!r}")
         if self.norm == "linf" and self.clip == "centred":

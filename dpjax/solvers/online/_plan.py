@@ -43,7 +43,7 @@ def plan_fields(
     check_fields(kind, overrides, known - {"relation", "learner"})
     request = requested(num_records, budget, "replace_one" if single_pass else "add_or_remove_one")
     radius, constants = _constants(problem)
-    fields = constants | {"weights": 2.0, "relation": request.relation} | overrides
+    fields = constants | {"weight_exponent": 2.0, "relation": request.relation} | overrides
     on_vertices = constants["norm"] == "linf"
     if learner == "auto":
         learner = "optimistic_exponentiated" if on_vertices else "gradient_descent"
@@ -143,7 +143,7 @@ def _noise_share(dim: int, n: int, fields: Fields) -> float:
 
 def _growth(fields: Fields) -> float:
     """By which power of the step a record's share of an estimate grows."""
-    return max(0.0, float(fields.get("estimate_weights") or fields["weights"]) - 1)
+    return max(0.0, float(fields.get("estimate_exponent") or fields["weight_exponent"]) - 1)
 
 
 def _slope(fields: Fields, radius: float) -> float:

@@ -34,7 +34,7 @@ def weights_at(solver: "OnlineToBatch", count: jax.Array) -> Weights:
     """The weights of the step after `count` of them."""
     steps = solver.sampler.steps
     t = np.arange(1, steps + 2, dtype=np.float64) / steps
-    gradient, estimate = t ** float(solver.weights), t[:-1] ** estimate_degree(solver)
+    gradient, estimate = t ** float(solver.weight_exponent), t[:-1] ** estimate_degree(solver)
     total = np.cumsum(gradient)
     old = np.diff(estimate, prepend=0.0)
     columns = (gradient[:-1], total[:-1], estimate, old, (gradient / total)[1:])
@@ -44,6 +44,6 @@ def weights_at(solver: "OnlineToBatch", count: jax.Array) -> Weights:
 
 def estimate_degree(solver: "OnlineToBatch") -> float:
     r"""j, where $\theta_t = t^j$."""
-    if solver.estimate_weights is not None:
-        return float(solver.estimate_weights)
-    return 0.0 if isinstance(solver.sampler, FullBatch) else float(solver.weights)
+    if solver.estimate_exponent is not None:
+        return float(solver.estimate_exponent)
+    return 0.0 if isinstance(solver.sampler, FullBatch) else float(solver.weight_exponent)

@@ -1,4 +1,4 @@
-"""What a budget allows methods of query release, and the events of what they draw."""
+"""Noise scales and events for query release."""
 
 import math
 from collections.abc import Iterable

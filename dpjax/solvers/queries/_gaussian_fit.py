@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import jax
 import jax.numpy as jnp
@@ -19,10 +19,11 @@ from dpjax.core import (
     static_field,
 )
 from dpjax.core._checks import known_numbers
+from dpjax.core._pairs import Pair
 from dpjax.privacy import Budget, Guarantee
 from dpjax.problems import QueryRelease
-from dpjax.queries import Hierarchy, Marginals
-from dpjax.queries._workload import Workload, check_sums, sums_dtype
+from dpjax.queries import Hierarchy, Marginals, Tree
+from dpjax.queries._workload import Workload, check_sums
 from dpjax.sampling import FullBatch
 from dpjax.solvers._summary import register_solver
 from dpjax.solvers._swamped import checked_answers
@@ -43,7 +44,7 @@ from dpjax.transforms.noise._noisy_counts import (
     noisy_counts_shortfall,
 )
 
-_FLOOR = 1e-6  # of noise that the fit assumes, in units of an answer, where there is none
+FLOOR = 1e-6  # of noise that the fit assumes, in units of an answer, where there is none
 
 
 class GaussianFitState(NamedTuple):
@@ -58,9 +59,147 @@ class GaussianFitState(NamedTuple):
     key: jax.Array
 
 
+class AnswersMeasurement(Measurement):
+    """Base of solvers that draw noise once, on the answers to a workload.
+
+    Guarantee: one Gaussian release. A record moves the answers by `measured.sensitivity`, table by
+    table divided by n, and the event is `GaussianDpEvent` of the l2 norm of these in units of the
+    tables' noise. The distance of the sampler of integer noise from it is declared as failure
+    probability.
+    """
+
+    measured: Workload
+
+    @classmethod
+    def for_budget(
+        cls,
+        problem: QueryRelease,
+        num_records: int,
+        budget: Budget,
+        *,
+        measured: Workload | None = None,
+        allocation: Sequence[float] | None = None,
+        **overrides: Any,
+    ) -> Self:
+        r"""The solver whose noise just meets the budget.
+
+        Args:
+          problem: `QueryRelease`.
+          num_records: *Public* number of records (or near it, under add-or-remove-one).
+          budget: epsilon, delta and relation to meet; the relation defaults to replace-one.
+          measured: What to measure; default: the workload of the problem.
+          allocation: Relative precision $1 / \sigma^2$ of each marginal, `[c]`, > 0; to minimise a
+            sum of weighted squared errors before the fit, the roots of the weights. Default: equal.
+          **overrides: Fields of the fit, or `stddev` at the caller's own risk of the budget.
+
+        Returns:
+          A solver whose `guarantee().epsilon(budget.delta) <= budget.epsilon`.
+
+        Raises:
+          ValueError: If a value is outside its bound, or the budget cannot be met.
+          TypeError: If `num_records` is not an integer, or an override no field.
+
+        Example:
+          >>> import dpjax
+          >>> from dpjax.solvers import GaussianFit
+          >>> workload = dpjax.queries.Marginals.all_kway(dpjax.queries.Domain({"a": 4, "b": 5}), 2)
+          >>> problem = dpjax.problems.QueryRelease(workload)
+          >>> solver = GaussianFit.for_budget(problem, 1000, dpjax.Budget(1.0, 1e-6))
+          >>> solver.guarantee().epsilon(1e-6) <= 1.0
+          True
+        """
+        relation = requested_relation(cls, num_records, budget, overrides)
+        measured = problem.workload if measured is None else measured
+        fields: dict[str, Any] = {
+            "measured": measured,
+            "stddev": _stddev(measured, num_records, budget, relation, allocation),
+            "num_records": num_records,
+            "relation": relation,
+        }
+        check_sums(num_records, measured.sensitivity("add_or_remove_one"))
+        solver = cls(**({"sampler": FullBatch(1)} | fields | overrides))
+        return checked_answers(solver, solver.stddev, problem)
+
+    def init(self, problem: QueryRelease, *, key: jax.Array) -> GaussianFitState:
+        """The state before the step; the key (*secret*) is for the noise."""
+        check_key("key", key)
+        mine, theirs = self.measured.domain, problem.workload.domain
+        if mine != theirs:
+            raise ValueError(
+                f"measured must be over the domain of the workload {theirs}, got {mine}"
+            )
+        return GaussianFitState(jnp.zeros(self.measured.num_queries), key)
+
+    def step(
+        self, problem: QueryRelease, batch: PyTree, mask: jax.Array, state: GaussianFitState
+    ) -> tuple[GaussianFitState, None]:
+        """Draws the noisy answers of all records."""
+        del problem
+        dtype, (key, draw) = state.measured.dtype, jax.random.split(state.key)
+        sums = self._sums(batch, mask)
+        if not isinstance(sums, Pair):
+            noisy = self._noisy(draw, sums, None if jnp.ndim(self.stddev) == 0 else self._group())
+        else:
+            # divided after the noise, for quotients are rounded by what a record does
+            noisy = plus_gaussian(draw, sums, self.stddevs() * self.num_records)
+            noisy = noisy / self.num_records
+        return GaussianFitState(noisy.astype(dtype), key), None
+
+    def stddevs(self) -> jax.Array:
+        """The noise of each measured answer, `[m]`."""
+        stddev = jnp.asarray(self.stddev, float)
+        if stddev.ndim == 0:
+            return jnp.full(self.measured.num_queries, stddev)
+        return stddev[self._group()]
+
+    def _group(self) -> np.ndarray:
+        """The marginal that each answer belongs to, `[m]`, where each has its own noise."""
+        shape, measured = jnp.shape(self.stddev), self.measured
+        if not isinstance(measured, Marginals | Tree) or shape[0] != len(measured.sizes):
+            raise ValueError(
+                "stddev must be one number, or one for each marginal or level measured, got shape "
+                f"{list(shape)}"
+            )
+        return measured.clique_of
+
+    def _sums(self, records: PyTree, mask: jax.Array) -> jax.Array | Pair:
+        return self.measured.sums(counts(self.measured, records, mask), mask.shape[0])
+
+    @derived
+    def _tables(self) -> CountTables | None:
+        if not (isinstance(self.measured, Workload) and _counted(self.measured)):
+            return None
+        stddev = known_numbers("stddev", self.stddev)
+        number = known_numbers("num_records", self.num_records)
+        if stddev is None or number is None:
+            return None
+        if 0 < number.ndim < stddev.ndim:  # stacked, of one for each marginal
+            number = number[..., None]
+        measured = self.measured
+        tables = len(measured.sizes) if isinstance(measured, Marginals | Tree) else None
+        if stddev.shape == (tables,) and np.all(stddev == stddev[0]):
+            stddev = stddev[0]  # one table for all
+        return count_tables(stddev, number)
+
+    def guarantee(self) -> Guarantee:
+        """The guarantee of the release (host); raises ValueError for stacked fields."""
+        check_unstacked(self, "num_records")
+        check_sums(int(self.num_records), self.measured.sensitivity("add_or_remove_one"))
+        stddev = np.asarray(self.stddev, float)
+        change = _changes(self.measured, self.relation, stddev.ndim == 0) / float(self.num_records)
+        if np.any((stddev == 0) & (change > 0)):
+            event = gaussian_event(1.0, 0.0, self.relation)
+        else:
+            ratio = np.divide(change, stddev, out=np.zeros_like(change), where=change > 0)
+            event = gaussian_event(float(np.linalg.norm(ratio)), 1.0, self.relation)
+        scales = np.atleast_1d(stddev) * float(self.num_records)
+        failure = _moved(self.measured) / scales.size * sum(map(noisy_counts_shortfall, scales))
+        return Guarantee(event, self.relation, self.sampler.failure_probability() + failure)
+
+
 @register_solver
 @dataclasses.dataclass(frozen=True)
-class GaussianFit(Measurement):
+class GaussianFit(AnswersMeasurement):
     r"""Gaussian noise on all answers at once, then the most probable log-linear distribution.
 
     $$ y_j = \langle q_j, P_n \rangle + \sigma_j \xi_j, \qquad
@@ -118,105 +257,16 @@ class GaussianFit(Measurement):
         check_positive("prior", self.prior)
         check_int("fit_steps", self.fit_steps, minimum=1)
 
-    @classmethod
-    def for_budget(
-        cls,
-        problem: QueryRelease,
-        num_records: int,
-        budget: Budget,
-        *,
-        measured: Workload | None = None,
-        allocation: Sequence[float] | None = None,
-        **overrides: Any,
-    ) -> "GaussianFit":
-        r"""The solver whose noise just meets the budget.
-
-        Args:
-          problem: `QueryRelease`.
-          num_records: *Public* number of records (or near it, under add-or-remove-one).
-          budget: epsilon, delta and relation to meet; the relation defaults to replace-one.
-          measured: What to measure; default: the workload of the problem.
-          allocation: Relative precision $1 / \sigma^2$ of each marginal, `[c]`, > 0; to minimise a
-            sum of weighted squared errors before the fit, the roots of the weights. Default: equal.
-          **overrides: `prior`, `fit_steps`, or `stddev` at the caller's own risk of the budget.
-
-        Returns:
-          A solver whose `guarantee().epsilon(budget.delta) <= budget.epsilon`.
-
-        Raises:
-          ValueError: If a value is outside its bound, or the budget cannot be met.
-          TypeError: If `num_records` is not an integer, or an override no field.
-
-        Example:
-          >>> import dpjax
-          >>> workload = dpjax.queries.Marginals.all_kway(dpjax.queries.Domain({"a": 4, "b": 5}), 2)
-          >>> problem = dpjax.problems.QueryRelease(workload)
-          >>> solver = GaussianFit.for_budget(problem, 1000, dpjax.Budget(1.0, 1e-6))
-          >>> solver.guarantee().epsilon(1e-6) <= 1.0
-          True
-        """
-        relation = requested_relation(cls, num_records, budget, overrides)
-        measured = problem.workload if measured is None else measured
-        fields: dict[str, Any] = {
-            "measured": measured,
-            "stddev": _stddev(measured, num_records, budget, relation, allocation),
-            "num_records": num_records,
-            "relation": relation,
-        }
-        check_sums(num_records, measured.sensitivity("add_or_remove_one"))
-        solver = cls(FullBatch(1), **(fields | overrides))
-        return checked_answers(solver, solver.stddev, problem)
-
-    def init(self, problem: QueryRelease, *, key: jax.Array) -> GaussianFitState:
-        """The state before the step; the key (*secret*) is for the noise."""
-        check_key("key", key)
-        mine, theirs = self.measured.domain, problem.workload.domain
-        if mine != theirs:
-            raise ValueError(
-                f"measured must be over the domain of the workload {theirs}, got {mine}"
-            )
-        return GaussianFitState(jnp.zeros(self.measured.num_queries), key)
-
-    def step(
-        self, problem: QueryRelease, batch: PyTree, mask: jax.Array, state: GaussianFitState
-    ) -> tuple[GaussianFitState, None]:
-        """Draws the noisy answers of all records."""
-        del problem
-        dtype, (key, draw) = state.measured.dtype, jax.random.split(state.key)
-        sums = self.measured.answers(counts(self.measured, batch, mask))
-        if jnp.issubdtype(sums.dtype, jnp.integer):
-            noisy = self._noisy(draw, sums, None if jnp.ndim(self.stddev) == 0 else self._group())
-        else:
-            noisy = plus_gaussian(draw, sums.astype(dtype) / self.num_records, self.stddevs())
-        return GaussianFitState(noisy.astype(dtype), key), None
-
-    def stddevs(self) -> jax.Array:
-        """The noise of each measured answer, `[m]`."""
-        stddev = jnp.asarray(self.stddev, float)
-        if stddev.ndim == 0:
-            return jnp.full(self.measured.num_queries, stddev)
-        return stddev[self._group()]
-
-    def _group(self) -> np.ndarray:
-        """The marginal that each answer belongs to, `[m]`, where each has its own noise."""
-        shape = jnp.shape(self.stddev)
-        if not isinstance(self.measured, Marginals) or shape[0] != len(self.measured.sizes):
-            raise ValueError(
-                "stddev must be one number, or one for each marginal measured, got shape "
-                f"{list(shape)}"
-            )
-        return self.measured.clique_of
-
     def finalize(self, problem: QueryRelease, state: GaussianFitState) -> ReleasedDistribution:
         """The fit, and its answers."""
-        noise = jnp.maximum(self.stddevs(), _FLOOR)
+        noise = jnp.maximum(self.stddevs(), FLOOR)
         prior = jnp.asarray(self.prior, float)
+        values = state.measured
+        if self.relation != "replace_one" and isinstance(self.measured, Marginals | Tree):
+            # of the records there are, not of the public number
+            records = total(self.measured, values, noise)
+            values, noise = values / records, noise / records
         if isinstance(self.measured, Marginals):
-            values = state.measured
-            if self.relation != "replace_one":
-                # of the records there are, not of the public number
-                total = _total(self.measured, values, noise)
-                values, noise = values / total, noise / total
             log_probs = _fit_marginals(self.measured, values, noise, prior, self.fit_steps)
         else:
             queries, size = self.measured, self.measured.universe_size
@@ -225,58 +275,34 @@ class GaussianFit(Measurement):
             # about the variance of each query under the uniform distribution
             spread = jnp.maximum(jnp.abs(mean - jnp.square(mean)), 1e-3)
             scale = 1 / jnp.sqrt((spread / noise) ** 2 + 1 / taus**2)
-            given = (state.measured, 1 / noise, taus, jnp.zeros_like(noise), scale)
+            start = jnp.zeros_like(noise)
+            if isinstance(queries, Tree):
+                start = _start_of_blocks(queries, values, noise)
+            given = (values, 1 / noise, taus, start, scale)
             log_probs = fit_log_linear(queries, *given, steps=self.fit_steps).log_probs
         return ReleasedDistribution(log_probs, problem.workload.answers(jnp.exp(log_probs)))
 
-    @derived
-    def _tables(self) -> CountTables | None:
-        if not (isinstance(self.measured, Workload) and _counted(self.measured)):
-            return None
-        stddev = known_numbers("stddev", self.stddev)
-        number = known_numbers("num_records", self.num_records)
-        if stddev is None or number is None:
-            return None
-        if 0 < number.ndim < stddev.ndim:  # stacked, of one for each marginal
-            number = number[..., None]
-        tables = len(self.measured.sizes) if isinstance(self.measured, Marginals) else None
-        if stddev.shape == (tables,) and np.all(stddev == stddev[0]):
-            stddev = stddev[0]  # one table for all
-        return count_tables(stddev, number)
-
-    def guarantee(self) -> Guarantee:
-        """The guarantee of the release (host); raises ValueError for stacked fields."""
-        check_unstacked(self, "num_records")
-        check_sums(int(self.num_records), self.measured.sensitivity("add_or_remove_one"))
-        stddev = np.asarray(self.stddev, float)
-        change = _changes(self.measured, self.relation, stddev.ndim == 0) / float(self.num_records)
-        if np.any((stddev == 0) & (change > 0)):
-            event = gaussian_event(1.0, 0.0, self.relation)
-        else:
-            ratio = np.divide(change, stddev, out=np.zeros_like(change), where=change > 0)
-            event = gaussian_event(float(np.linalg.norm(ratio)), 1.0, self.relation)
-        scales = np.atleast_1d(stddev) * float(self.num_records)
-        failure = _moved(self.measured) / scales.size * sum(map(noisy_counts_shortfall, scales))
-        return Guarantee(event, self.relation, self.sampler.failure_probability() + failure)
-
 
 def _counted(measured: Workload) -> bool:
-    return bool(jnp.issubdtype(sums_dtype(measured), jnp.integer))
+    return bool(jnp.issubdtype(measured.sums_dtype, jnp.integer))
 
 
 def _moved(measured: Workload) -> int:
     """How many integer answers a record moves at most; noise on all others has one law anyhow."""
     if not _counted(measured):
         return 0
-    return 2 * len(measured.sizes) if isinstance(measured, Marginals) else measured.num_queries
+    if isinstance(measured, Marginals | Tree):
+        return 2 * len(measured.sizes)
+    return measured.num_queries
 
 
 def _changes(measured: Workload, relation: str, together: bool) -> np.ndarray:
     """L2 norm of what a record changes of n times the answers, in all or in each marginal."""
-    if together or not isinstance(measured, Marginals):
+    if together or not isinstance(measured, Marginals | Tree):
         return np.asarray(measured.sensitivity(relation).l2_answers)
-    tables = (Marginals(measured.domain, (clique,)) for clique in measured.cliques)
-    return np.array([table.sensitivity(relation).l2_answers for table in tables])
+    # a record is in one cell of each table, and replaced it leaves that for another
+    varied = np.array(measured.sizes) > 1
+    return np.sqrt(2.0 * varied) if relation == "replace_one" else np.ones(len(varied))
 
 
 def _stddev(
@@ -286,8 +312,8 @@ def _stddev(
     relation: str,
     allocation: Sequence[float] | None,
 ) -> np.ndarray:
-    if allocation is not None and not isinstance(measured, Marginals):
-        raise ValueError(f"allocation needs marginals, got {type(measured).__name__}")
+    if allocation is not None and not isinstance(measured, Marginals | Tree):
+        raise ValueError(f"allocation needs marginals or a tree, got {type(measured).__name__}")
     change = _changes(measured, relation, False) / num_records
     precision = np.ones_like(change) if allocation is None else np.asarray(allocation, float)
     check_positive("allocation", precision)
@@ -321,7 +347,7 @@ def _fit_marginals(
     return fit_log_linear(hierarchy.closure, *given, steps=steps).log_probs
 
 
-def _total(measured: Marginals, values: jax.Array, noise: jax.Array) -> jax.Array:
+def total(measured: Marginals | Tree, values: jax.Array, noise: jax.Array) -> jax.Array:
     """What all tables say of their common sum, in (0, inf)."""
     weights = 1 / (jnp.square(noise) * jnp.asarray(measured.sizes)[measured.clique_of])
     first = jnp.asarray(measured.offsets)
@@ -344,3 +370,15 @@ def _start(hierarchy: Hierarchy, estimate: jax.Array, spread: jax.Array) -> jax.
     product = floored[first] * floored[second]
     excess = (estimate[cells] - product) / jnp.maximum(product, 2 * spread[cells])
     return logs.at[cells].set(0.5 * jnp.clip(excess, -1, 2))
+
+
+def _start_of_blocks(tree: Tree, values: jax.Array, noise: jax.Array) -> jax.Array:
+    """Weights near those of the fit: logs of the shares that parts have of a block, shrunk."""
+    shares = jnp.maximum(values, 0) + noise
+    weights: list[jax.Array] = []
+    for first, size in zip(tree.offsets, tree.sizes, strict=True):
+        own = shares[first : first + size]
+        above = np.arange(size) // (tree.branching if weights else size)
+        sums = jax.ops.segment_sum(own, above, int(above[-1]) + 1)
+        weights.append(jnp.log(own * np.bincount(above)[above] / sums[above]))
+    return jnp.concatenate(weights)

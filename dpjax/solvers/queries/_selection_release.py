@@ -92,7 +92,7 @@ class SelectionRelease(abc.ABC):
             current=current,
             average=uniform if kept else None,
             averaged=current if kept else None,
-            targets=jnp.zeros(weights.shape, int if problem.exact else float),
+            targets=problem.no_targets(),
             count=jnp.zeros((), jnp.int32),
             key=key,
         )

@@ -1,4 +1,4 @@
-"""What the methods of query release share: their result, their state and their exact draws."""
+"""Shared results, states and exact draws of query release."""
 
 from typing import NamedTuple
 
@@ -7,12 +7,12 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike, DTypeLike
 
 from dpjax.core import PyTree, wide
+from dpjax.core._pairs import Pair, add_pairs, pair_of
 from dpjax.geometry import L1Ball, log_normalize, sample_vertices
 from dpjax.queries import Marginals, Workload
 from dpjax.queries._workload import check_counted, spread_cells
 from dpjax.random._laplace import laplace
 from dpjax.solvers.queries._budget import Number
-from dpjax.transforms.clipping._weighted_sum import Pair, add_pairs, pair_of
 
 SHARPEST = 1e30  # stands for infinity, of which no multiple of 0 is 0
 

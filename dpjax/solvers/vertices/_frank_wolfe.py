@@ -21,6 +21,7 @@ from dpjax.core import (
     many_devices,
     static_field,
 )
+from dpjax.core._pairs import Pair, add_pairs
 from dpjax.privacy import Budget, Guarantee, PureZCDpEvent, check_budget, zcdp_budget
 from dpjax.privacy._relations import relation_factor
 from dpjax.sampling import FullBatch
@@ -37,7 +38,6 @@ from dpjax.solvers.vertices._steps import (
 )
 from dpjax.solvers.vertices._vertex_solver import RELATIONS, VertexInfo
 from dpjax.transforms.clipping._parts import fold_in_parts
-from dpjax.transforms.clipping._weighted_sum import Pair, add_pairs
 
 # by default so many numbers, but no fewer records, of features or gradients are floats at a time;
 # faster on CPU than either 4 times as many or as few, and than the data as a whole

@@ -1,4 +1,4 @@
-"""What plans of methods over vertices are made from, and what their searches share."""
+"""Shared parts of plans for methods over vertices."""
 
 import math
 from collections.abc import Callable
@@ -128,7 +128,7 @@ def setting_of(
     certified: bool = False,
     one_block: bool = False,
 ) -> Setting:
-    """What plans a single pass, replace-one unless told otherwise.
+    """What plans a single pass, replace-one by default.
 
     Raises:
       ValueError: If delta is 0, for which passes are not planned.

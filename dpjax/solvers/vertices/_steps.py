@@ -1,14 +1,14 @@
-"""What the methods over vertices share: clipped gradients, summed scores and draws from these."""
+"""Shared steps of methods over vertices: clipped gradients, summed scores, draws."""
 
 import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike, DTypeLike
 
 from dpjax.core import PyTree, wide
+from dpjax.core._pairs import Pair, add_pairs, pair_of
 from dpjax.geometry import Domain, Polytope, Simplex
 from dpjax.transforms import OuterProduct, PackedSigns
 from dpjax.transforms.clipping._by_range import range_sum
-from dpjax.transforms.clipping._weighted_sum import Pair, add_pairs, pair_of
 
 
 def coordinates(domain: Domain) -> Domain:

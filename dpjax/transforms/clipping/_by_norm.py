@@ -147,7 +147,7 @@ def clip_scale(
 
     Args:
       per_example: Tree with leaves `[B, *p]` (*secret*).
-      mask: Who takes part, `[B]` bool (*secret*).
+      mask: Which rows count, `[B]` bool (*secret*).
       max_norm: `C >= 0`, scalar (*public*); may be traced, and negative then counts as 0.
       norm: `"l1"`, `"l2"` or `"linf"`.
 

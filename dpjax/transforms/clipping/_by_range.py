@@ -132,7 +132,7 @@ def range_sum(
 
     Args:
       leaf: Examples, as there.
-      mask: Who takes part, `[B]` bool.
+      mask: Which rows count, `[B]` bool.
       bound: C, scalar.
       domain: Whose vertices count.
       weight: `>= 0`, scalar; may be traced.

@@ -6,8 +6,8 @@ import jax
 import jax.numpy as jnp
 
 from dpjax.core import Aggregator, PyTree, check_int, many_devices
+from dpjax.core._pairs import Pair, add_pairs, pair_of
 from dpjax.transforms.clipping._parts import fold_in_parts
-from dpjax.transforms.clipping._weighted_sum import Pair, add_pairs, pair_of
 
 MOST_AT_ONCE = 2**16
 _MOST_IN_FLOAT32 = 2**24

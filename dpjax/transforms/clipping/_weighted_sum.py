@@ -18,6 +18,7 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike, DTypeLike
 
 from dpjax.core import PyTree, Transform, many_devices, wide
+from dpjax.core._pairs import Pair, add_pairs, pair_of
 from dpjax.transforms.clipping._outer import is_outer
 from dpjax.transforms.clipping._parts import fold_in_parts
 from dpjax.transforms.clipping._signs import PackedSigns
@@ -33,18 +34,6 @@ _MANY_COLUMNS = 16
 _EXACT = jax.lax.Precision.HIGHEST
 # of norms of up to 2^40 numbers, scales, products and bounds, relative to the sensitivity
 _ARITHMETIC = 2.0**-12
-
-
-class Pair(NamedTuple):
-    """A number as the sum of two floats, the second at most half a unit in the first's last place.
-
-    Attributes:
-      high: The number, rounded.
-      low: What rounding left over.
-    """
-
-    high: jax.Array
-    low: jax.Array
 
 
 def rounding_allowance(rows: int, dtype: DTypeLike) -> float:
@@ -170,21 +159,6 @@ def bounded_sum(
         return Pair(*(part.T for part in jax.lax.map(column, (right.T, columns))))
     each = [column((right[:, k], columns[k])) for k in range(right.shape[1])]
     return Pair(*(jnp.stack(parts, axis=1) for parts in zip(*each, strict=True)))
-
-
-def add_pairs(first: Pair, second: Pair) -> Pair:
-    """Their sum, to about the square of a float's precision (Knuth 1969; Dekker 1971)."""
-    total = first.high + second.high
-    added = total - first.high
-    lost = (first.high - (total - added)) + (second.high - added)
-    low = first.low + second.low + lost
-    high = total + low
-    return Pair(high, low - (high - total))
-
-
-def pair_of(value: jax.Array) -> Pair:
-    """A float as a pair."""
-    return Pair(value, jnp.zeros_like(value))
 
 
 def normal_or_zero(weights: jax.Array) -> jax.Array:

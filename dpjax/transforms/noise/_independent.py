@@ -5,10 +5,10 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax.typing import ArrayLike
 
 from dpjax.core import PyTree, Transform, check_key, check_nonnegative, check_scalar
+from dpjax.core._pairs import Pair, add_pairs, pair_of, power_of_two
 from dpjax.random._laplace import laplace
 from dpjax.random._normal import normal
 
@@ -145,19 +145,18 @@ def plus_noise(values: jax.Array, scale: ArrayLike, draws: jax.Array) -> jax.Arr
     for a scale of 0, or one so small that there is none, values are as they are.
     """
     scale = jnp.asarray(scale, draws.dtype)
-    noisy, grid = values + scale * draws, power_of_two(scale) / _PARTS
-    multiple = noisy / jnp.where(grid > 0, grid, 1)
-    return jnp.where((grid > 0) & jnp.isfinite(multiple), jnp.round(multiple) * grid, noisy)
+    return to_grid(values + scale * draws, power_of_two(scale) / _PARTS)
 
 
-def plus_gaussian(key: jax.Array, values: jax.Array, stddev: ArrayLike) -> jax.Array:
-    """Floats and Gaussian noise, to the grid of `plus_noise`."""
-    return plus_noise(values, stddev, normal(key, values.shape, values.dtype))
+def to_grid(values: jax.Array, grid: jax.Array) -> jax.Array:
+    """The nearest multiples of `grid`, a power of two; values as they are where it is 0."""
+    multiple = values / jnp.where(grid > 0, grid, 1)
+    return jnp.where((grid > 0) & jnp.isfinite(multiple), jnp.round(multiple) * grid, values)
 
 
-def power_of_two(scale: jax.Array) -> jax.Array:
-    """The largest power of two up to a float `>= 0`, exactly; 0 for 0."""
-    integers = jnp.dtype(f"int{8 * scale.dtype.itemsize}")
-    exponent = np.array(-1, integers) << jnp.finfo(scale.dtype).nmant
-    bits = jax.lax.bitcast_convert_type(scale, integers) & exponent
-    return jax.lax.bitcast_convert_type(bits, scale.dtype)
+def plus_gaussian(key: jax.Array, values: Pair, stddev: ArrayLike) -> jax.Array:
+    """Numbers and Gaussian noise, rounded to the grid of `plus_noise` after they are added."""
+    dtype = values.high.dtype
+    noise = jnp.asarray(stddev, dtype) * normal(key, values.high.shape, dtype)
+    grid = power_of_two(jnp.asarray(stddev, dtype)) / _PARTS
+    return to_grid(add_pairs(values, pair_of(noise)).high, grid)

@@ -11,6 +11,7 @@ from jax.typing import ArrayLike
 
 from dpjax.core import is_traced
 from dpjax.core._checks import known_numbers
+from dpjax.core._pairs import pair_of
 from dpjax.random._integer_tables import (
     COLUMNS,
     IntegerTable,
@@ -100,7 +101,7 @@ def noisy_counts(
     made_for = jax.lax.bitcast_convert_type(jnp.reshape(bits, -1)[which], jnp.float32)
     whole, floating = jax.random.split(key)
     exact = counts + draw_integers(whole, counts.shape, table, which)
-    other = plus_gaussian(floating, counts.astype(scale.dtype), scale * _SPARE)
+    other = plus_gaussian(floating, pair_of(counts, scale.dtype), scale * _SPARE)
     return jnp.where(jnp.abs(made_for - scale) <= _CLOSE * scale, exact.astype(scale.dtype), other)
 
 

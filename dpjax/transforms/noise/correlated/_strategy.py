@@ -1,4 +1,4 @@
-"""What correlates the noise of one step with that of others."""
+"""Strategies: how noise is correlated over the steps."""
 
 from collections.abc import Callable
 from typing import Any, Protocol, TypeAlias, runtime_checkable

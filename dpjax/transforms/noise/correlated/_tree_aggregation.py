@@ -1,7 +1,7 @@
 """Private prefix sums by tree aggregation."""
 
 import dataclasses
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -27,14 +27,12 @@ class TreeAggregationState(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class _TreeOfNodes(BinaryTree):
-    """A tree that is told the deviation of a node at scale 1, in place of that of a release."""
-
-    stddev: ArrayLike = 1.0
+    """A tree whose scale is the deviation of a node, in place of that of a release."""
 
     @property
-    def node_factor(self) -> Any:
-        """That deviation."""
-        return self.stddev
+    def node_factor(self) -> float:
+        """Of the deviation."""
+        return 1.0
 
 
 def tree_aggregation(
@@ -92,8 +90,8 @@ def tree_aggregation(
     """
     check_scalar("stddev", stddev)
     check_nonnegative("stddev", stddev)
-    tree = _TreeOfNodes(num_steps, variance_reduced=variance_reduced, stddev=stddev)
-    noise = correlated_noise(tree)
+    tree = _TreeOfNodes(num_steps, variance_reduced=variance_reduced)
+    noise = correlated_noise(tree, stddev)
 
     def init(params: PyTree) -> TreeAggregationState:
         return TreeAggregationState(jax.tree.map(wide_zeros, params), noise.init(params))

@@ -1,4 +1,4 @@
-"""How far a point is from stationary in Goldstein's sense, estimated from sampled gradients."""
+"""Goldstein's norm at a point, estimated from sampled gradients."""
 
 from collections.abc import Callable
 from functools import partial
@@ -9,8 +9,8 @@ import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 from jax.typing import ArrayLike
 
-from dpjax.audit._min_norm import Hull, min_norm, pairwise_steps
 from dpjax.core import PyTree, check_int, check_key, check_positive, check_shape, wide
+from dpjax.papers._min_norm import Hull, min_norm, pairwise_steps
 
 _Carry: TypeAlias = tuple[Hull, jax.Array, jax.Array]
 

@@ -1,0 +1,168 @@
+"""Further fair training: peers' columns, 18 constraints, equal odds, classes, clip norms, rates.
+
+Runs are those of `fair_frontiers`, defaults but for what a row's name says. `peers_*`: columns and
+split of the published code of DP-FERMI (`benchmarks/datasets/_peers_columns.py`). `employment` and
+`heart` are run where their files lie in the data folder, `csv_pal.zip` and
+`heart_disease_health_indicators_BRFSS2015.csv`. `clip`: rate of false negatives at slack 0 against
+a clip norm that stays, without noise. `three_classes`: generated records. `adult_*_thresholds`:
+`GroupThresholds`, which uses the group at prediction.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+import dpjax
+from benchmarks.datasets import folktables, heart_indicators
+from benchmarks.datasets._peers_columns import adult_102, credit_85, parkinsons_19
+from benchmarks.fair_frontiers import (
+    DELTA,
+    FNR_SLACKS,
+    PARITY_SLACKS,
+    SEEDS,
+    false_negatives,
+    frontier,
+    parity,
+    point,
+)
+from benchmarks.fair_frontiers import summary as summary
+from dpjax.datasets import Dataset
+
+EPSILONS = (0.1, 1.0, 3.0, 9.0)
+CLIP_NORMS = (1.0, 2.0, 4.0, 8.0, 12.5, 25.0)
+EMPLOYMENT = "csv_pal.zip"
+HEART = "heart_disease_health_indicators_BRFSS2015.csv"
+Case = tuple[Any, Any, tuple[float, ...], dict[str, Any], tuple[float, ...]]
+
+
+def cases(data: Path | None, generated: int = 40_000) -> dict[str, Case]:
+    """Data set, constraint, slacks, options and epsilons of each frontier."""
+    adult, peers, three = dpjax.datasets.adult(), adult_102(), three_classes(generated)
+    found: dict[str, Case] = {
+        "peers_adult_parity": (peers, parity, PARITY_SLACKS, {}, EPSILONS),
+        "three_classes_parity": (three, parity_of_three, PARITY_SLACKS, {}, EPSILONS),
+        "three_classes_odds": (three, odds_of_three, PARITY_SLACKS, {}, EPSILONS),
+        "adult_odds": (adult, odds, PARITY_SLACKS, {}, EPSILONS),
+        "peers_adult_false_negatives": (peers, false_negatives, FNR_SLACKS, {}, EPSILONS),
+    }
+    for rates in ("hard", "soft"):
+        found[f"adult_{rates}_rates"] = (adult, parity, PARITY_SLACKS, {"rates": rates}, (1.0,))
+    for norm in CLIP_NORMS:
+        fixed = {"clip_norm": norm}
+        found[f"clip_{norm:g}"] = (adult, false_negatives, (0.0,), fixed, (np.inf,))
+    if data is not None and (data / EMPLOYMENT).is_file():
+        people = folktables(path=data / EMPLOYMENT)
+        found["employment"] = (people, parity_of_races, PARITY_SLACKS, {}, EPSILONS)
+    if data is not None and (data / HEART).is_file():
+        patients = heart_indicators(data / HEART)
+        found["heart"] = (patients, false_negatives, FNR_SLACKS, {}, EPSILONS)
+    return found
+
+
+def run(*, fast: bool, data: Path | None) -> dict[str, Any]:
+    """All frontiers; `fast` takes one slack and 50 steps of one of them, without noise."""
+    chosen = cases(data, 2_000) if fast else cases(data)
+    if not fast:
+        credit = credit_85(data and data / "credit_default.csv.gz")
+        voices = parkinsons_19(data and data / "parkinsons_updrs.csv.gz")
+        chosen["peers_credit_parity"] = (credit, parity, PARITY_SLACKS, {}, EPSILONS)
+        chosen["peers_parkinsons_parity"] = (voices, parity, PARITY_SLACKS, {}, EPSILONS)
+    frontiers = {}
+    for name, (dataset, constraint, slacks, options, epsilons) in chosen.items():
+        if fast:
+            if name not in ("three_classes_odds", "employment"):
+                continue
+            slacks, options, epsilons = slacks[-1:], {**options, "steps": 50}, (np.inf,)
+        print(name, flush=True)
+        seeds = 1 if epsilons == (np.inf,) else SEEDS
+        frontiers[name] = frontier(
+            dataset, constraint, slacks, seeds, options, epsilons=epsilons, reference=not fast
+        )
+    for n in (2_000,) if fast else (3_000, 10_000, 36_632):
+        print(name := f"adult_{n}_thresholds", flush=True)
+        frontiers[name] = thresholds(n, 1 if fast else SEEDS, fast)
+    return {"delta": DELTA, "frontiers": frontiers}
+
+
+def thresholds(n: int, seeds: int, fast: bool) -> dict[str, Any]:
+    """`GroupThresholds` on the first rows of Adult's training records, by slack."""
+    train, test = dpjax.datasets.adult().split(test=0.25, seed=0)
+    data, held_out = jax.tree.map(jnp.asarray, (train.as_dict(), test.as_dict()))
+    data = jax.tree.map(lambda a: a[:n], data)
+
+    def gap(predicted: jax.Array, group: jax.Array) -> jax.Array:
+        rates = [jnp.mean(predicted, where=group == z) for z in (0, 1)]
+        return jnp.abs(rates[1] - rates[0])
+
+    @jax.jit
+    def one(training: Any, solver: Any, slack: jax.Array, key: jax.Array) -> tuple[jax.Array, ...]:
+        problem = dpjax.problems.RateConstrained.linear(train.num_features, 2, parity(slack))
+        keys = jax.random.split(key)
+        params = dpjax.solve(training, problem, data, key=keys[0]).params
+        model = dpjax.solvers.TrainedModel(problem, params)
+        chosen = dpjax.solve(solver, model, data, key=keys[1]).params
+        predicted = [
+            solver.predict(problem, chosen, part["x"], part["group"]) for part in (held_out, data)
+        ]
+        error = jnp.mean(predicted[0] != held_out["y"])
+        return error, gap(predicted[0], held_out["group"]), gap(predicted[1], data["group"])
+
+    problem = dpjax.problems.RateConstrained.linear(train.num_features, 2, parity(0.05))
+    points = []
+    for epsilon in (1.0,) if fast else EPSILONS:
+        budget = dpjax.Budget(epsilon, DELTA)
+        solver = dpjax.solvers.GroupThresholds.for_budget(problem, n, budget)
+        training = solver.training(problem, n, budget, steps=50 if fast else 1000)
+        both = dpjax.privacy.compose_guarantees(training.guarantee(), solver.guarantee())
+        told = {"epsilon": epsilon, "accounted": both.epsilon(DELTA)}
+        for slack in PARITY_SLACKS[-1:] if fast else PARITY_SLACKS:
+            runs = [
+                one(training, solver, jnp.asarray(slack), key)
+                for key in jax.random.split(jax.random.key(2024), seeds)
+            ]
+            points.append({**told, **point(slack, runs)})
+    return {"num_train": n, "seeds": seeds, "private": points, "non_private": []}
+
+
+def parity_of_races(slack: Any) -> Any:
+    """18 constraints: nine groups, two classes."""
+    return dpjax.problems.demographic_parity(num_groups=9, num_classes=2, slack=slack)
+
+
+def parity_of_three(slack: Any) -> Any:
+    return dpjax.problems.demographic_parity(num_groups=2, num_classes=3, slack=slack)
+
+
+def odds_of_three(slack: Any) -> Any:
+    return dpjax.problems.equality_of_odds(num_groups=2, num_classes=3, slack=slack)
+
+
+def odds(slack: Any) -> Any:
+    return dpjax.problems.equality_of_odds(num_groups=2, num_classes=2, slack=slack)
+
+
+def three_classes(n: int) -> Dataset:
+    """Records of three classes whose frequencies, and one feature, differ between two groups."""
+    rng = np.random.default_rng(0)
+    group = (rng.random(n) < 0.3).astype(np.int32)
+    x = rng.normal(size=(n, 8))
+    x[:, 0] += 1.5 * group
+    noise = rng.gumbel(size=(n, 3))
+    scores = np.stack([0 * x[:, 0], x[:, 0] + x[:, 1] - 0.5, x[:, 2] - x[:, 3]], axis=1)
+    y = np.argmax(scores + noise, axis=1).astype(np.int32)
+    x *= np.minimum(1, 4 / np.linalg.norm(x, axis=1, keepdims=True))
+    return Dataset(
+        x=x.astype(np.float32),
+        y=y,
+        group=group,
+        feature_names=tuple(f"x{i}" for i in range(8)),
+        label_names=("a", "b", "c"),
+        group_names=("common", "rare"),
+        norm_bound=4.0,
+        name="three_classes",
+        source="generated",
+        licence="Apache-2.0",
+    )

@@ -1,0 +1,142 @@
+"""Tables in which a person has several rows."""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from dpjax.core import check_int
+from dpjax.core._records import num_rows
+from dpjax.privacy import Guarantee
+from dpjax.queries import Domain
+from dpjax.queries._workload import Workload
+from dpjax.queries.tables._frames import column_of, present_values
+
+_METHODS = ("auto", "gaussian_fit", "histogram", "rows")
+
+
+@dataclasses.dataclass(frozen=True)
+class PersonRecords:
+    r"""A table whose rows belong to people, of whom each contributes a bounded number.
+
+    Of a person's rows, in the order of the table, those are kept whose places come first in one
+    public random order of the places 1, 2, ...: a rule that looks at no row of anybody else. So
+    when a person joins or leaves, all other rows that are kept stay the same.
+
+    Guarantee: `dpjax.release` covers a person joining or leaving with all rows: a sum of queries
+    moves by at most `max_rows` times what one row moves it, and the noise is that much larger.
+    Solvers that are given `people()` cover a person as one record, whose gradient is clipped as a
+    whole; under replace-one all rows of a person are replaced, and the identity stays.
+
+    Args:
+      table: Over a domain whatever `Domain.encode` takes; to train on, a mapping of arrays
+        `[n, ...]` (*secret*).
+      unit: Who each row belongs to: the name of a column, or identities `[n]` (*secret*).
+      max_rows: Rows kept of each person, >= 1 (*public*).
+      seed: Of the public order of places, >= 0 (*public*).
+
+    Raises:
+      TypeError: If `max_rows` or `seed` is no integer.
+      ValueError: If one is out of range.
+
+    Example:
+      >>> import dpjax
+      >>> domain = dpjax.queries.Domain({"sex": ["F", "M"]})
+      >>> visits = {"id": [7, 7, 7, 9], "sex": ["F", "F", "F", "M"]}
+      >>> dpjax.PersonRecords(visits, unit="id", max_rows=2).codes(domain).tolist()
+      [[0], [0], [1]]
+    """
+
+    table: object
+    unit: str | ArrayLike = dataclasses.field(kw_only=True)
+    max_rows: int = dataclasses.field(kw_only=True)
+    seed: int = dataclasses.field(default=0, kw_only=True)
+
+    def __post_init__(self) -> None:
+        check_int("max_rows", self.max_rows, minimum=1)
+        check_int("seed", self.seed, minimum=0)
+
+    def codes(self, domain: Domain) -> np.ndarray:
+        """Codes `[kept, A]` of the rows that are kept, in the order of the table (*secret*).
+
+        Raises:
+          ValueError: If a row has no identity, or a record is outside the domain.
+        """
+        codes = domain.encode(self.table)
+        _, place = self._places(len(codes))
+        return codes[place < self.max_rows]
+
+    def people(self) -> dict[str, Any]:
+        """The rows that are kept, by person: data for a problem of `problems.PersonLoss`.
+
+        Returns:
+          `rows`: the arrays `[people, max_rows, ...]` but for the column of identities, and
+          `present`: bool `[people, max_rows]`. Where a person has fewer rows, one is repeated and
+          not present (*secret*).
+
+        Raises:
+          TypeError: If the table is no mapping of arrays.
+          ValueError: If a row has no identity, or there is none.
+        """
+        if not isinstance(self.table, Mapping):
+            raise TypeError(
+                f"table must be a mapping of arrays [n, ...], got {type(self.table).__name__}"
+            )
+        named = self.unit if isinstance(self.unit, str) else None
+        arrays = {name: np.asarray(array) for name, array in self.table.items() if name != named}
+        person, place = self._places(num_rows(arrays))
+        rows = np.flatnonzero(place < self.max_rows)
+        found = np.full((person.max() + 1, self.max_rows), -1)
+        found[person[rows], place[rows]] = rows
+        present = found >= 0
+        found = np.where(present, found, found[:, :1])  # the first is there
+        return {"rows": {name: array[found] for name, array in arrays.items()}, "present": present}
+
+    def _places(self, number: int) -> tuple[np.ndarray, np.ndarray]:
+        """Of each row the person, as a number, and the place among that person's rows, `[n]`."""
+        column = column_of(self.table, self.unit) if isinstance(self.unit, str) else self.unit
+        values, present = present_values("unit", column)
+        if not number:
+            raise ValueError("table must have n >= 1 rows, got none")
+        if len(present) != number:
+            raise ValueError(f"unit must have shape [{number}], one a row, got [{len(present)}]")
+        if not present.all():
+            raise ValueError(
+                f"unit must name a person in every row: {int(np.sum(~present))} of {number} rows "
+                "have none; give each of these one of its own, or leave them out"
+            )
+        _, person = np.unique(values, return_inverse=True)
+        rows = np.argsort(person, kind="stable")  # of one person after another
+        start = np.searchsorted(person[rows], person[rows], side="left")
+        # the order of the first places is the same however many there are
+        order = np.random.default_rng(self.seed).random(number)[np.arange(number) - start]
+        rank = np.empty(number, np.int64)
+        rank[np.lexsort((order, person[rows]))] = np.arange(number)
+        place = np.empty(number, np.int64)
+        place[rows] = rank - start
+        return person, place
+
+
+def check_people(
+    workload: Workload, relation: str, method: str, spent: Sequence[Guarantee]
+) -> None:
+    """Raises ValueError for what has no guarantee per person."""
+    if spent:
+        raise ValueError(
+            "spent must be empty for PersonRecords: what private_edges and other releases of rows "
+            "cost is per row; give the columns public edges"
+        )
+    if workload.domain is None:
+        raise ValueError("PersonRecords need a workload over a domain")
+    if relation != "add_or_remove_one":
+        raise ValueError(
+            f"a guarantee per person is for add_or_remove_one, got {relation}: the number of "
+            "rows depends on who is in; leave Budget(relation=) out and give num_records"
+        )
+    if method not in _METHODS:
+        raise ValueError(
+            f"method must be one of {_METHODS} for PersonRecords, got {method!r}: draws of "
+            "queries and sampled rows have no guarantee per person here"
+        )

@@ -1,0 +1,307 @@
+"""Choice of a method by public numbers alone."""
+
+import dataclasses
+import functools
+import math
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from dpjax.api._release import METHODS, choose
+from dpjax.core import PyTree, Solver, check_choice, check_int
+from dpjax.papers._saddle_mirror_descent import SaddleMirrorDescent
+from dpjax.privacy import Budget, calibrate_gaussian, check_budget
+from dpjax.problems import (
+    LinearModel,
+    QueryRelease,
+    RateConstrained,
+    Risk,
+    Saddle,
+    SimplexRisk,
+)
+from dpjax.solvers._swamped import candidates
+from dpjax.solvers.descent._dpsgd import DPSGD
+from dpjax.solvers.descent._rate_constrained_sgda import RateConstrainedSGDA
+from dpjax.solvers.erm._choice import linear_model_solver
+from dpjax.solvers.erm._objective_perturbation import ObjectivePerturbation
+from dpjax.solvers.erm._sufficient_statistics import SufficientStatistics
+from dpjax.solvers.games._choice import solver_for_game
+from dpjax.solvers.games._double_oracle import DoubleOracle
+from dpjax.solvers.games._nested import NestedGame
+from dpjax.solvers.online._online_to_batch import OnlineToBatch
+from dpjax.solvers.vertices._anytime_mirror_descent import AnytimeMirrorDescent
+from dpjax.solvers.vertices._frank_wolfe import FrankWolfe
+
+_SMALL_GAME = 2_000  # parameters up to which descent on both players beats draws of vertices
+_LESS = "no prediction: only Gaussian noise on answers and on cells are compared"
+_FLOPS, _STEP = 2e9, 5e-5  # of one CPU core, and seconds that a step costs by itself
+
+
+class Candidate(NamedTuple):
+    """A method that could solve a problem.
+
+    Attributes:
+      method: Name, as `fit(method=)` takes it.
+      predicted: Predicted excess loss, which ranks methods; None where no formula is known.
+      seconds: Rough time of the run on one CPU core.
+      memory: Rough bytes beside the data.
+      why_not: Why it was not chosen; empty for the choice.
+    """
+
+    method: str
+    predicted: float | None
+    seconds: float | None
+    memory: float | None
+    why_not: str
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class Plan:
+    """The method that `fit` would run, and why; made of *public* numbers alone.
+
+    Attributes:
+      method: Its name.
+      solver: Calibrated to the budget.
+      reason: One sentence.
+      considered: All methods, the choice first.
+    """
+
+    method: str
+    solver: Solver
+    reason: str
+    considered: tuple[Candidate, ...]
+
+    def __repr__(self) -> str:
+        """A table, a line a method."""
+        return f"{self.method}: {self.reason}\n{table_of(self.considered)}"
+
+
+def table_of(considered: tuple[Candidate, ...]) -> str:
+    """The candidates as text, in columns."""
+    rows: list[tuple[str, ...]] = [("method", "predicted excess", "seconds", "MiB", "why not")]
+    for c in considered:
+        numbers = (c.predicted, c.seconds, None if c.memory is None else c.memory / 2**20)
+        shown = ("" if number is None else f"{number:.2g}" for number in numbers)
+        rows.append((c.method, *shown, c.why_not))
+    widths = [max(len(row[i]) for row in rows) for i in range(4)]
+    padded = ([*map(str.ljust, row[:4], widths), row[4]] for row in rows)
+    return "\n".join("  " + "  ".join(row).rstrip() for row in padded)
+
+
+class _Offer(NamedTuple):
+    """A method, how to make its solver, and what speaks for it or against it."""
+
+    method: str
+    make: Callable[..., Solver]
+    predicted: float | None = None
+    remark: str = ""
+
+
+def plan(
+    problem: PyTree, num_records: int, budget: Budget, *, method: str = "auto", **options: Any
+) -> Plan:
+    r"""The solver that should do best on a problem, by public numbers, and what was considered.
+
+    Predictions rank methods and are no bounds. With $\phi = \sqrt d / (n \mu)$, mu the Gaussian
+    equivalent of the budget, R the radius, L the Lipschitz constant and H the smoothness:
+
+    | problem | method | predicted excess |
+    | --- | --- | --- |
+    | `LinearModel` | `linear_model_solver` | $R L \phi$ |
+    | `Risk` | `DPSGD` | $2 R L \phi$ |
+    | linear `Risk`, constants stated | `OnlineToBatch` | $R L \phi \max(1, R H / L)$ |
+    | `SimplexRisk` | `FrankWolfe` | its plan's typical error |
+    | `SimplexRisk`, each record once | `AnytimeMirrorDescent` | its plan's bound |
+
+    The rates in d, n and mu are those of Bassily, Smith and Thakurta (2014). The 2, and the point
+    RH = 2L from where descent wins, are from the committed study `online_to_batch`. A
+    `RateConstrained` problem takes `RateConstrainedSGDA`, or `DPSGD` without constraints; a game
+    `solver_for_game`; other saddle points descent on both players up to 2,000 parameters, and
+    draws of vertices beyond; a `QueryRelease` what `dpjax.release` takes.
+
+    Guarantee: none of its own; that of the solver. No data are looked at.
+
+    Args:
+      problem: `LinearModel`, `Risk`, `RateConstrained`, `SimplexRisk`, `Saddle` or `QueryRelease`
+        (*public*).
+      num_records: *Public* number of records (or near it, under add-or-remove-one).
+      budget: epsilon, delta and relation to meet.
+      method: `"auto"`, or a name from the table that a plan prints.
+      **options: Of the `for_budget` of a method that is named; none with `"auto"`.
+
+    Returns:
+      A `Plan`; its repr is a table.
+
+    Raises:
+      TypeError: If the problem is of another kind, or an option no field of the method.
+      ValueError: If a value is outside its bound, the method is none of the problem's, or the
+        budget cannot be met.
+
+    Example:
+      >>> import dpjax
+      >>> problem = dpjax.problems.LinearModel("logistic", 10, radius=2.0)
+      >>> dpjax.plan(problem, 10_000, dpjax.Budget(1.0, 1e-6)).method
+      'objective_perturbation'
+    """
+    check_int("num_records", num_records, minimum=1)
+    check_budget(budget, num_records)
+    offers = _offers(problem, num_records, budget)
+    check_choice("method", method, ("auto", *(offer.method for offer in offers)))
+    if options and method == "auto":
+        raise ValueError(f"options need a method other than 'auto', got {sorted(options)}")
+    if method == "auto":
+        # the first, where there is no formula: offers come in order of preference
+        chosen = min(offers, key=lambda o: math.inf if o.predicted is None else o.predicted)
+    else:
+        chosen = next(offer for offer in offers if offer.method == method)
+    solver = chosen.make(problem, num_records, budget, **options)
+    reason = "asked for" if method != "auto" else chosen.remark or _least(chosen, offers)
+    considered = [_candidate(chosen, solver, problem, num_records, "")]
+    with candidates():
+        for offer in offers:
+            if offer is not chosen:
+                considered.append(_rejected(offer, chosen, problem, num_records, budget))
+    return Plan(chosen.method, solver, reason, tuple(considered))
+
+
+def _least(chosen: _Offer, offers: list[_Offer]) -> str:
+    if len(offers) == 1 or chosen.predicted is None:
+        return "the method for such problems"
+    return f"least predicted excess, {chosen.predicted:.2g}"
+
+
+def _rejected(
+    offer: _Offer, chosen: _Offer, problem: PyTree, num_records: int, budget: Budget
+) -> Candidate:
+    """A method that was not chosen; one that the budget does not allow says so."""
+    try:
+        solver = offer.make(problem, num_records, budget)
+    except (TypeError, ValueError) as error:
+        return Candidate(offer.method, offer.predicted, None, None, str(error).splitlines()[0])
+    why = offer.remark
+    if not why and offer.predicted is not None and chosen.predicted is not None:
+        why = f"predicted {offer.predicted / chosen.predicted:.2g} times the excess"
+    return _candidate(offer, solver, problem, num_records, why or "not asked for")
+
+
+def _candidate(
+    offer: _Offer, solver: Solver, problem: PyTree, num_records: int, why_not: str
+) -> Candidate:
+    sampler, params = solver.sampler, getattr(problem, "num_params", None)
+    if params is None:  # queries
+        cells = problem.workload.universe_size
+        return Candidate(offer.method, offer.predicted, None, 8.0 * 4 * cells, why_not)
+    batch = num_records * sampler.participation_rate(num_records)
+    seconds = sampler.steps * (6 * batch * params / _FLOPS + _STEP)
+    return Candidate(offer.method, offer.predicted, seconds, 4.0 * (batch + 8) * params, why_not)
+
+
+def _offers(problem: PyTree, num_records: int, budget: Budget) -> list[_Offer]:
+    """Methods for a kind of problem."""
+    for kind, of_kind in _KINDS.items():
+        if isinstance(problem, kind):
+            return list(of_kind(problem, num_records, budget))
+    names = ", ".join(kind.__name__ for kind in _KINDS)
+    raise TypeError(f"problem must be one of {names}, got {type(problem).__name__}")
+
+
+def _noise(problem: PyTree, num_records: int, budget: Budget) -> float:
+    """sqrt(d) / (n mu), the length of the noise in a mean gradient over the bound on one."""
+    if not math.isfinite(budget.epsilon):
+        return 0.0
+    if budget.delta == 0:
+        return problem.num_params / (num_records * budget.epsilon)
+    relation = budget.relation_or("add_or_remove_one")
+    multiplier = calibrate_gaussian(1.0, 1, budget, relation=relation)
+    return math.sqrt(problem.num_params) * multiplier / num_records
+
+
+def _of_linear_model(problem: LinearModel, n: int, budget: Budget) -> Iterator[_Offer]:
+    radius = 1.0 if problem.radius is None else problem.radius
+    excess = radius * problem.feature_bound * min(1.0, _noise(problem, n, budget))
+    with candidates():
+        kind = type(linear_model_solver(problem, n, budget))
+    yield _Offer(_NAMES[kind], kind.for_budget, excess)
+    yield _Offer("dpsgd", DPSGD.for_budget, 2 * excess)
+
+
+def _of_risk(problem: Risk, n: int, budget: Budget) -> Iterator[_Offer]:
+    constants = problem.radius, problem.lipschitz, problem.smoothness
+    noise = _noise(problem, n, budget)
+    if not problem.factored or any(constant is None for constant in constants):
+        yield _Offer("dpsgd", DPSGD.for_budget)
+        return
+    radius, lipschitz, smoothness = (float(np.asarray(constant)) for constant in constants)
+    far = max(1.0, radius * smoothness / lipschitz)
+    scale = radius * lipschitz
+    yield _Offer("dpsgd", DPSGD.for_budget, scale * min(1.0, 2 * noise))
+    yield _Offer("online_to_batch", OnlineToBatch.for_budget, scale * min(1.0, far * noise))
+
+
+def _of_rates(problem: RateConstrained, n: int, budget: Budget) -> Iterator[_Offer]:
+    if problem.num_constraints:
+        yield _Offer("rate_constrained_sgda", RateConstrainedSGDA.for_budget)
+    else:
+        yield _Offer("dpsgd", DPSGD.for_budget)
+
+
+def _of_vertices(problem: SimplexRisk, n: int, budget: Budget) -> Iterator[_Offer]:
+    best = FrankWolfe.plan(problem, n, budget)
+    smooth = problem.smoothness
+    if smooth is None:
+        smooth = float(np.asarray(problem.grad_range)) / 2
+    # the first term of the bound counts .09, as in the plan
+    typical = best.bound - 0.91 * 8 * smooth / (best.steps + 2)
+    yield _Offer("frank_wolfe", FrankWolfe.for_budget, max(typical, 0.0))
+    if budget.delta > 0:
+        once = AnytimeMirrorDescent.plan(problem, n, budget).bound
+        remark = "reads each record once: for streams, and data too large to read again"
+        yield _Offer("anytime_mirror_descent", AnytimeMirrorDescent.for_budget, once, remark)
+    remark = "no better in any committed study over vertices, and worse from 300 features on"
+    yield _Offer("dpsgd", DPSGD.for_budget, None, remark)
+
+
+def _of_saddle(problem: Saddle, n: int, budget: Budget) -> Iterator[_Offer]:
+    affine = problem.smoothness is not None and not any(problem.smoothness)
+    if affine and problem.payoff_interval is not None and budget.delta > 0:
+        with candidates():
+            kind = type(solver_for_game(problem, n, budget))
+        why = "a game whose payoffs at vertices are stated to lie in an interval"
+        yield _Offer(_NAMES[kind], kind.for_budget, None, why)
+    small = problem.num_params <= _SMALL_GAME
+
+    def descent(problem: Saddle, n: int, budget: Budget, **options: Any) -> DPSGD:
+        return DPSGD.for_budget(problem, n, budget, **({"average": "uniform"} | options))
+
+    why = f"{problem.num_params} parameters, {'up to' if small else 'above'} {_SMALL_GAME}"
+    offers = [
+        _Offer("dpsgd", descent, None, why),
+        _Offer("saddle_mirror_descent", SaddleMirrorDescent.for_budget, None, why),
+    ]
+    yield from offers if small else reversed(offers)
+
+
+def _of_queries(problem: QueryRelease, n: int, budget: Budget) -> Iterator[_Offer]:
+    with candidates():
+        method, options, reason = choose(problem, n, budget)
+    yield _Offer(method, functools.partial(METHODS[method], **options), None, reason)
+    for other in METHODS:
+        if other != method:
+            yield _Offer(other, METHODS[other], None, _LESS)
+
+
+_NAMES: dict[type, str] = {
+    ObjectivePerturbation: "objective_perturbation",
+    SufficientStatistics: "sufficient_statistics",
+    NestedGame: "nested_game",
+    DoubleOracle: "double_oracle",
+}
+_KINDS: dict[type, Callable[..., Iterator[_Offer]]] = {
+    LinearModel: _of_linear_model,
+    RateConstrained: _of_rates,
+    Risk: _of_risk,
+    SimplexRisk: _of_vertices,
+    Saddle: _of_saddle,
+    QueryRelease: _of_queries,
+}

@@ -1,0 +1,146 @@
+"""A linear model of one column of a table, given the others."""
+
+import dataclasses
+import functools
+import math
+from typing import TypeAlias
+
+import numpy as np
+
+from dpjax.problems import LinearModel, RateConstrained
+from dpjax.queries import Date, Domain, Numeric
+from dpjax.queries.tables._frames import column_of, present_values
+
+Features: TypeAlias = dict[str, np.ndarray]
+
+
+@dataclasses.dataclass(frozen=True)
+class TableModel:
+    r"""Features and labels of a raw table, within bounds that follow from its schema.
+
+    A number or day t of [low, high] becomes $2 (t - low) / (high - low) - 1$, clipped to [-1, 1]. A
+    category of two codes becomes -1 or 1, of more an indicator of each; where a number may be
+    missing, it is 0 then, and an indicator says so. So a column adds at most 1 to the squared norm
+    of a row, and rows are divided by the root of the number of columns.
+
+    | target | problem | labels |
+    | --- | --- | --- |
+    | two codes | logistic `LinearModel` with an intercept | the code |
+    | more codes | `RateConstrained.linear` without constraints | the code |
+    | `Numeric` | Huber `LinearModel` with an intercept | scaled to [-1, 1] |
+
+    Guarantee: none of its own. All of it is *public*, and one record's features follow from that
+    record alone. A record outside the schema is refused, which tells that there is one.
+
+    Attributes:
+      domain: The schema, of `Domain.from_columns` or `Domain.from_json`.
+      target: Name of the column to predict.
+
+    Raises:
+      ValueError: If the target is none of the columns, or the only one.
+    """
+
+    domain: Domain
+    target: str
+
+    def __post_init__(self) -> None:
+        names = self.domain.attributes
+        if self.target not in names:
+            raise ValueError(f"target must be one of {list(names)}, got {self.target!r}")
+        if len(names) < 2:
+            raise ValueError(f"columns beside the target {self.target!r} must be >= 1, got none")
+
+    @functools.cached_property
+    def names(self) -> tuple[str, ...]:
+        """Of the features, in order."""
+        return tuple(name for column in self._inputs for name in self._names_of(column))
+
+    @functools.cached_property
+    def problem(self) -> LinearModel | RateConstrained:
+        """What `dpjax.fit` solves."""
+        if self.regression:
+            return LinearModel("huber", len(self.names), intercept=1.0)
+        classes = len(self._labels(self.target))
+        if classes == 2:
+            return LinearModel("logistic", len(self.names), intercept=1.0)
+        return RateConstrained.linear(len(self.names), classes)
+
+    @property
+    def norm(self) -> float:
+        """What rows are divided by."""
+        return math.sqrt(len(self._inputs))
+
+    @property
+    def regression(self) -> bool:
+        """Whether the target is a number."""
+        return isinstance(self._column(self.target), Numeric | Date)
+
+    def features(self, table: object) -> np.ndarray:
+        """Inputs `[n, p]` float32 of a raw table's rows, of norm at most 1."""
+        codes = self.domain.project(self._inputs).encode(table)
+        columns = []
+        for axis, name in enumerate(self._inputs):
+            kind = self._column(name)
+            if isinstance(kind, Numeric | Date):
+                scaled, present = _scaled(name, kind, table)
+                columns += [scaled] + [~present] * kind.missing
+            else:
+                labels = range(len(self._labels(name)))
+                indicators = [codes[:, axis] == label for label in labels]
+                columns += [2.0 * indicators[1] - 1] if len(labels) == 2 else indicators
+        return (np.stack(columns, axis=1) / self.norm).astype(np.float32)
+
+    def records(self, table: object) -> Features:
+        """`{"x": [n, p], "y": [n]}` of a raw table.
+
+        Raises:
+          ValueError: As `Domain.encode`, or if the target of a regression is missing in a row.
+        """
+        kind = self._column(self.target)
+        codes = self.domain.project([self.target]).encode(table)[:, 0]
+        if isinstance(kind, Numeric | Date):
+            y, present = _scaled(self.target, kind, table)
+            if not present.all():
+                raise ValueError(
+                    f"column {self.target!r}, the target, holds {int((~present).sum())} missing "
+                    f"values in {len(present)} rows: leave these rows out"
+                )
+            return {"x": self.features(table), "y": y.astype(np.float32)}
+        return {"x": self.features(table), "y": codes}
+
+    @property
+    def _inputs(self) -> tuple[str, ...]:
+        return tuple(name for name in self.domain.attributes if name != self.target)
+
+    def _column(self, name: str) -> object:
+        return dict(self.domain.spec)[name]
+
+    def _labels(self, name: str) -> tuple[object, ...]:
+        (axis,) = self.domain.axes([name])
+        return self.domain.labels[axis] or tuple(range(self.domain.shape[axis]))
+
+    def _names_of(self, name: str) -> list[str]:
+        kind = self._column(name)
+        if isinstance(kind, Numeric | Date):
+            return [name] + [f"{name} is missing"] * kind.missing
+        texts = ["missing" if label is None else str(label) for label in self._labels(name)]
+        return [f"{name} = {text}" for text in (texts[1:] if len(texts) == 2 else texts)]
+
+
+def _scaled(name: str, column: Numeric | Date, table: object) -> tuple[np.ndarray, np.ndarray]:
+    """Values `[n]` in [-1, 1], 0 where they are missing, and which are present.
+
+    `Domain.encode` has refused what is no number or day.
+    """
+    values, present = present_values(name, column_of(table, name))
+    if isinstance(column, Date):
+        low, high = column._ends.astype(float).tolist()
+        days = np.array(values.tolist(), "datetime64[us]").astype("datetime64[D]")
+        values = days.astype(float)
+    else:
+        low, high = float(column.low), float(column.high)
+        values = np.array([float(min(max(v, low), high)) for v in values.tolist()], float)
+    scaled = np.zeros(len(present))
+    if high > low:
+        scaled[present] = np.clip((values - low) / (high - low) * 2 - 1, -1, 1)
+    return scaled, present

@@ -1,0 +1,79 @@
+"""Payoffs of one record at pairs of vertices: by entry, by row and by column."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from dpjax.core import PyTree
+
+
+class Payoffs(NamedTuple):
+    """What a record adds to a game at vertices, never more than one row or column at a time.
+
+    Attributes:
+      entry: `entry(record, i, j) -> []`.
+      row: `row(record, i) -> [dy]`.
+      column: `column(record, j) -> [dx]`.
+    """
+
+    entry: Callable[..., jax.Array]
+    row: Callable[..., jax.Array]
+    column: Callable[..., jax.Array]
+
+
+def payoffs_by_entry(
+    entry: Callable[..., jax.Array],
+    dims: tuple[int, int],
+    row: Callable[..., jax.Array] | None = None,
+    column: Callable[..., jax.Array] | None = None,
+) -> Payoffs:
+    """Payoffs from `entry`, whose rows and columns are mapped where no function gives them."""
+    rows, columns = dims
+
+    def mapped_row(record: PyTree, i: jax.Array) -> jax.Array:
+        return jax.vmap(lambda j: entry(record, i, j))(jnp.arange(columns, dtype=jnp.int32))
+
+    def mapped_column(record: PyTree, j: jax.Array) -> jax.Array:
+        return jax.vmap(lambda i: entry(record, i, j))(jnp.arange(rows, dtype=jnp.int32))
+
+    return Payoffs(entry, row or mapped_row, column or mapped_column)
+
+
+@dataclass(frozen=True)
+class PayoffGame:
+    """The loss of a game given by functions of a record and of strategies; hashable."""
+
+    entry: Callable[..., jax.Array]
+    dims: tuple[int, int]
+    row: Callable[..., jax.Array] | None = None
+    column: Callable[..., jax.Array] | None = None
+
+    @property
+    def payoffs(self) -> Payoffs:
+        """Entries, rows and columns."""
+        return payoffs_by_entry(self.entry, self.dims, self.row, self.column)
+
+    def __call__(self, x: jax.Array, y: jax.Array, record: PyTree) -> jax.Array:
+        """x^T A y, row by row."""
+
+        def paid(i: jax.Array) -> jax.Array:
+            row = self.payoffs.row(record, i).astype(y.dtype)
+            return jnp.dot(row, y, precision=jax.lax.Precision.HIGHEST)
+
+        every = jax.lax.map(paid, jnp.arange(self.dims[0], dtype=jnp.int32))
+        return jnp.dot(x, every, precision=jax.lax.Precision.HIGHEST)
+
+    def at_vertices(
+        self, rows: jax.Array, columns: jax.Array, batch: PyTree
+    ) -> tuple[jax.Array, jax.Array]:
+        """Mean of the sampled columns and of the sampled rows of each record."""
+
+        def mean(line: Callable[..., jax.Array], at: jax.Array, record: PyTree) -> jax.Array:
+            lines = jax.vmap(lambda index: line(record, index))(at)
+            return jnp.mean(lines.astype(jnp.promote_types(lines.dtype, jnp.float32)), axis=0)
+
+        first = jax.vmap(lambda record: mean(self.payoffs.column, columns, record))(batch)
+        return first, jax.vmap(lambda record: mean(self.payoffs.row, rows, record))(batch)

@@ -1,0 +1,1 @@
+"""Raw tables: columns, labels, frames and codes."""

@@ -1,0 +1,205 @@
+"""Estimates of prediction rates from noisy tables, and how much their noise moves multipliers."""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+from jax.typing import ArrayLike
+
+from dpjax.problems._constraints import RateConstraints
+
+_EXACT = jax.lax.Precision.HIGHEST
+_LARGEST_STEP = 0.15
+_MULTIPLIER_NOISE = 0.5  # standard deviation that a multiplier may gather over a run
+_DRIFT = 0.005  # of a rate in a step; the gain of a Kalman filter follows
+_LEAST_SHARE = 0.02  # of a batch, for a mean size
+
+
+class RateMemory(NamedTuple):
+    """What is remembered of released tables.
+
+    Attributes:
+      sizes: Mean records of each subset in a batch, `[S]`.
+      rates: Reference rates, `[S, K]`.
+    """
+
+    sizes: jax.Array
+    rates: jax.Array
+
+
+class RateReading(NamedTuple):
+    """What one table says.
+
+    Attributes:
+      sizes: Records of each subset in a batch, `[S] > 0`.
+      rates: Rates in [0, 1], `[S, K]`, which people look at.
+      values: Estimate of Gamma, `[J]`, which drives the multipliers.
+      deviation: Its standard deviation, `[J]`.
+      memory: For the next step.
+    """
+
+    sizes: jax.Array
+    rates: jax.Array
+    values: jax.Array
+    deviation: jax.Array
+    memory: RateMemory
+
+
+@dataclass(frozen=True)
+class ControlVariate:
+    r"""Rates linear in the table, around a reference from earlier tables.
+
+    $$ \hat R_{sk} = \bar p_{sk} + (n_{sk} - \bar p_{sk} n_s) / \bar d_s, \qquad
+       E\,\hat\Gamma_j - \Gamma_j = \sum_{sk} A_{jsk}
+       (r|D_s| / \bar d_s - 1)(P_{sk} - \bar p_{sk}) $$
+
+    The bias is a product of two errors: 0 for any reference $\bar p$ if the sizes are right, and
+    for any sizes $\bar d$ if the reference is. A ratio of noisy counts, or one held to [0, 1], is
+    biased by what a dual step then sums up. Sizes are the posterior mean of a public prior, with
+    `fixed` those given. Both are functions of earlier tables, and so are `RateReading.sizes`.
+
+    Attributes:
+      deviation: Standard deviation of the noise of a cell.
+      batch_size: Expected records in a batch.
+      steps: Number of steps (static).
+      fixed: Whether sizes are those of the first memory (static).
+      floor: Of mean sizes; None for a fiftieth of the batch, and at least 1.
+    """
+
+    deviation: ArrayLike
+    batch_size: ArrayLike
+    steps: int
+    fixed: bool
+    floor: ArrayLike | None = None
+
+    def init(self, constraints: RateConstraints) -> RateMemory:
+        """Equal parts and equal rates."""
+        classes = constraints.num_classes
+        sizes = _num_parts(constraints) * (self.batch_size / constraints.membership.shape[1])
+        return RateMemory(sizes, jnp.full((*sizes.shape, classes), 1 / classes, sizes.dtype))
+
+    def read(
+        self, constraints: RateConstraints, cells: jax.Array, memory: RateMemory, count: jax.Array
+    ) -> RateReading:
+        """What the `count`-th table `[Q, K]` says, given what is remembered of those before."""
+        floor = jnp.maximum(1.0, _LEAST_SHARE * self.batch_size)
+        sizes = jnp.maximum(memory.sizes, floor if self.floor is None else self.floor)
+        rates = jax.vmap(optax.projections.projection_simplex)(memory.rates)
+        sums = jnp.matmul(constraints.membership, cells, precision=_EXACT)
+        total = sums.sum(axis=1, keepdims=True)
+        estimate = rates + (sums - rates * total) / sizes[:, None]
+
+        parts = _num_parts(constraints)
+        after = memory.sizes
+        if not self.fixed:
+            prior = self.batch_size * parts / constraints.membership.shape[1]
+            known = self.deviation**2 * constraints.num_classes * parts + prior
+            weight = known / (prior / 2) ** 2
+            after = after + (total[:, 0] - after) / (weight + count)
+        noise = jnp.asarray(self.deviation * jnp.sqrt(parts))
+        gain = _DRIFT * sizes / jnp.where(noise > 0, noise, 1e-9)
+        gain = jnp.minimum(jnp.maximum(gain, 5 / self.steps), 0.3)
+        moved = (sums - memory.rates * total) * (gain / sizes)[:, None]
+        return RateReading(
+            sizes,
+            rates,
+            constraints.weighted(estimate),
+            value_deviation(constraints, sizes, rates, self.deviation),
+            RateMemory(after, memory.rates + moved),
+        )
+
+
+@dataclass(frozen=True)
+class Ratio:
+    """Rates as printed: noisy counts over noisy sizes at their floor or above, held to [0, 1].
+
+    Attributes:
+      deviation: Standard deviation of the noise of a cell.
+      denominator: `"batch"` for the sizes of this table, `"ema"` for a mean of all so far,
+        `"fixed"` for those of the first memory (static).
+      floor: Of sizes; None for `default_size_floor`.
+      decay: Of the mean; None weights all tables so far equally.
+    """
+
+    deviation: ArrayLike
+    denominator: str
+    floor: ArrayLike | None = None
+    decay: ArrayLike | None = None
+
+    def init(self, constraints: RateConstraints) -> RateMemory:
+        """Nothing is known."""
+        _, subsets, classes = constraints.weights.shape
+        return RateMemory(jnp.zeros(subsets), jnp.full((subsets, classes), 1 / classes))
+
+    def read(
+        self, constraints: RateConstraints, cells: jax.Array, memory: RateMemory, count: jax.Array
+    ) -> RateReading:
+        """What the `count`-th table `[Q, K]` says by itself."""
+        before = memory.sizes
+        if self.denominator == "batch":
+            before = constraints.counts(cells)
+        elif self.denominator == "ema":
+            equal = 1 / count
+            rate = equal if self.decay is None else jnp.where(count == 1, 1.0, 1 - self.decay)
+            before = before + rate * (constraints.counts(cells) - before)
+        floor = self.floor
+        if floor is None:
+            floor = default_size_floor(self.deviation, constraints)
+        sizes = jnp.maximum(before, floor)
+        sums = jnp.matmul(constraints.membership, cells, precision=_EXACT)
+        rates = jnp.clip(sums / sizes[:, None], 0, 1)
+        deviation = value_deviation(constraints, sizes, rates, self.deviation)
+        values = constraints.weighted(rates)
+        return RateReading(sizes, rates, values, deviation, RateMemory(before, memory.rates))
+
+
+def default_size_floor(deviation: ArrayLike, constraints: RateConstraints) -> jax.Array:
+    """Two standard deviations of each subset's noisy size, and at least 1, `[S]`."""
+    parts = constraints.membership.sum(axis=1)
+    return jnp.maximum(1.0, 2 * deviation * jnp.sqrt(constraints.num_classes * parts))
+
+
+def value_deviation(
+    constraints: RateConstraints, sizes: jax.Array, rates: jax.Array, deviation: ArrayLike
+) -> jax.Array:
+    r"""Standard deviation of the estimate of each constraint from one table, `[J]`.
+
+    $$ \sigma_j^2 = \sum_{qk} (z_h^2 + h_{qk}) \Big( \sum_{s \ni q}
+       (A_{jsk} - \sum_l A_{jsl} p_{sl}) / d_s \Big)^2 $$
+
+    with Poisson cells of means h, those of the smallest subset that holds the part.
+    """
+    weights, membership = constraints.weights, constraints.membership
+    centred = weights - jnp.sum(weights * rates[None], axis=2, keepdims=True)
+    slope = jnp.einsum("sq,jsk->jqk", membership, centred / sizes[None, :, None], precision=_EXACT)
+    parts = _num_parts(constraints)
+    smallest = jnp.argmin(jnp.where(membership > 0, parts[:, None], jnp.inf), axis=0)
+    cells = (sizes / parts)[:, None] * rates
+    return jnp.sqrt(jnp.sum((deviation**2 + cells[smallest][None]) * slope**2, axis=(1, 2)))
+
+
+def dual_step(constraints: RateConstraints, deviation: jax.Array, steps: int) -> jax.Array:
+    """Step size of each multiplier, `[J]`: its noise over the run stays at a stated amount.
+
+    A multiplier sums the noise of all steps, `step * deviation * sqrt(steps)` at most. Of rows that
+    bound one direction each adds to the same force, and of several directions all add up.
+    """
+    rows = constraints.weights - constraints.weights[:, :, -1:]  # rates of a subset sum to 1
+    subsets = constraints.membership
+    equal = jnp.all(subsets[:, None] == subsets[None], axis=2).astype(rows.dtype)
+    rows = jnp.einsum("st,jtk->jsk", equal, rows, precision=_EXACT).reshape(len(rows), -1)
+    norms = jnp.linalg.norm(rows, axis=1, keepdims=True)
+    rows = rows / jnp.where(norms > 0, norms, 1)
+    cosines = jnp.matmul(rows, rows.T, precision=_EXACT) + jnp.eye(len(rows))
+    same, opposite = cosines > 1 - 1e-5, cosines < 1e-5 - 1
+    copies = jnp.sum(same, axis=1)
+    directions = jnp.sum(1 / jnp.sum(same | opposite, axis=1))
+    allowed = _MULTIPLIER_NOISE / (copies * jnp.sqrt(directions))
+    walk = deviation * steps**0.5
+    return jnp.minimum(_LARGEST_STEP, allowed / jnp.where(walk > 0, walk, 1e-9))
+
+
+def _num_parts(constraints: RateConstraints) -> jax.Array:
+    return jnp.maximum(constraints.membership.sum(axis=1), 1.0)

@@ -1,0 +1,1 @@
+"""Matrix games between two players with many strategies."""

@@ -1,0 +1,351 @@
+"""Matrix games of many strategies by private best responses."""
+
+import dataclasses
+import math
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.typing import ArrayLike
+
+from dpjax.core import (
+    PyTree,
+    check_choice,
+    check_fields,
+    check_int,
+    check_key,
+    check_positive,
+    check_unstacked,
+    static_field,
+)
+from dpjax.privacy import (
+    Budget,
+    MixtureGuarantee,
+    MixturePhase,
+    check_budget,
+    zcdp_budget,
+)
+from dpjax.privacy._relations import relation_factor
+from dpjax.problems import Saddle
+from dpjax.sampling import FullBatch
+from dpjax.solvers._summary import register_solver
+from dpjax.solvers.games._nested import (
+    RELATIONS,
+    GameState,
+    all_sums,
+    nested_measurement,
+    placed,
+    unmeasured,
+)
+from dpjax.solvers.games._oracle import (
+    Lines,
+    best_responses,
+    double_oracle,
+    first_supports,
+    mixtures,
+    noisy_gap,
+    small_sums,
+)
+from dpjax.solvers.games._sums import (
+    Interval,
+    check_interval,
+    game_interval,
+    larger,
+    line_sum,
+    present,
+)
+from dpjax.solvers.queries._histogram_release import check_once
+
+LARGEST_ARRAY = 4e6  # payoffs that are held at once
+_FALLBACKS = ("nested", "rounds")
+_LONGER = 16  # rounds after a check that fails, where all payoffs are too many to measure
+_WORST = 0.1  # gap, of payoffs in [-1, 1], from which on a check fails whatever is predicted
+
+
+class _Shares(NamedTuple):
+    """Of rho: for draws, for payoffs of new strategies, and for the last block."""
+
+    draws: Any
+    entries: Any
+    block: Any
+
+
+_FIRST, _CHECK = _Shares(0.06, 0.06, 0.0), 0.03
+_PASSED, _FAILED = _Shares(0.20, 0.05, 0.60), _Shares(0.40, 0.15, 0.30)
+_REST = 0.85  # what either branch has
+
+
+class DoubleOracleInfo(NamedTuple):
+    """What `DoubleOracle` releases beside its strategies.
+
+    Attributes:
+      gap: Noisy gain of the two best responses against the strategies after the first rounds, in
+        units of the payoffs, `[]`.
+      passed: Whether that was small enough to go on with a few more rounds, `[]` bool.
+    """
+
+    gap: jax.Array
+    passed: jax.Array
+
+
+@register_solver
+@dataclasses.dataclass(frozen=True)
+class DoubleOracle:
+    r"""A matrix game of many strategies, by private best responses over all of them.
+
+    From one random strategy each, a round measures the new payoffs of the small game between the
+    strategies found, solves it, and draws for each player
+
+    $$ j \sim \mathrm{softmax}(\lambda\, x^\top \bar A), \qquad
+       i \sim \mathrm{softmax}(-\lambda\, \bar A y) $$
+
+    After `rounds` of these, two more draws and one noisy number check the gap. Where it is small,
+    four more rounds follow; where not, the rest of the budget goes to `NestedGame`'s measurement of
+    all payoffs (`fallback="nested"`), or to 16 more rounds (`"rounds"`). After the last round the
+    small game is measured once more, as `NestedGame` would. Works with problems as that does. Only
+    rows and columns of strategies that were found are formed, K of each: nothing of the size of all
+    payoffs, but by the fallback `"nested"`.
+
+    That a few rounds are enough is an assumption on the game, which the check tests: it holds where
+    few strategies matter.
+
+    Guarantee: `MixtureGuarantee`, the curve of draws and Gaussian noise and of the larger of the
+    two branches, whichever ran; as an event, `ZCDpEvent` of at most rho. Payoffs are clipped to the
+    interval. A record moves the scores of a draw by a vector of range $2c / n$ in units of half of
+    it, c = 2 under replace-one and 1 under add-or-remove-one, all m payoffs that a phase measures
+    by at most $c \sqrt m / n$ in the l2 norm, and the number that is checked by $2 c / n$. What is
+    measured next follows from what was released. Shares of rho: draws .06, payoffs .06 and check
+    .03; then .85 on either branch. The branch is chosen by the number that is released, and the
+    claim does not depend on it. Sums are exact; noise is larger by `rounding_allowance`, and
+    $\lambda$ smaller by what rounding may add to a range.
+
+    | input | effect |
+    | --- | --- |
+    | no record | the game of noise alone |
+    | NaN or inf in a record | it contributes nothing |
+    | a payoff of NaN | counts as the middle of the interval |
+    | `num_records` off | payoffs shrink or grow from the middle, which keeps equilibria |
+
+    Attributes (data may be swept under `vmap`; static ones shape the program; all *public*):
+      sampler: `FullBatch(1)` (static).
+      rho: Zero-concentrated budget of the whole run, scalar, which sets noise and draws (data).
+      num_records: n, by which sums are divided, scalar (data).
+      interval: (low, high), where payoffs are clipped to (data).
+      rounds: Before the check (static).
+      more_rounds: After a check that was passed (static).
+      fallback: After one that was not, `"nested"` or `"rounds"` (static).
+      relation: Neighbouring relation of the guarantee (static).
+
+    Raises:
+      ValueError: If a value is outside its bound.
+      TypeError: If the sampler is of another kind, or a number of rounds no integer.
+
+    Source: McMahan, Gordon and Blum 2003 (double oracle, without privacy); draws by the exponential
+    mechanism of McSherry and Talwar 2007.
+    """
+
+    sampler: FullBatch = dataclasses.field(metadata={"static": True})
+    rho: ArrayLike
+    num_records: ArrayLike
+    interval: Interval = (-1.0, 1.0)
+    rounds: int = static_field(default=8)
+    more_rounds: int = static_field(default=4)
+    fallback: str = static_field(default="rounds")
+    relation: str = static_field(default="replace_one")
+
+    def __post_init__(self) -> None:
+        check_once(self.sampler)
+        check_positive("rho", self.rho)
+        check_positive("num_records", self.num_records)
+        check_interval(self.interval)
+        check_int("rounds", self.rounds, minimum=1)
+        check_int("more_rounds", self.more_rounds, minimum=1)
+        check_choice("fallback", self.fallback, _FALLBACKS)
+        check_choice("relation", self.relation, RELATIONS)
+
+    @classmethod
+    def for_budget(
+        cls, problem: Saddle, num_records: int, budget: Budget, **overrides: Any
+    ) -> "DoubleOracle":
+        """The solver that spends the budget; its fallback follows from public sizes.
+
+        Args:
+          problem: `Saddle` of a loss affine in each block, with `payoff_interval`.
+          num_records: *Public* number of records (or near it, under add-or-remove-one).
+          budget: epsilon, delta > 0 and relation to meet; the relation defaults to replace-one.
+          **overrides: Other fields, `rho` at the caller's own risk of the budget.
+
+        Returns:
+          A solver whose `guarantee().epsilon(budget.delta) <= budget.epsilon`.
+
+        Raises:
+          ValueError: If a value is outside its bound, the loss is not affine in each block, or the
+            budget cannot be met.
+          TypeError: If the problem is no `Saddle`, `num_records` no integer, or an override no
+            field.
+
+        Example:
+          >>> import dpjax
+          >>> game = dpjax.problems.Saddle.game(
+          ...     lambda record, i, j: record[i] * record[j], (10_000, 10_000))
+          >>> DoubleOracle.for_budget(game, 30_000, dpjax.Budget(1.0, 1e-6)).fallback
+          'rounds'
+        """
+        check_fields(cls, overrides)
+        interval = game_interval(problem)
+        check_int("num_records", num_records, minimum=1)
+        relation = check_budget(budget, num_records).relation_or("replace_one").name.lower()
+        rho = (1 - 1e-6) * zcdp_budget(budget, relation=relation)
+        payoffs = math.prod(domain.num_vertices for domain in problem.domains)
+        noise = relation_factor(relation) * math.sqrt(payoffs / (2 * rho)) / num_records
+        fields: dict[str, Any] = {
+            "rho": rho,
+            "num_records": num_records,
+            "interval": interval,
+            "fallback": "nested" if payoffs <= LARGEST_ARRAY and noise <= 1 else "rounds",
+            "relation": relation,
+        }
+        solver = cls(FullBatch(1), **(fields | overrides))
+        return solver if "rho" in overrides else _with_largest_rho(solver, budget)
+
+    def init(self, problem: Saddle, *, key: jax.Array) -> GameState:
+        """The state before the step; the key (*secret*) is for noise and draws."""
+        check_key("key", key)
+        game_interval(problem)
+        return GameState(problem.init, key)
+
+    def step(
+        self, problem: Saddle, batch: PyTree, mask: jax.Array, state: GameState
+    ) -> tuple[GameState, DoubleOracleInfo]:
+        """All rounds, the check and one of the branches."""
+        key, draw = jax.random.split(state.key)
+        mask = present(batch, mask)
+        payoffs = problem.payoffs
+
+        def row(i: jax.Array) -> Any:
+            return line_sum(lambda record: payoffs.row(record, i), batch, mask, self.interval)
+
+        def column(j: jax.Array) -> Any:
+            return line_sum(lambda record: payoffs.column(record, j), batch, mask, self.interval)
+
+        first, second = (domain.num_vertices for domain in problem.domains)
+        lines = Lines(row, column, (first, second), self.num_records)
+        allowed = larger(mask.shape[0])
+
+        def nested(key: jax.Array) -> tuple[jax.Array, jax.Array]:
+            sums = all_sums(problem, batch, mask, self.interval)
+            scale = self._stddev(_REST) * allowed
+            known = unmeasured(lines.shape, sums.high.dtype)
+            return nested_measurement(key, sums, self.num_records, scale, known, limit=1.0)
+
+        x, y, gap, passed = self.play(draw, lines, nested, allowed)
+        low, high = self.interval
+        info = DoubleOracleInfo(gap * (jnp.asarray(high, float) - low) / 2, passed)
+        return GameState(placed(problem, x, y, state.params), key), info
+
+    def play(
+        self, key: jax.Array, lines: Lines, nested: Any, larger: float
+    ) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
+        """Strategies `[dx]` and `[dy]`, the checked gap and whether it passed, from any sums.
+
+        Args:
+          key: For noise and draws.
+          lines: The payoffs, in units of half their interval.
+          nested: From a key to the strategies of the fallback `"nested"`.
+          larger: Factor on noise.
+        """
+        start, one, check, rest = jax.random.split(key, 4)
+        slots = self.rounds + 1
+        goal = slots + self.more_rounds
+        last = slots + _LONGER if self.fallback == "rounds" else goal
+        at = first_supports(start, lines, max(goal, last))
+        stddev = self._stddev(_FIRST.entries, slots**2) * larger
+        drawing = self._drawing(_FIRST.draws, 2 * self.rounds)
+        at = double_oracle(one, at, lines, (0, self.rounds), stddev, *drawing)
+
+        draw, noise = jax.random.split(check)
+        i, j = best_responses(draw, at, *self._drawing(2 * _CHECK / 3, 2))
+        gap = noisy_gap(noise, at, i, j, lines, 2 * self._stddev(_CHECK / 3) * larger)
+        passed = gap <= self._passing(lines.shape)
+        # a key in both branches would count as used twice under vmap
+        words, kind = jax.random.key_data(rest), jax.random.key_impl(rest)
+
+        def key_of(number: int) -> jax.Array:
+            return jax.random.fold_in(jax.random.wrap_key_data(words, impl=kind), number)
+
+        def further(slots_then: ArrayLike, shares: _Shares) -> tuple[jax.Array, jax.Array]:
+            added = jnp.asarray(slots_then, float) ** 2 - slots**2
+            stddev = self._stddev(shares.entries, added) * larger
+            drawing = self._drawing(shares.draws, 2 * (jnp.asarray(slots_then) - slots))
+            until = jnp.asarray(slots_then, jnp.int32) - 1
+            more = double_oracle(key_of(0), at, lines, (self.rounds, until), stddev, *drawing)
+            block = self._stddev(shares.block) * larger
+            x, y = nested_measurement(
+                key_of(1), small_sums(more), lines.num_records, block, more.known
+            )
+            return mixtures(more, x, y, lines.shape)
+
+        if self.fallback == "rounds":
+            shares = jax.tree.map(lambda *both: jnp.where(passed, *both), _PASSED, _FAILED)
+            x, y = further(jnp.where(passed, goal, last), shares)
+            return x, y, gap, passed
+        x, y = jax.lax.cond(passed, lambda: further(goal, _PASSED), lambda: nested(key_of(2)))
+        return x, y, gap, passed
+
+    def finalize(self, problem: Saddle, state: GameState) -> PyTree:
+        """The strategies of both players."""
+        return problem.assemble(state.params)
+
+    def guarantee(self) -> MixtureGuarantee:
+        """The guarantee of the whole run, on every branch (host); ValueError for stacked fields."""
+        check_unstacked(self, "rho")
+        rho = np.asarray(self.rho).item()
+
+        def phase(noise: float, *draws: tuple[float, int]) -> MixturePhase:
+            ranges = ((math.sqrt(8 * rho * share / count), count) for share, count in draws)
+            return MixturePhase(math.sqrt(2 * rho * noise), tuple(ranges))
+
+        first = phase(
+            _FIRST.entries + _CHECK / 3, (_FIRST.draws, 2 * self.rounds), (2 * _CHECK / 3, 2)
+        )
+        passed = phase(_PASSED.entries + _PASSED.block, (_PASSED.draws, 2 * self.more_rounds))
+        failed = phase(_REST)
+        if self.fallback == "rounds":
+            failed = phase(_FAILED.entries + _FAILED.block, (_FAILED.draws, 2 * _LONGER))
+        failure = self.sampler.failure_probability()
+        return MixtureGuarantee(first, (passed, failed), self.relation, failure)
+
+    def _stddev(self, share: ArrayLike, payoffs: ArrayLike = 1) -> jax.Array:
+        """Of the noise in means of so many payoffs that spend a share of rho together."""
+        rho = jnp.asarray(self.rho, float) * share
+        change = relation_factor(self.relation) * jnp.sqrt(jnp.asarray(payoffs, float))
+        return change / (self.num_records * jnp.sqrt(2 * rho))
+
+    def _drawing(self, share: ArrayLike, draws: ArrayLike) -> tuple[jax.Array, jax.Array]:
+        """Sharpness of so many draws that spend a share of rho, and the range of each."""
+        eta = jnp.sqrt(8 * jnp.asarray(self.rho, float) * share / draws)
+        return eta / (2 * relation_factor(self.relation)), eta
+
+    def _passing(self, shape: tuple[int, int]) -> jax.Array:
+        """The largest gap with which a check is passed: half of what multiplicative weights get."""
+        noise = self._stddev(_REST, sum(shape))
+        predicted = 2 * noise * math.sqrt(2 * math.log(max(*shape, 2)))
+        return jnp.minimum(jnp.minimum(predicted, 1) / 2, _WORST)
+
+
+def _with_largest_rho(solver: DoubleOracle, budget: Budget) -> DoubleOracle:
+    """With more of rho, as far as the curve is below that of zCDP; a curve takes half a second."""
+    log_rho = math.log(np.asarray(solver.rho).item())
+    power = 1.8  # of epsilon that rho grows with, about
+    for _ in range(2):
+        epsilon = solver.guarantee().epsilon(budget.delta)
+        if epsilon >= budget.epsilon * (1 - 1e-4):
+            break
+        gain = power * math.log(budget.epsilon * (1 - 2e-5) / epsilon)
+        larger = dataclasses.replace(solver, rho=math.exp(log_rho + gain))
+        found = larger.guarantee().epsilon(budget.delta)
+        power = 0.999 * gain / math.log(found / epsilon)
+        if found <= budget.epsilon:
+            solver, log_rho = larger, log_rho + gain
+    return solver

@@ -1,0 +1,295 @@
+"""Matrix games from nested noisy measurements of the payoffs."""
+
+import dataclasses
+import math
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from dp_accounting import dp_event as dpe
+from jax.typing import ArrayLike, DTypeLike
+
+from dpjax.core import (
+    PyTree,
+    check_choice,
+    check_fields,
+    check_int,
+    check_key,
+    check_positive,
+    check_unstacked,
+    static_field,
+)
+from dpjax.core._pairs import Pair
+from dpjax.privacy import Budget, Guarantee, calibrate_gaussian, check_budget
+from dpjax.problems import Saddle
+from dpjax.random._normal import normal
+from dpjax.sampling import FullBatch
+from dpjax.solvers._summary import register_solver
+from dpjax.solvers.games._equilibrium import Equilibrium, equilibrium
+from dpjax.solvers.games._sums import (
+    Interval,
+    check_interval,
+    game_interval,
+    larger,
+    line_sum,
+    noisy_mean,
+    present,
+)
+from dpjax.solvers.queries._histogram_release import check_once
+
+RELATIONS = ("replace_one", "add_or_remove_one")
+_SHARES = (0.2, 0.3, 0.5)  # of the budget mu^2, one a round
+_KEPT = 2.0  # deviations of noise by which a strategy may be worse, and is measured again
+
+
+class GameState(NamedTuple):
+    """State of `NestedGame`.
+
+    Attributes:
+      params: Strategies, or points of the two domains; released.
+      key: For the noise (*secret*).
+    """
+
+    params: PyTree
+    key: jax.Array
+
+
+@register_solver
+@dataclasses.dataclass(frozen=True)
+class NestedGame:
+    r"""A matrix game of noisy mean payoffs, measured three times on fewer and fewer strategies.
+
+    Round r adds Gaussian noise to the payoffs of the strategies $C_x \times C_y$ that are left,
+
+    $$ H = \frac{\sum_r H_r / s_r^2}{\sum_r 1 / s_r^2}, \qquad
+       s_r = \frac{z\,h}{n} \sqrt{\frac{|C_x|\,|C_y|}{w_r}}, \qquad w = (.2, .3, .5) $$
+
+    with h half the length of the interval, and solves the game of *all* of H. Strategies that the
+    equilibrium plays, or that are worse than its value by at most twice their noise, stay. The
+    others keep their early, noisier payoffs as constraints. Works with problems of losses affine in
+    each block, `Saddle.matrix_game`, `Saddle.game` and others of `smoothness=(0, 0)`, where an
+    array of all payoffs at vertices can be held.
+
+    Guarantee: one Gaussian release, `GaussianDpEvent(noise_multiplier)`. Payoffs are clipped to the
+    interval, so a record moves the sum of m of them, in units of h, by at most $\sqrt m$ in the l2
+    norm under add-or-remove-one and twice that under replace-one. Which payoffs a round measures
+    follows from released ones, and given these its privacy loss is that of a Gaussian of
+    $\mu_r^2 = w_r \mu^2$ at most, whatever their number. Sums are exact, divided in float64; the
+    noise is larger by `rounding_allowance`. Released means are rounded to multiples of a power of
+    two near 1/32 of the noise.
+
+    | input | effect |
+    | --- | --- |
+    | no record | the game of noise alone |
+    | NaN or inf in a record | it contributes nothing |
+    | a payoff of NaN | counts as the middle of the interval |
+    | `num_records` off | payoffs shrink or grow from the middle, which keeps equilibria |
+
+    Attributes (data may be swept under `vmap`; static ones shape the program; all *public*):
+      sampler: `FullBatch(1)` (static).
+      noise_multiplier: z, noise over add-or-remove sensitivity, scalar (data).
+      num_records: n, by which sums are divided, scalar (data).
+      interval: (low, high), where payoffs are clipped to (data).
+      relation: Neighbouring relation of the guarantee (static).
+
+    Raises:
+      ValueError: If a value is outside its bound.
+      TypeError: If the sampler is of another kind.
+
+    Source: own; the noise is that of Dwork, McSherry, Nissim and Smith 2006.
+    """
+
+    sampler: FullBatch = dataclasses.field(metadata={"static": True})
+    noise_multiplier: ArrayLike
+    num_records: ArrayLike
+    interval: Interval = (-1.0, 1.0)
+    relation: str = static_field(default="replace_one")
+
+    def __post_init__(self) -> None:
+        check_once(self.sampler)
+        check_positive("noise_multiplier", self.noise_multiplier)
+        check_positive("num_records", self.num_records)
+        check_interval(self.interval)
+        check_choice("relation", self.relation, RELATIONS)
+
+    @classmethod
+    def for_budget(
+        cls, problem: Saddle, num_records: int, budget: Budget, **overrides: Any
+    ) -> "NestedGame":
+        """The solver whose noise just meets the budget.
+
+        Args:
+          problem: `Saddle` of a loss affine in each block, with `payoff_interval`.
+          num_records: *Public* number of records (or near it, under add-or-remove-one).
+          budget: epsilon, delta > 0 and relation to meet; the relation defaults to replace-one.
+          **overrides: `interval`, or `noise_multiplier` at the caller's own risk of the budget.
+
+        Returns:
+          A solver whose `guarantee().epsilon(budget.delta) <= budget.epsilon`.
+
+        Raises:
+          ValueError: If a value is outside its bound, the loss is not affine in each block, or the
+            budget cannot be met.
+          TypeError: If the problem is no `Saddle`, `num_records` no integer, or an override no
+            field.
+
+        Example:
+          >>> import dpjax
+          >>> game = dpjax.problems.Saddle.matrix_game((50, 50))
+          >>> solver = NestedGame.for_budget(game, 30_000, dpjax.Budget(1.0, 1e-6))
+          >>> round(2 / solver.noise_multiplier, 4)
+          0.2367
+        """
+        check_fields(cls, overrides)
+        interval = game_interval(problem)
+        check_int("num_records", num_records, minimum=1)
+        relation = check_budget(budget, num_records).relation_or("replace_one").name.lower()
+        fields: dict[str, Any] = {
+            "noise_multiplier": calibrate_gaussian(1.0, 1, budget, relation=relation),
+            "num_records": num_records,
+            "interval": interval,
+            "relation": relation,
+        }
+        return cls(FullBatch(1), **(fields | overrides))
+
+    def init(self, problem: Saddle, *, key: jax.Array) -> GameState:
+        """The state before the step; the key (*secret*) is for the noise."""
+        check_key("key", key)
+        game_interval(problem)
+        return GameState(problem.init, key)
+
+    def step(
+        self, problem: Saddle, batch: PyTree, mask: jax.Array, state: GameState
+    ) -> tuple[GameState, None]:
+        """Measures the payoffs in three rounds, and solves for the strategies."""
+        key, draw = jax.random.split(state.key)
+        sums = all_sums(problem, batch, present(batch, mask), self.interval)
+        scale = self.noise_multiplier * larger(mask.shape[0]) / self.num_records
+        known = unmeasured(sums.high.shape, sums.high.dtype)
+        x, y = nested_measurement(draw, sums, self.num_records, scale, known)
+        return GameState(placed(problem, x, y, state.params), key), None
+
+    def finalize(self, problem: Saddle, state: GameState) -> PyTree:
+        """The strategies of both players."""
+        return problem.assemble(state.params)
+
+    def guarantee(self) -> Guarantee:
+        """The guarantee of the release (host); raises ValueError for stacked fields."""
+        check_unstacked(self, "noise_multiplier")
+        # the accountant doubles the sensitivity under replace-one
+        event = dpe.GaussianDpEvent(np.asarray(self.noise_multiplier).item())
+        return Guarantee(event, self.relation, self.sampler.failure_probability())
+
+
+def all_sums(problem: Saddle, batch: PyTree, mask: jax.Array, interval: Interval) -> Pair:
+    """Sums of the payoffs at all pairs of vertices, a pair of `[dx, dy]`."""
+    payoffs, rows = problem.payoffs, problem.domains[0].num_vertices
+
+    def row(i: jax.Array) -> Pair:
+        return line_sum(lambda record: payoffs.row(record, i), batch, mask, interval)
+
+    return jax.lax.map(row, jnp.arange(rows, dtype=jnp.int32))
+
+
+class Measured(NamedTuple):
+    """What is known of mean payoffs; released.
+
+    Attributes:
+      total: Measured payoffs over their variances, added up, `[rows, columns]`.
+      precision: Sum of one over these variances, 0 where there is none, `[rows, columns]`.
+      here: Which rows there are, bool `[rows]`.
+      there: Which columns there are, bool `[columns]`.
+    """
+
+    total: jax.Array
+    precision: jax.Array
+    here: jax.Array
+    there: jax.Array
+
+
+def unmeasured(shape: tuple[int, ...], dtype: DTypeLike) -> Measured:
+    """Nothing of all strategies."""
+    zeros = jnp.zeros(shape, dtype)
+    return Measured(zeros, zeros, jnp.ones(shape[0], bool), jnp.ones(shape[1], bool))
+
+
+def measured_once(
+    key: jax.Array,
+    known: Measured,
+    sums: Pair,
+    num_records: ArrayLike,
+    stddev: ArrayLike,
+    which: jax.Array,
+    limit: float = math.inf,
+) -> tuple[Measured, jax.Array, Equilibrium]:
+    """One more measurement of some payoffs, the payoffs as far as known, and their equilibrium.
+
+    To clip payoffs to the `limit` 1 of their means pays where noise is far above them; where it is
+    small, it hides by how much strategies are worse.
+    """
+    dtype = sums.high.dtype
+    stddev = jnp.asarray(stddev, dtype)
+    values = noisy_mean(sums, num_records, stddev, normal(key, sums.high.shape, dtype))
+    weight = jnp.where(which, stddev**-2, 0)
+    known = known._replace(total=known.total + weight * values, precision=known.precision + weight)
+    payoffs = known.total / jnp.where(known.precision > 0, known.precision, 1)
+    payoffs = jnp.clip(payoffs, -limit, limit)
+    return known, payoffs, equilibrium(payoffs, known.here, known.there)
+
+
+def nested_measurement(
+    key: jax.Array,
+    sums: Pair,
+    num_records: ArrayLike,
+    scale: ArrayLike,
+    known: Measured,
+    limit: float = math.inf,
+) -> tuple[jax.Array, jax.Array]:
+    """The nested measurement of mean payoffs, in units of half their interval.
+
+    Args:
+      key: For the noise.
+      sums: Over records, a pair of `[rows, columns]`.
+      num_records: By which they are divided.
+      scale: Noise of the mean of a single payoff, by which the budget is spent.
+      known: What was measured before, and of which strategies.
+      limit: What payoffs are clipped to.
+
+    Returns:
+      x `[rows]` and y `[columns]`.
+    """
+    dtype, exact = sums.high.dtype, jax.lax.Precision.HIGHEST
+
+    def measure(carry: PyTree, at: PyTree) -> tuple[PyTree, PyTree]:
+        known, rows, columns = carry
+        number, share = at
+        left = jnp.sum(rows) * jnp.sum(columns)
+        stddev = jnp.asarray(scale, dtype) * jnp.sqrt(left.astype(dtype) / share)
+        known, payoffs, (x, y, value, _) = measured_once(
+            jax.random.fold_in(key, number),
+            known,
+            sums,
+            num_records,
+            stddev,
+            rows[:, None] & columns[None, :],
+            limit,
+        )
+        variance = jnp.where(known.precision > 0, 1 / known.precision, 0)
+        noise = jnp.sqrt(jnp.matmul(variance, y**2, precision=exact))
+        noise_of_columns = jnp.sqrt(jnp.matmul(x**2, variance, precision=exact))
+        loss = jnp.matmul(payoffs, y, precision=exact) - value
+        gain = value - jnp.matmul(x, payoffs, precision=exact)
+        rows = known.here & ((x > 0) | (loss <= _KEPT * noise))
+        columns = known.there & ((y > 0) | (gain <= _KEPT * noise_of_columns))
+        return (known, rows, columns), (x, y)
+
+    rounds = jnp.arange(len(_SHARES), dtype=jnp.int32), jnp.asarray(_SHARES, dtype)
+    _, (x, y) = jax.lax.scan(measure, (known, known.here, known.there), rounds)
+    return x[-1], y[-1]
+
+
+def placed(problem: Saddle, x: jax.Array, y: jax.Array, like: PyTree) -> PyTree:
+    """The points of the domains with these weights, of the types of others."""
+    points = (domain.point(w) for domain, w in zip(problem.domains, (x, y), strict=True))
+    return tuple(point.astype(old.dtype) for point, old in zip(points, like, strict=True))

@@ -1,0 +1,120 @@
+"""Sums over records of rows and columns of payoffs, and noisy means of them."""
+
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.typing import ArrayLike
+
+from dpjax.core import PyTree, check_finite, many_devices, wide
+from dpjax.core._checks import known_numbers
+from dpjax.core._pairs import Pair, add_pairs
+from dpjax.problems import Saddle
+from dpjax.solvers.erm._double import in_double
+from dpjax.transforms import rounding_allowance
+from dpjax.transforms.clipping._parts import fold_in_parts
+from dpjax.transforms.clipping._weighted_sum import bounded_sum
+from dpjax.transforms.noise._independent import plus_noise
+
+_NUMBERS, _RECORDS = 2**20, 16  # payoffs that coexist, and the fewest records of a part
+
+Interval = tuple[ArrayLike, ArrayLike]
+
+
+def game_interval(problem: Saddle) -> tuple[float, float]:
+    """The public interval of payoffs that a problem states.
+
+    Raises:
+      TypeError: If the problem is no `Saddle`.
+      ValueError: If its loss is not affine in each block, or it states no interval.
+    """
+    if not isinstance(problem, Saddle):
+        raise TypeError(
+            f"problem must be one over vertices, a Saddle, got {type(problem).__name__}"
+        )
+    _ = problem.payoffs
+    if problem.payoff_interval is None:
+        raise ValueError(
+            "payoff_interval must be stated: the public interval of a record's loss at every pair "
+            "of vertices"
+        )
+    return problem.payoff_interval
+
+
+def check_interval(interval: Interval) -> None:
+    """Raises ValueError unless these are two finite numbers, the second the larger."""
+    check_finite("interval", interval)
+    low, high = (known_numbers("interval", end) for end in interval)
+    if low is not None and high is not None and not np.all(low < high):
+        raise ValueError(f"interval must be (low, high) with low < high, got {interval}")
+
+
+def present(batch: PyTree, mask: jax.Array) -> jax.Array:
+    """Records that take part and hold no NaN or inf, bool `[B]`."""
+    for leaf in jax.tree.leaves(batch):
+        if jnp.issubdtype(leaf.dtype, jnp.inexact):
+            mask = mask & jnp.all(jnp.isfinite(leaf), axis=tuple(range(1, leaf.ndim)))
+    return mask
+
+
+def line_sum(
+    line: Callable[[PyTree], jax.Array], batch: PyTree, mask: jax.Array, interval: Interval
+) -> Pair:
+    """Sum over records of a row or column, in units of half the interval from its middle.
+
+    One record adds numbers in [-1, 1], 0 where its payoff is NaN; the sum is exact, to twice the
+    precision of a float.
+
+    Args:
+      line: `line(record) -> [d]`.
+      batch: Records, leaves `[B, ...]`.
+      mask: Which rows count, bool `[B]`.
+      interval: (low, high).
+
+    Returns:
+      A pair of `[d]`.
+    """
+    low, high = (jnp.asarray(end, float) for end in interval)
+    centre, half = low / 2 + high / 2, high / 2 - low / 2
+
+    def part_sum(part: PyTree, here: jax.Array, number: object = None) -> Pair:
+        del number
+        payoffs = wide(jax.vmap(line)(part))
+        unit = jnp.clip((payoffs - centre) / half, -1, 1)
+        unit = jnp.where(jnp.isnan(unit), 0, unit)
+        return bounded_sum(unit, here.astype(unit.dtype), 1.0, cut=True)
+
+    width = jax.eval_shape(line, jax.tree.map(lambda leaf: leaf[0], batch)).shape[0]
+    size = max(_RECORDS, _NUMBERS // width)
+    if mask.shape[0] <= size:
+        return part_sum(batch, mask)
+    return fold_in_parts(
+        part_sum, batch, mask, size, add_pairs, lambda zeros: zeros, strided=many_devices()
+    )
+
+
+def larger(rows: int) -> float:
+    """By what factor noise is larger for what rounding may add to sums of so many records."""
+    return 1 + rounding_allowance(rows, jnp.float64)
+
+
+def noisy_mean(
+    sums: Pair, num_records: ArrayLike, stddev: ArrayLike, draws: jax.Array
+) -> jax.Array:
+    """Means `[*p]` with noise, to the grid of `plus_noise`, computed in float64.
+
+    Args:
+      sums: Over the records.
+      num_records: By which they are divided.
+      stddev: Of the noise in a mean, scalar.
+      draws: Standard normal, `[*p]`.
+    """
+
+    def noisy(high: jax.Array, low: jax.Array, *floats: jax.Array) -> jax.Array:
+        number, scale, normals = (leaf.astype(jnp.float64) for leaf in floats)
+        means = (high.astype(jnp.float64) + low.astype(jnp.float64)) / number
+        return plus_noise(means, scale, normals).astype(draws.dtype)
+
+    numbers = (jnp.asarray(value, draws.dtype) for value in (num_records, stddev))
+    return in_double(noisy)(*sums, *numbers, draws)

@@ -1,0 +1,201 @@
+"""One front door: it chooses by public numbers, meets the budget, and says what it did."""
+
+import warnings
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import dpjax
+from dpjax.geometry import L1Ball
+from dpjax.privacy import NoiseWarning
+from dpjax.problems import (
+    LinearModel,
+    QueryRelease,
+    RateConstrained,
+    Risk,
+    Saddle,
+    SimplexRisk,
+    demographic_parity,
+)
+from dpjax.queries import Domain, Marginals
+from dpjax.sklearn import PrivacyWarning
+
+BUDGET = dpjax.Budget(1.0, 1e-6, "replace_one")
+TABLE = Marginals.all_kway(Domain({"a": ["x", "y"], "b": 3}), 2)
+
+
+def logistic(margin, label):
+    return jax.nn.softplus(-label * margin)
+
+
+def linear_risk(radius):
+    return Risk.linear(logistic, 10, radius=radius, lipschitz=1.0, smoothness=0.25)
+
+
+PROBLEMS = {
+    "classes": (LinearModel("logistic", 10, radius=2.0), "objective_perturbation"),
+    "squares": (LinearModel("squared", 10, radius=2.0), "sufficient_statistics"),
+    "near": (linear_risk(4.0), "online_to_batch"),
+    "far": (linear_risk(20.0), "dpsgd"),
+    "network": (Risk(lambda w, record: jnp.sum(w * record["x"]), jnp.zeros(3)), "dpsgd"),
+    "sparse": (
+        SimplexRisk.linear(
+            lambda m, y: (m - y) ** 2 / 2, L1Ball(100), grad_range=4.0, smoothness=1.0
+        ),
+        "frank_wolfe",
+    ),
+    "game": (Saddle.matrix_game((20, 30)), "nested_game"),
+    "large game": (Saddle.matrix_game((5_000, 5_000)), "double_oracle"),
+    "rates": (
+        RateConstrained.linear(5, 2, demographic_parity(2, 2, slack=0.05)),
+        "rate_constrained_sgda",
+    ),
+    "no rates": (RateConstrained.linear(5, 2), "dpsgd"),
+    "queries": (QueryRelease(TABLE), "gaussian_fit"),
+}
+
+
+@pytest.mark.parametrize("name", PROBLEMS)
+def test_a_plan_names_a_method_that_meets_the_budget(name):
+    problem, method = PROBLEMS[name]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", NoiseWarning)  # of the choice; of others none may come
+        found = dpjax.plan(problem, 30_000, dpjax.Budget(1.0, 1e-6))
+    assert found.method == method == found.considered[0].method
+    assert found.considered[0].why_not == ""
+    assert all(candidate.why_not for candidate in found.considered[1:])
+    assert found.solver.guarantee().epsilon(1e-6) <= 1.0
+    predicted = [c.predicted for c in found.considered if c.predicted is not None]
+    assert not predicted or predicted[0] == min(predicted)
+    shown = repr(found)
+    assert all(candidate.method in shown for candidate in found.considered)
+
+
+def regression(n=4_000):
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(n, 3)) / 2
+    return x, x @ np.array([0.5, -0.25, 0.0])
+
+
+def test_it_solves_and_says_how():
+    x, y = regression()
+    problem = LinearModel("squared", 3, radius=1.0)
+    fitted = dpjax.fit(problem, (x, y), BUDGET, key=jax.random.key(0), validation=(x, y))
+    np.testing.assert_allclose(fitted.params, [0.5, -0.25, 0.0], atol=0.1)
+    assert fitted.guarantee.epsilon(1e-6) <= 1.0
+    assert fitted.validation_loss < 0.01
+    told = repr(fitted)
+    for part in ("sufficient_statistics", "epsilon", "replace_one", "[3]", "dpsgd"):
+        assert part in told
+    by_name = dpjax.fit(problem, {"x": x, "y": y}, BUDGET, key=jax.random.key(0), num_records=4_000)
+    np.testing.assert_array_equal(by_name.params, fitted.params)
+
+
+def test_a_named_method_takes_options():
+    x, y = regression()
+    problem = LinearModel("squared", 3, radius=1.0)
+    fitted = dpjax.fit(
+        problem, (x, y), BUDGET, key=jax.random.key(0), method="dpsgd", steps=20, batch_size=200
+    )
+    assert (fitted.method, fitted.reason, fitted.solver.sampler.steps) == ("dpsgd", "asked for", 20)
+    assert fitted.guarantee.epsilon(1e-6) <= 1.0
+
+
+def test_queries_go_through_the_same_door():
+    data = {"a": np.repeat(["x", "y"], 500), "b": np.arange(1000) % 3}
+    fitted = dpjax.fit(QueryRelease(TABLE), data, BUDGET, key=jax.random.key(0))
+    assert np.max(np.abs(np.asarray(fitted.params.answers) - 1 / 6)) < 0.05
+
+
+def test_a_file_keeps_points_of_a_curve_that_is_no_event(tmp_path):
+    x, y = regression()
+    data = {"x": x, "y": np.where(y > 0, 1, -1)}
+    problem = LinearModel("logistic", 3, radius=2.0)
+    fitted = dpjax.fit(problem, data, BUDGET, key=jax.random.key(0))
+    fitted.save(tmp_path / "fitted")
+    again = dpjax.load(tmp_path / "fitted")
+    assert again.guarantee.epsilon(1e-6) == fitted.guarantee.epsilon(1e-6)
+    for delta in (3e-3, 2e-6, 5e-9):
+        assert again.guarantee.epsilon(delta) >= fitted.guarantee.epsilon(delta)
+    for epsilon in (0.5, 1.0, 2.0):
+        assert again.guarantee.delta(epsilon) >= fitted.guarantee.delta(epsilon)
+    assert again.guarantee.epsilon(1e-14) == np.inf
+    assert again.guarantee.delta(1e-9) == 1.0
+    assert "epsilon 1.000 at delta 1e-06" in repr(again)
+
+
+@pytest.mark.parametrize("params", ["array", "dict"])
+def test_a_file_keeps_parameters_and_guarantee_and_nothing_secret(tmp_path, params):
+    if params == "array":
+        problem, data = LinearModel("squared", 3, radius=1.0), regression()
+    else:
+        problem = RateConstrained.linear(3, 2)
+        x, y = regression(200)
+        data = {"x": x, "y": (y > 0).astype(int)}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", NoiseWarning)
+        fitted = dpjax.fit(problem, data, BUDGET, key=jax.random.key(987_654_321))
+    path = tmp_path / "fitted.dpjax"
+    fitted.save(path)
+    again = dpjax.load(path)
+    assert jax.tree.structure(again.params) == jax.tree.structure(fitted.params)
+    for a, b in zip(jax.tree.leaves(again.params), jax.tree.leaves(fitted.params), strict=True):
+        np.testing.assert_array_equal(a, b)
+    assert again.guarantee.epsilon(1e-6) == fitted.guarantee.epsilon(1e-6)
+    assert (again.method, again.considered) == (fitted.method, fitted.considered)
+    assert again.version == dpjax.__version__
+    key = np.asarray(jax.random.key_data(jax.random.key(987_654_321)))[-1:].tobytes()
+    assert key not in path.read_bytes()
+
+
+def test_a_file_of_another_kind_is_refused(tmp_path):
+    path = tmp_path / "other"
+    path.write_text("{}")
+    with pytest.raises(ValueError, match=r"must be a file of Fitted\.save"):
+        dpjax.load(path)
+
+
+def test_a_secret_number_of_records_is_not_read_in_silence():
+    problem, budget = LinearModel("squared", 3, radius=1.0), dpjax.Budget(1.0, 1e-6)
+    with pytest.warns(PrivacyWarning, match="num_records = 4000 is read from the data"):
+        dpjax.fit(problem, regression(), budget, key=jax.random.key(0))
+
+
+@pytest.mark.parametrize(
+    ("problem", "more", "error"),
+    [
+        ("squares", {"method": "adam"}, "method must be one of .*got 'adam'"),
+        ("squares", {"steps": 3}, "options need a method other than 'auto'"),
+        ("squares", {"method": "dpsgd", "size": 3}, "unknown field 'size'"),
+    ],
+)
+def test_what_is_asked_wrongly_is_refused_by_name(problem, more, error):
+    with pytest.raises((TypeError, ValueError), match=error):
+        dpjax.plan(PROBLEMS[problem][0], 1000, BUDGET, **more)
+    with pytest.raises(TypeError, match=r"problem must be one of LinearModel, .*got dict"):
+        dpjax.plan({}, 1000, BUDGET)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("radius", "best"), [(3.0, "online_to_batch"), (30.0, "dpsgd")])
+def test_predictions_rank_measured_runs_on_fresh_instances(radius, best):
+    """Logistic regression whose optimum is at the boundary, near or far; 4 data sets, 4 seeds."""
+    problem, budget, n, d = linear_risk(radius), dpjax.Budget(1.0, 1e-5), 8_000, 10
+    losses = {"online_to_batch": [], "dpsgd": []}
+    for seed in range(4):
+        rng = np.random.default_rng(100 + seed)
+        x = rng.normal(size=(n, d))
+        x = jnp.asarray(x / np.linalg.norm(x, axis=1, keepdims=True), jnp.float32)
+        truth = rng.normal(size=d)
+        truth *= radius / np.linalg.norm(truth)
+        chance = 1 / (1 + np.exp(-np.asarray(x) @ truth))
+        data = {"x": x, "y": jnp.asarray(np.where(rng.random(n) < chance, 1.0, -1.0), jnp.float32)}
+        for name, found in losses.items():
+            solver = dpjax.plan(problem, n, budget, method=name).solver
+            keys = jax.random.split(jax.random.key(seed), 4)
+            run = jax.vmap(lambda key, s=solver, d=data: dpjax.solve(s, problem, d, key=key).params)
+            found += [float(problem.mean_loss(w, data)) for w in jax.jit(run)(keys)]
+    measured = min(losses, key=lambda name: np.mean(losses[name]))
+    assert measured == best == dpjax.plan(problem, n, budget).method

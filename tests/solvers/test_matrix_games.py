@@ -1,0 +1,376 @@
+"""Solvers of matrix games: what one record moves, what they claim, and whom they find."""
+
+import collections
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from dp_accounting import dp_event as dpe
+from jax.extend.core import jaxprs_in_params
+
+import dpjax
+from dpjax.privacy import Budget, Guarantee, bounded_range_rho
+from dpjax.problems import Saddle, max_loss
+from dpjax.sampling import FullBatch
+from dpjax.solvers import DoubleOracle, NestedGame, solver_for_game
+from dpjax.solvers.games import _double_oracle, _nested, _oracle
+from dpjax.solvers.games._oracle import Lines
+from dpjax.solvers.games._sums import line_sum
+from dpjax.transforms.clipping._weighted_sum import Pair
+
+_BUDGET = Budget(1.0, 1e-6, "replace_one")
+_N = 30_000
+_D = 12
+
+
+def _core(d):
+    matrix = np.zeros((d, d))
+    matrix[:3, :3] = [[0, -1, 1], [1, 0, -1], [-1, 1, 0]]
+    matrix[3:, :3], matrix[:3, 3:] = 1, -1
+    return matrix
+
+
+def _gap(matrix, x, y):
+    x, y = np.asarray(x, float), np.asarray(y, float)
+    return np.max(x @ matrix) - np.min(matrix @ y)
+
+
+def _lines(sums, n=_N):
+    sums = jnp.asarray(sums, jnp.result_type(float))
+
+    def pair(line):
+        return Pair(line, jnp.zeros_like(line))
+
+    return Lines(lambda i: pair(sums[i]), lambda j: pair(sums[:, j]), sums.shape, n)
+
+
+def _sums(matrix, n=_N):
+    sums = jnp.asarray(matrix * n, jnp.result_type(float))
+    return Pair(sums, jnp.zeros_like(sums))
+
+
+def _nested_strategies(matrix, scale, seed=0):
+    sums = _sums(matrix)
+    known = _nested.unmeasured(matrix.shape, sums.high.dtype)
+    return _nested.nested_measurement(jax.random.key(seed), sums, _N, scale, known)
+
+
+def _play(solver, matrix, seed=0, n=_N):
+    sums = _sums(matrix, n)
+
+    def nested(key):
+        known = _nested.unmeasured(matrix.shape, sums.high.dtype)
+        return _nested.nested_measurement(key, sums, n, solver._stddev(0.85), known)
+
+    return solver.play(jax.random.key(seed), _lines(matrix * n, n), nested, 1.0)
+
+
+# what is claimed
+
+
+def test_nested_measurement_is_one_gaussian_of_the_published_mu():
+    solver = NestedGame.for_budget(Saddle.matrix_game((50, 50)), _N, _BUDGET)
+    assert 2 / solver.noise_multiplier == pytest.approx(0.236704, abs=2e-6)
+    assert 0.999 < solver.guarantee().epsilon(1e-6) <= 1.0
+    one = NestedGame.for_budget(
+        Saddle.matrix_game((50, 50)), _N, Budget(1.0, 1e-6, "add_or_remove_one")
+    )
+    assert 1 / one.noise_multiplier == pytest.approx(0.236704, abs=2e-6)
+
+
+def test_an_accountant_doubles_a_gaussian_under_replace_one_but_no_rho():
+    draws = dpe.SelfComposedDpEvent(dpe.ZCDpEvent(bounded_range_rho(0.04328)), 26)
+    mu = 0.19113
+
+    def epsilon(event):
+        return Guarantee(dpe.ComposedDpEvent([draws, event]), "replace_one").epsilon(1e-6)
+
+    assert epsilon(dpe.ZCDpEvent(mu**2 / 2)) == pytest.approx(0.99993, abs=2e-4)
+    assert epsilon(dpe.GaussianDpEvent(2 / mu)) == pytest.approx(0.99993, abs=2e-4)
+    assert epsilon(dpe.GaussianDpEvent(1 / mu)) == pytest.approx(1.886, abs=1e-3)
+
+
+def test_the_claim_of_an_oracle_is_all_of_its_rho_on_every_branch():
+    for fallback in ("rounds", "nested"):
+        solver = DoubleOracle.for_budget(
+            Saddle.matrix_game((50, 50)), _N, _BUDGET, fallback=fallback
+        )
+        assert solver.rho > 1.1 * 0.024355  # that of zero-concentrated DP
+        assert solver.rho * 0.999 < solver.guarantee().event.rho <= solver.rho
+        assert 0.999 < solver.guarantee().epsilon(1e-6) <= 1.0
+    assert sum(_double_oracle._PASSED) == pytest.approx(_double_oracle._REST)
+    assert sum(_double_oracle._FAILED) == pytest.approx(_double_oracle._REST)
+    first = sum(_double_oracle._FIRST) + _double_oracle._CHECK
+    assert first + _double_oracle._REST == pytest.approx(1)
+    assert sum(_nested._SHARES) == pytest.approx(1)
+
+
+# what one record moves: runs are recorded, and neighbours' changes put in
+
+Draw = collections.namedtuple("Draw", "i j x y sharpness")
+Batch = collections.namedtuple("Batch", "which stddev")
+Check = collections.namedtuple("Check", "i j x y best_row best_column stddev")
+
+
+def _recorded(monkeypatch, solver, matrix):
+    """Everything a run released of the data, in the order of the program."""
+    seen = []
+
+    def keep(kind, *values):
+        jax.debug.callback(
+            lambda *got: seen.append(kind(*(np.asarray(v, float) for v in got))), *values
+        )
+
+    draws, measure, check = _oracle.best_responses, _nested.measured_once, _oracle.noisy_gap
+
+    def recorded_draws(key, at, sharpness, moved):
+        keep(Draw, at.i, at.j, at.x, at.y, sharpness)
+        return draws(key, at, sharpness, moved)
+
+    def recorded_measure(key, known, sums, num_records, stddev, which, *limit):
+        keep(Batch, which, stddev)
+        return measure(key, known, sums, num_records, stddev, which, *limit)
+
+    def recorded_check(key, at, i, j, lines, stddev):
+        keep(Check, at.i, at.j, at.x, at.y, i, j, stddev)
+        return check(key, at, i, j, lines, stddev)
+
+    for module in (_oracle, _double_oracle):
+        monkeypatch.setattr(module, "best_responses", recorded_draws)
+    for module in (_oracle, _nested):
+        monkeypatch.setattr(module, "measured_once", recorded_measure)
+    monkeypatch.setattr(_double_oracle, "noisy_gap", recorded_check)
+    _, _, _, passed = _play(solver, matrix)
+    jax.effects_barrier()
+    return seen, bool(passed)
+
+
+def _charge(seen, change, n):
+    """What a run spends of rho where one record moves the sums by `change`, of entries +-2."""
+    rho = 0.0
+    for event in seen:
+        if isinstance(event, Batch):  # whichever payoffs these are
+            rho += np.sum(event.which) * (2 / (n * event.stddev)) ** 2 / 2
+            continue
+        i, j = event.i.astype(int), event.j.astype(int)
+        if isinstance(event, Draw):
+            for score in (event.x @ change[i], change[:, j] @ event.y):
+                rho += (event.sharpness * np.ptp(score)) ** 2 / 8
+        else:
+            best_row, best_column = int(event.best_row), int(event.best_column)
+            gain = event.x @ change[i, best_column] - change[best_row, j] @ event.y
+            rho += (gain / (n * event.stddev)) ** 2 / 2
+    return rho
+
+
+def _changes(rng, d):
+    """Differences of two records of payoffs in [-1, 1]."""
+    signs = 2.0 * (-1.0) ** np.arange(d)
+    yield np.broadcast_to(signs, (d, d))
+    yield np.broadcast_to(signs, (d, d)).T
+    yield np.full((d, d), 2.0)
+    for _ in range(20):
+        yield 2.0 * rng.choice([-1.0, 1.0], (d, d))
+
+
+@pytest.mark.parametrize("passes", [True, False])
+def test_no_neighbour_moves_a_run_by_more_than_its_rho(monkeypatch, passes):
+    rng = np.random.default_rng(3)
+    matrix = _core(_D) if passes else rng.uniform(-1, 1, (_D, _D))
+    solver = DoubleOracle(FullBatch(1), 0.024 if passes else 2.0, float(_N), rounds=2)
+    seen, passed = _recorded(monkeypatch, solver, matrix)
+    draws = 2 + 1 + (solver.more_rounds if passed else 16)
+    assert sum(isinstance(event, Draw) for event in seen) == draws
+    spent = [_charge(seen, change, _N) for change in _changes(rng, _D)]
+    assert max(spent) <= solver.rho * (1 + 1e-5)
+    assert max(spent) > 0.4 * solver.rho  # else nothing was put to the test
+
+
+def test_half_the_noise_of_replace_one_is_found_out(monkeypatch):
+    monkeypatch.setattr(_double_oracle, "relation_factor", lambda relation: 1)
+    solver = DoubleOracle(FullBatch(1), 0.024, float(_N), rounds=2)
+    seen, _ = _recorded(monkeypatch, solver, _core(_D))
+    spent = [_charge(seen, change, _N) for change in _changes(np.random.default_rng(3), _D)]
+    assert max(spent) > 1.5 * solver.rho
+
+
+@pytest.mark.always  # noise and sharpness as claimed
+@pytest.mark.parametrize("kind", [Draw, Check])
+def test_draws_and_the_check_are_charged_to_the_full(monkeypatch, kind):
+    solver = DoubleOracle(FullBatch(1), 0.024, float(_N), rounds=2)
+    seen, _ = _recorded(monkeypatch, solver, _core(_D))
+    rng = np.random.default_rng(4)
+    if kind is Draw:  # of the column player, against any mixture of the row player
+        event, share, parts = seen[0], 0.06, 2 * solver.rounds
+        change = np.broadcast_to(2.0 * (-1.0) ** np.arange(_D), (_D, _D))
+        largest = (event.sharpness * np.ptp(event.x @ change[event.i.astype(int)])) ** 2 / 8
+        assert isinstance(event, Draw)
+        assert largest == pytest.approx(solver.rho * share / parts, rel=1e-4)
+    else:
+        (event,) = (event for event in seen if isinstance(event, Check))
+        spent = [_charge([event], change, _N) for change in _changes(rng, _D)]
+        assert max(spent) <= 0.01 * solver.rho * (1 + 1e-5)
+        change = np.full((_D, _D), 2.0)
+        change[int(event.best_row)] = -2.0
+        bound = (2 * 2 / _N / event.stddev) ** 2 / 2
+        assert _charge([event], change, _N) <= bound * (1 + 1e-5)
+        assert bound == pytest.approx(0.01 * solver.rho, rel=1e-4)
+
+
+def test_rounds_of_the_nested_measurement_spend_their_shares(monkeypatch):
+    seen, noise = [], _nested.noisy_mean
+
+    def recorded(sums, num_records, stddev, draws):
+        jax.debug.callback(lambda value: seen.append(float(value)), stddev)
+        return noise(sums, num_records, stddev, draws)
+
+    monkeypatch.setattr(_nested, "noisy_mean", recorded)
+    scale = 2 / (_N * 0.2367)
+    _nested_strategies(_core(_D), scale)
+    jax.effects_barrier()
+    left = [(s / scale) ** 2 * w for s, w in zip(seen, _nested._SHARES, strict=True)]
+    assert left[0] == pytest.approx(_D**2, rel=1e-5)
+    assert round(left[2]) <= round(left[1]) < _D**2
+    assert left[2] == pytest.approx(round(left[2]), rel=1e-4)
+    # the square of 2 sqrt(m) / n over the noise, of m payoffs that a record moves by 2 each
+    mus = [4 * m / (_N * s) ** 2 for m, s in zip(left, seen, strict=True)]
+    assert sum(mus) == pytest.approx(0.2367**2, rel=1e-5)
+
+
+def test_a_record_adds_no_more_than_half_the_interval():
+    payoffs = jnp.array([[jnp.nan, jnp.inf, -jnp.inf, 1e30, 0.3], [3.0, 2.0, 1.0, 2.0, 2.0]])
+    mask = jnp.ones(2, bool)
+    got = line_sum(lambda record: record, payoffs, mask, (1.0, 3.0))
+    assert np.allclose(got.high, [0 + 1, 1 + 0, -1 - 1, 1 + 0, -1 + 0])
+    assert np.allclose(
+        line_sum(lambda record: record, payoffs, mask.at[0].set(False), (1.0, 3.0)).high,
+        [1, 0, -1, 0, 0],
+    )
+
+
+# whom they find
+
+
+def test_without_noise_both_find_the_equilibrium():
+    rng = np.random.default_rng(0)
+    games = jnp.asarray(rng.uniform(-1, 1, (16, 5, 4)), jnp.float32)
+    mean = np.mean(np.asarray(games, float), axis=0)
+    problem = Saddle.matrix_game((5, 4))
+    exact = NestedGame(FullBatch(1), 1e-6, 16.0)
+    drawn = DoubleOracle(FullBatch(1), 1e14, 16.0, fallback="nested")
+    for solver in (exact, drawn):
+        x, y = dpjax.solve(solver, problem, {"A": games}, key=jax.random.key(1)).params
+        assert abs(_gap(mean, x, y)) < 1e-4
+
+
+def test_functions_and_matrices_make_the_same_game():
+    rng = np.random.default_rng(1)
+    data = {"u": jnp.asarray(rng.normal(size=(16, 5))), "v": jnp.asarray(rng.normal(size=(16, 4)))}
+    functions = Saddle.game(lambda r, i, j: jnp.tanh(r["u"][i] * r["v"][j]), (5, 4))
+    matrices = {"A": jnp.tanh(data["u"][:, :, None] * data["v"][:, None, :])}
+    solver = NestedGame(FullBatch(1), 0.5, 16.0)
+    one = dpjax.solve(solver, functions, data, key=jax.random.key(0)).params
+    matrix_game = Saddle.matrix_game((5, 4))
+    two = dpjax.solve(solver, matrix_game, matrices, key=jax.random.key(0)).params
+    assert np.allclose(one[0], two[0], atol=1e-4)
+    assert np.allclose(one[1], two[1], atol=1e-4)
+    record = jax.tree.map(lambda leaf: leaf[0], data)
+    point = jnp.full(5, 0.2), jnp.full(4, 0.25)
+    assert functions.loss(*point, record) == pytest.approx(float(jnp.mean(matrices["A"][0])))
+    rows, columns = jnp.array([0, 3]), jnp.array([2, 2])
+    got = functions.gradients_at_vertices((rows, columns), data)
+    want = matrix_game.gradients_at_vertices((rows, columns), matrices)
+    assert np.allclose(got[0], want[0], atol=1e-6)
+    assert np.allclose(got[1], want[1], atol=1e-6)
+
+
+def test_the_largest_of_affine_losses_is_a_game_of_vertices():
+    vertices = jnp.array([[0.0, 0.0], [1.0, 0.0], [0.0, 1.0]])
+    targets = jnp.tile(jnp.array([[0.5, 0.25]]), (16, 1))
+    problem = max_loss(
+        lambda x, target: jnp.stack([target[0] - x[0], target[1] - x[1], x[0] + x[1] - 0.5]),
+        3,
+        grad_range=(2.0, 2.0),
+        vertices=vertices,
+        smoothness=0.0,
+        payoff_interval=(-1.0, 1.0),
+    )
+    x, y = dpjax.solve(
+        NestedGame(FullBatch(1), 1e-6, 16.0), problem, targets, key=jax.random.key(0)
+    ).params
+    # equal losses 1/12 at (5/12, 1/6)
+    assert np.allclose(x, [5 / 12, 1 / 6], atol=1e-3)
+    assert np.allclose(y, 1 / 3, atol=1e-3)
+
+
+def test_dropped_strategies_stay_as_constraints():
+    matrix = np.random.default_rng(5).uniform(-1, 1, (50, 50))
+    x, y = _nested_strategies(matrix, 2 / (_N * 0.2367))
+    assert _gap(matrix, x, y) < 0.02  # without these constraints .04 to .08
+
+
+@pytest.mark.slow
+def test_few_rounds_find_a_core_among_many_strategies():
+    solver = DoubleOracle.for_budget(Saddle.matrix_game((300, 300)), _N, _BUDGET)
+    matrix = _core(300)
+    for seed in range(3):
+        x, y, gap, passed = _play(solver, matrix, seed)
+        assert passed
+        assert abs(gap) < 0.1
+        assert _gap(matrix, x, y) < 0.01
+
+
+def test_an_oracle_forms_nothing_of_the_size_of_all_payoffs():
+    d = 100_000
+    problem = Saddle.game(lambda record, i, j: record[i % 3] * record[j % 3], (d, d))
+    solver = DoubleOracle.for_budget(problem, 64, Budget(1.0, 1e-6))
+    assert solver.fallback == "rounds"
+    state = jax.eval_shape(lambda key: solver.init(problem, key=key), jax.random.key(0))
+    given = jnp.zeros((64, 3)), jnp.ones(64, bool), state
+    step = jax.make_jaxpr(lambda *args: solver.step(problem, *args))(*given)
+    slots = solver.rounds + 1 + 16
+    assert _largest(step.jaxpr) <= slots * d
+
+
+def _largest(jaxpr):
+    sizes = [0]
+    for eqn in jaxpr.eqns:
+        sizes += [math.prod(getattr(var.aval, "shape", ())) for var in eqn.outvars]
+        for inner in jaxprs_in_params(eqn.params):
+            sizes.append(_largest(inner))
+    return max(sizes)
+
+
+# which, and what is refused
+
+
+@pytest.mark.parametrize(
+    ("d", "n", "kind", "fallback"),
+    [
+        (50, 30_000, NestedGame, None),
+        (300, 30_000, NestedGame, None),
+        (1000, 30_000, DoubleOracle, "nested"),
+        (1000, 3_000, DoubleOracle, "rounds"),
+        (10_000, 900_000, DoubleOracle, "rounds"),
+    ],
+)
+def test_the_rule_takes_public_sizes(d, n, kind, fallback):
+    solver = solver_for_game(Saddle.matrix_game((d, d)), n, _BUDGET)
+    assert type(solver) is kind
+    assert getattr(solver, "fallback", None) == fallback
+    assert solver.guarantee().epsilon(1e-6) <= 1.0
+
+
+def test_what_is_no_game_is_refused():
+    curved = Saddle(lambda x, y, z: x @ x - y @ y, (2, 2), 2.0)
+    with pytest.raises(ValueError, match=r"smoothness must be \(0, 0\)"):
+        solver_for_game(curved, 100, _BUDGET)
+    unstated = Saddle(lambda x, y, z: z * x[0] * y[0], (2, 2), 2.0, smoothness=(0.0, 0.0))
+    with pytest.raises(ValueError, match="payoff_interval"):
+        NestedGame.for_budget(unstated, 100, _BUDGET)
+    with pytest.raises(ValueError, match="interval"):
+        NestedGame(FullBatch(1), 1.0, 10.0, (1.0, 1.0))
+    with pytest.raises(TypeError, match="FullBatch"):
+        DoubleOracle(FullBatch(2), 1.0, 10.0)

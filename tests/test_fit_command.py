@@ -1,0 +1,141 @@
+"""`python -m dpjax fit`: features within their bounds, what it prints and what it refuses."""
+
+import csv
+import datetime
+import json
+
+import numpy as np
+import pytest
+
+import dpjax
+from dpjax.__main__ import main
+from dpjax._fit_command import read_csv
+from dpjax.api._table_model import TableModel
+from dpjax.problems import LinearModel, RateConstrained
+from dpjax.queries import Categorical, Date, Domain, Numeric
+
+DOMAIN = Domain.from_columns(
+    {
+        "age": Numeric(20, 60, missing=True),
+        "rooms": Numeric(0, 4, integer=True),
+        "job": Categorical(["clerk", "cook"], "other"),
+        "sex": Categorical(["F", "M"]),
+        "day": Date("2020-01-01", "2020-12-31", missing=True),
+        "rich": Categorical([0, 1]),
+    }
+)
+ROWS = [
+    ["age", "unused", "rooms", "job", "sex", "day", "rich"],
+    ["40", "x", "4", "cook", "F", "2020-01-01", "1"],
+    ["?", "y", "-9", "baker", "M", "", "0"],
+    ["99.5", "z", "2", "clerk", "M", "2020-12-31", "0"],
+]
+
+
+def _written(path, rows):
+    with path.open("w", newline="") as file:
+        csv.writer(file).writerows(rows)
+    return path
+
+
+def test_a_file_becomes_columns_of_the_schema(tmp_path):
+    table = read_csv(_written(tmp_path / "a.csv", ROWS), DOMAIN, ["?", ""])
+    assert list(table) == list(DOMAIN.attributes)
+    assert table["age"].tolist() == [40.0, None, 99.5]
+    assert table["rooms"].tolist() == [4, -9, 2]
+    assert table["rich"].tolist() == [1, 0, 0]
+    assert table["day"].tolist() == [datetime.date(2020, 1, 1), None, datetime.date(2020, 12, 31)]
+
+
+def test_features_lie_in_their_bounds(tmp_path):
+    table = read_csv(_written(tmp_path / "a.csv", ROWS), DOMAIN, ["?", ""])
+    model = TableModel(DOMAIN, "rich")
+    got = model.features(table) * 5**0.5
+    names = ("age", "age is missing", "rooms", "job = clerk", "job = cook", "job = other")
+    assert model.names == (*names, "sex = M", "day", "day is missing")
+    want = [
+        [0, 0, 1, 0, 1, 0, -1, -1, 0],
+        [0, 1, -1, 0, 0, 1, 1, 0, 1],
+        [1, 0, 0, 1, 0, 0, 1, 1, 0],
+    ]
+    np.testing.assert_allclose(got, want, atol=1e-6)
+    assert np.linalg.norm(got / 5**0.5, axis=1).max() <= 1 + 1e-6
+
+
+def test_the_target_decides_the_problem():
+    two = TableModel(DOMAIN, "rich").problem
+    assert isinstance(two, LinearModel)
+    assert two.link == "logistic"
+    assert isinstance(TableModel(DOMAIN, "job").problem, RateConstrained)
+    number = TableModel(DOMAIN, "rooms").problem
+    assert isinstance(number, LinearModel)
+    assert number.link == "huber"
+
+
+def test_records_of_a_regression(tmp_path):
+    table = read_csv(_written(tmp_path / "a.csv", ROWS), DOMAIN, ["?", ""])
+    assert TableModel(DOMAIN, "rooms").records(table)["y"].tolist() == [1.0, -1.0, 0.0]
+    with pytest.raises(ValueError, match=r"'age', the target, holds 1 missing values in 3 rows"):
+        TableModel(DOMAIN, "age").records(table)
+
+
+def _schema(tmp_path):
+    path = tmp_path / "schema.json"
+    path.write_text(DOMAIN.to_json())
+    return str(path)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"--target": "wealth"}, "target must be one of"),
+        ({"--epsilon": "-1"}, "epsilon must be > 0, got -1.0"),
+        ({"--method": "magic"}, "method must be one of"),
+        ({"--relation": "add_or_remove_one"}, "--num-records is required"),
+        ({"--missing": "none"}, "column 'age' must hold numbers: 1 of 3 rows do not"),
+        ({"--schema": "nowhere.json"}, "nowhere.json"),
+    ],
+)
+def test_invalid_values_give_one_line(tmp_path, capsys, change, message):
+    given = {"--schema": _schema(tmp_path), "--target": "rich", "--epsilon": "1"} | change
+    words = [str(_written(tmp_path / "a.csv", ROWS)), *(w for pair in given.items() for w in pair)]
+    assert main(["fit", *words]) == 2
+    said = capsys.readouterr().err
+    assert message in said
+    assert said.count("\n") == 1
+
+
+def test_rows_of_another_length_are_refused(tmp_path, capsys):
+    path = _written(tmp_path / "a.csv", [*ROWS, ["40"]])
+    words = ["--schema", _schema(tmp_path), "--target", "rich", "--epsilon", "1"]
+    assert main(["fit", str(path), *words]) == 2
+    assert "rows must have 7 fields, as the header, got 1 others" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_a_fit_learns_reports_and_saves(tmp_path, capsys):
+    rng = np.random.default_rng(0)
+    age = rng.uniform(20, 60, 4_000)
+    rows = [
+        [f"{a:.1f}", "", "2", "cook", "FM"[i % 2], "2020-05-01", str(int(a > 40))]
+        for i, a in enumerate(age)
+    ]
+    train = _written(tmp_path / "train.csv", [ROWS[0], *rows[:3_000]])
+    test = _written(tmp_path / "test.csv", [ROWS[0], *rows[3_000:]])
+    words = [str(train), "--schema", _schema(tmp_path), "--target", "rich", "--epsilon", "2"]
+    more = ["--test", str(test), "--output", str(tmp_path / "model"), "--seed", "0", "--json"]
+    assert main(["fit", *words, *more]) == 0
+    result = json.loads(capsys.readouterr().out)
+    assert result["epsilon"] <= 2
+    assert result["delta"] == 3_000**-1.5
+    assert result["num_records"] == 3_000
+    assert result["test"]["rows"] == 1_000
+    assert result["test"]["error"] < 0.1
+    assert result["coefficients"]["age"] > abs(result["coefficients"]["sex = M"])
+    loaded = dpjax.load(tmp_path / "model")
+    assert loaded.method == result["method"]
+    assert main(["fit", *words, "--test", str(test), "--seed", "0"]) == 0
+    shown = capsys.readouterr().out
+    assert "replace_one, 3000 records" in shown
+    assert "why not" in shown
+    assert shown.splitlines()[4].startswith("age ")
