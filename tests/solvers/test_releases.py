@@ -35,12 +35,12 @@ def _draws(run, seed):
 @pytest.mark.slow
 def test_laplace_table_has_the_scale_of_its_event():
     """On an empty batch the size of a group is the sum of two Laplace cells."""
-    problem, solver = _solver(histogram="laplace")
+    problem, solver = _solver(histogram="laplace", estimator="ratio", denominator="ema")
     claimed = solver.guarantee().event.event.event.events[0].noise_multiplier
 
     def size(key):
         state = solver.init(problem, key=key)
-        return solver.step(problem, DATA, jnp.zeros(50, bool), state)[0].sizes[0]
+        return solver.step(problem, DATA, jnp.zeros(50, bool), state)[0].memory.sizes[0]
 
     def cdf_of_scale(scale):
         def cdf(x):

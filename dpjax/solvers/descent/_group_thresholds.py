@@ -118,7 +118,7 @@ class GroupThresholds:
 
     Attributes (data may be swept under `vmap`; static ones shape the program; all *public*):
       sampler: `FullBatch(1)` (static).
-      histogram_noise: Standard deviation of a count's noise (data).
+      histogram_noise: Scalar standard deviation of a count's noise (data).
       bins: Of scores in [0, 1], equally wide (static).
       relation: Neighbouring relation of the guarantee (static).
 
