@@ -239,6 +239,26 @@ def test_rounds_of_the_nested_measurement_spend_their_shares(monkeypatch):
     assert sum(mus) == pytest.approx(0.2367**2, rel=1e-5)
 
 
+@pytest.mark.always  # noise as claimed
+@pytest.mark.parametrize("relation", ["replace_one", "add_or_remove_one"])
+def test_the_nested_game_measures_with_the_noise_of_its_event(monkeypatch, relation):
+    seen, noise, z, n = [], _nested.noisy_mean, 4.0, 20
+
+    def recorded(sums, num_records, stddev, draws):
+        jax.debug.callback(lambda value: seen.append(float(value)), stddev)
+        return noise(sums, num_records, stddev, draws)
+
+    monkeypatch.setattr(_nested, "noisy_mean", recorded)
+    solver = NestedGame(FullBatch(1), z, num_records=n, interval=(-1.0, 1.0), relation=relation)
+    game, key = Saddle.matrix_game((3, 3)), jax.random.key(0)
+    dpjax.solve(solver, game, {"A": jnp.zeros((n, 3, 3))}, key=key)
+    jax.effects_barrier()
+    # the first round measures all nine payoffs, each moved by one under add-or-remove
+    first = 9 / (n * seen[0]) ** 2
+    assert 0.99 * _nested._SHARES[0] / z**2 < first < _nested._SHARES[0] / z**2
+    assert solver.guarantee().event.noise_multiplier == z
+
+
 def test_a_record_adds_no_more_than_half_the_interval():
     payoffs = jnp.array([[jnp.nan, jnp.inf, -jnp.inf, 1e30, 0.3], [3.0, 2.0, 1.0, 2.0, 2.0]])
     mask = jnp.ones(2, bool)

@@ -73,6 +73,7 @@ def test_leaves_steps_stages_and_keys_are_independent(law):
         dpt.check_uncorrelated(first["a"], first["a"])
 
 
+@pytest.mark.always  # the tail as claimed
 def test_laplace_tail_passes_sixteen_scales(monkeypatch):
     """All 64 bits 0, or one bit set: the exponent reaches 64 halvings, 44 scales."""
     for exponent, zeros in (((0, 0), 64), ((0, 1), 63), ((1, 0), 31), ((2**31, 0), 0)):
