@@ -85,7 +85,9 @@ class DPSGD:
 
     $$ g_t = \frac1m \Big(\sum_{i \in B_t} \mathrm{clip}_C(\nabla\ell_i(\theta_t))
        + z C\, \mathcal N(0, I)\Big), \qquad
-       \theta_{t+1} = \theta_t + \eta\, \mathrm{optimizer}(g_t) $$
+       \theta_{t+1} = \theta_t + \eta_t\, \mathrm{optimizer}(g_t) $$
+
+    with $\eta_t$ the learning rate, or with `schedule="linear"` that times $1 - t / T$, t from 0.
 
     Guarantee: l2 sensitivity C of the sum under add-or-remove-one, enforced by clipping, with
     noise larger by what rounding of the sum may add to it (`rounding_allowance`);
@@ -108,6 +110,7 @@ class DPSGD:
       noise_multiplier: `z >= 0`, noise in units of C (data).
       clip_norm: `C >= 0`, scalar, in units of the gradient of one record (data).
       learning_rate: eta, scalar, multiplies the optimizer's update (data).
+      schedule: `"constant"`, or `"linear"`, down to 0 over the sampler's steps (static).
       batch_size: m, scalar, the public normaliser; never the realised batch size (data).
       decay: Decay of the exponential average, scalar in [0, 1) (data).
       average: `"ema"`, `"uniform"` or `"last"`: which iterate is returned (static).
@@ -136,6 +139,7 @@ class DPSGD:
     microbatch_size: int | None = static_field(default=None)
     relation: str = static_field(default="add_or_remove_one")
     noise: NoiseStrategy | None = static_field(default=None, kw_only=True)
+    schedule: str = static_field(default="constant", kw_only=True)
 
     def __post_init__(self) -> None:
         check_sampler(self.sampler, self.relation)
@@ -144,6 +148,7 @@ class DPSGD:
         check_positive("batch_size", self.batch_size)
         check_between("decay", self.decay, 0, 1)
         check_choice("average", self.average, AVERAGES)
+        check_choice("schedule", self.schedule, ("constant", "linear"))
         if self.microbatch_size is not None:
             check_int("microbatch_size", self.microbatch_size, minimum=1)
         if self.noise is not None:
@@ -174,7 +179,9 @@ class DPSGD:
           batch_size: Expected records a batch; default a sixteenth, from 256 to 1024.
           steps: Number of steps; default 1000, or with `noise` the root of `num_records`.
           noise: As in the class, or by name: `"buffered"`, `"tree"` or `"variance_reduced_tree"`.
-          **overrides: Other fields; `noise_multiplier` at the caller's own risk of the budget.
+          **overrides: Other fields; `noise_multiplier` at the caller's own risk of the budget. The
+            learning rate falls linearly, unless `schedule`, `optimizer`, `average` or `noise` is
+            given.
 
         Returns:
           A solver whose `guarantee().epsilon(budget.delta) <= budget.epsilon`.
@@ -195,6 +202,8 @@ class DPSGD:
         if noise is None:
             sampler = sampler or default_sampler(num_records, batch_size, steps)
             request = requested(num_records, budget, sampler=sampler)
+            if not {"optimizer", "average"} & set(overrides):
+                overrides.setdefault("schedule", "linear")
         else:
             request = requested(num_records, budget, "replace_one", sampler)
             sampler = sampler or _single_pass(request, batch_size, steps)
@@ -249,12 +258,18 @@ class DPSGD:
         )
         mean = jax.tree.map(lambda g, p: (g / self.batch_size).astype(p.dtype), noisy, state.params)
         updates, opt_state = self.optimizer.update(mean, state.opt_state, state.params)
-        updates = jax.tree.map(lambda u: (self.learning_rate * u).astype(u.dtype), updates)
+        rate = self._rate(state.count)
+        updates = jax.tree.map(lambda u: (rate * u).astype(u.dtype), updates)
         params = problem.project(optax.apply_updates(state.params, updates))
         count = state.count + 1
         average = update_average(self.average, state.average, params, count, self.decay)
         after = DPSGDState(params, opt_state, noise_state, average, count, state.key)
         return after, DPSGDInfo(optax.tree.norm(mean))
+
+    def _rate(self, count: jax.Array) -> ArrayLike:
+        if self.schedule == "constant":
+            return self.learning_rate
+        return self.learning_rate * jnp.maximum(0, 1 - count / self.sampler.steps)
 
     def make_noise(self) -> Transform:
         """What is added to the sum of clipped gradients."""
@@ -320,11 +335,17 @@ def _single_pass(request: Request, batch_size: float | None, steps: int | None) 
 def with_defaults(
     kind: type, overrides: dict[str, Any], sampler: Sampler, num_records: int, problem: Problem
 ) -> dict[str, Any]:
-    """Defaults computed from public sizes."""
+    """Defaults computed from public sizes.
+
+    With a rate that falls linearly, the average is of the last fifth of the run or so: on fresh
+    instances (softmax, networks, Huber regression) that had less error than a constant rate and an
+    average of the last tenth in every cell, up to four times.
+    """
+    linear = overrides.get("schedule") == "linear"
     defaults: dict[str, Any] = {
         "clip_norm": stated(problem, "lipschitz", 4.0),
         "batch_size": num_records * sampler.participation_rate(num_records),
-        "decay": max(0.0, 1 - 10 / sampler.steps),
+        "decay": max(0.0, 1 - (5 if linear else 10) / sampler.steps),
     }
     known = {f.name for f in dataclasses.fields(kind)} - {"sampler", "relation"}
     check_fields(kind, overrides, known)
