@@ -11,6 +11,7 @@ from scipy import stats
 
 import dpjax
 from dpjax.problems import RateConstrained, demographic_parity
+from dpjax.random import _integer_tables as integer_tables
 from dpjax.solvers import GroupThresholds, TrainedModel
 from dpjax.solvers.descent._group_thresholds import chosen_bins
 
@@ -101,7 +102,15 @@ def test_the_release_of_neighbours_is_within_the_guarantee_exactly():
         assert 0.5 * claimed < delta <= claimed
 
 
-@pytest.mark.slow
+def test_the_sampler_is_charged_for_every_count_that_a_record_moves():
+    """Under replace-one that is the cell that it leaves and the one that it enters."""
+    one = integer_tables.shortfall(1.0, rounded=True)
+    for relation, moved in (("add_or_remove_one", 1), ("replace_one", 2)):
+        solver = GroupThresholds(dpjax.sampling.FullBatch(1), 1.0, relation=relation)
+        assert 0.9 * moved * one < solver.guarantee().failure_probability < 1.1 * moved * one
+
+
+@pytest.mark.always
 def test_the_noise_of_the_counts_has_the_law_of_the_event(key):
     made, none = TrainedModel(problem(), TRAINED), jnp.zeros(4, bool)
     solver = GroupThresholds(dpjax.sampling.FullBatch(1), 1.0, bins=64)

@@ -17,6 +17,7 @@ from dpjax.privacy.bounded_range._grid import curve_on_grid
 _WORK = 2.0**25  # about the number of points, cells and draws together: half a second
 _FEWEST, _MOST = 4, 32  # cells that eta is cut into
 _SMALLEST, _LARGEST = 1e-6, 20.0  # eta for which a grid is neither rounded nor too coarse
+_SUM_ALONE = 1e100  # an epsilon above which nothing is computed but the sum of the ranges
 _FOUND = 1e-7  # relative, on epsilon
 _LEAST_RHO = 1e-15  # the accountant takes none that is positive and smaller
 
@@ -131,6 +132,8 @@ def _epsilon_at(eta: float, draws: int, delta: float) -> float:
     if eta == 0:
         return 0.0
     high = draws * eta
+    if high > _SUM_ALONE:
+        return math.nextafter(high, math.inf)
     if Fraction(high) < draws * Fraction(eta):
         high = math.nextafter(high, math.inf)
     high = min(high, _concentrated(eta, draws).epsilon(delta))
