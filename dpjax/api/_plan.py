@@ -111,7 +111,7 @@ def plan(
     | `LinearModel` | `linear_model_solver` | $R L \phi$ |
     | `Risk` | `DPSGD` | $R L \phi$ |
     | linear `Risk`, constants stated | `OnlineToBatch` | $R L \phi$ times |
-    | | | $0.35 (R H / L)^2 / (d \phi)$ within 0.5 and 4 |
+    | | | $0.35 \max(1/2, R H / L)^2 / (d \phi)$ within 0.5 and 4 |
     | `SimplexRisk` | `FrankWolfe` | its plan's typical error |
     | `SimplexRisk`, each record once | `AnytimeMirrorDescent` | its plan's bound |
 
@@ -236,7 +236,7 @@ def _of_risk(problem: Risk, n: int, budget: Budget) -> Iterator[_Offer]:
         yield _Offer("dpsgd", DPSGD.for_budget)
         return
     radius, lipschitz, smoothness = (float(np.asarray(constant)) for constant in constants)
-    far = radius * smoothness / lipschitz
+    far = max(0.5, radius * smoothness / lipschitz)  # nearer ones were not tried
     excess = radius * lipschitz * min(1.0, noise)
     gain = 0.35 * far**2 / max(problem.num_params * noise, 1e-9)
     yield _Offer("dpsgd", DPSGD.for_budget, excess)
