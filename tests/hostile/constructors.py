@@ -195,6 +195,30 @@ SAMPLING = {
         num_records=(N, Count()),
         capacity=(N, Count(optional=True)),
         tail=(0, Count(0)),
+        epochs=(1, Count()),
+    ),
+    "RepeatedPartition": row(
+        S.RepeatedPartition,
+        epochs=(2, Count()),
+        steps_per_epoch=_STEPS,
+        batch_size=(4, Count()),
+        order=("given", Choice()),
+    ),
+    "CyclicPoisson": row(
+        S.CyclicPoisson,
+        rate=(0.3, RATE),
+        groups=(2, Count()),
+        steps=_STEPS,
+        num_records=(N, Count()),
+        capacity=(20, Count(optional=True)),
+        assignment=("equal", Choice()),
+    ),
+    "Participation": row(
+        S.Participation,
+        kind=("cyclic", Choice()),
+        most=(3, Count()),
+        separation=(4, Count()),
+        rate=(0.3, RATE),
     ),
     "DisjointPartition": row(
         S.DisjointPartition, steps=_STEPS, batch_size=(4, Count()), order=("given", Choice())
