@@ -16,20 +16,24 @@ import dpjax
 import dpjax.testing as dpt
 from dpjax.problems import Risk
 from dpjax.sampling import (
+    CyclicPoisson,
     DisjointPartition,
     FullBatch,
     IndependentPartition,
     PoissonSampler,
+    RepeatedPartition,
     TaperedPartition,
 )
 from dpjax.solvers import DPFTRL, DPSGD, RateConstrainedSGDA
 from dpjax.testing._trees import QUICK
-from dpjax.transforms import BinaryTree, BufferedToeplitz, SplitNoise
+from dpjax.transforms import Banded, BinaryTree, BufferedToeplitz, SplitNoise
 
 SLOW = [pytest.mark.slow]
 BUDGET = dpjax.Budget(1.0, 1e-5)
+ADD = "add_or_remove_one"
 ADAM, MOMENTUM = optax.adam(0.1), optax.sgd(0.3, momentum=0.9)
 PASS, FULL = DisjointPartition(7, 2), FullBatch(4)
+EPOCHS = RepeatedPartition(3, 3, 4)
 FIELDS = {
     "noise_multiplier": 1.3,
     "clip_norm": 0.9,
@@ -136,6 +140,24 @@ REPLAYS = {
         1,
         False,
     ),
+    "buffered, epochs": (
+        {"noise": BufferedToeplitz(9, (0.3, 0.2), (0.5, 0.9), 3), "sampler": EPOCHS},
+        1,
+        True,
+    ),
+    "buffered, epochs, independent, more": (
+        {
+            "noise": BufferedToeplitz(7, (0.3, 0.2), (0.5, 0.9), 3),
+            "sampler": IndependentPartition(6, 14, capacity=14, epochs=2),
+        },
+        0,
+        False,
+    ),
+    "banded, epochs": (
+        {"noise": Banded(9, coefficients=(1, 0.8, -0.5)), "sampler": EPOCHS},
+        0,
+        True,
+    ),
     "tree, late": ({"noise": BinaryTree(7)}, 5, False),
 }
 
@@ -162,10 +184,11 @@ def test_noise_hides_a_record_at_the_declared_cost(name, x64):
     draws = np.random.default_rng(1).normal(size=(solver.sampler.steps, 3))
     pure = fields["noise"] == BinaryTree(7, distribution="l2")
     twice = 2 if pure else 4
+    times = getattr(solver.guarantee().event, "count", 1)  # Gaussians of this noise multiplier
     for first, second, bound in [
-        (nobody, worst, 1),
-        (worst, negative, twice),
-        (negative, data, twice),
+        (nobody, worst, times),
+        (worst, negative, twice * times),
+        (negative, data, twice * times),
     ]:
         a, b, draws, moved = replay(solver, PROBLEM, first, second, draws, record)
         assert_same(a, b)
@@ -173,6 +196,28 @@ def test_noise_hides_a_record_at_the_declared_cost(name, x64):
         spent = np.sum(lengths) if pure else np.sum(lengths**2)
         assert 1e-3 * bound <= spent <= bound * (1 + 1e-6)
         assert spent >= 0.999 * bound or not reached or second is data
+
+
+def test_noise_of_one_pass_over_epochs_costs_more_than_it_says(x64):
+    """Not even three times as much: sums of columns that overlap are longer."""
+    noise = given(BufferedToeplitz(9, (0.3, 0.2), (0.5, 0.9)))
+    with pytest.raises(
+        ValueError, match="at most 1 participations 9 steps apart, but RepeatedPart"
+    ):
+        _solver(noise=noise, sampler=EPOCHS)
+    kind = type("Pretending", (type(noise),), {"participation": EPOCHS.participation})
+    noise = jax.tree_util.register_static(kind)(9, (0.3, 0.2), (0.5, 0.9))
+    solver = _solver(noise=noise, sampler=EPOCHS)
+    data = _data()
+    record = next(i for i, steps in enumerate(steps_of(solver, 14)) if 0 in steps)
+    pair = [
+        data | {"size": data["size"].at[record].set(v), "growth": jnp.zeros(14)}
+        for v in (np.nan, 1e6)
+    ]
+    draws = np.random.default_rng(1).normal(size=(9, 3))
+    a, b, _, moved = replay(solver, PROBLEM, *pair, draws, record)
+    assert_same(a, b)
+    assert np.sum(np.linalg.norm(moved, axis=1) ** 2) * 1.3**2 > 3.5
 
 
 RELATIONS = ("add_or_remove_one", "replace_one", "replace_special")
@@ -235,9 +280,38 @@ def test_defaults_train():
     [
         ({"noise": "tree"}, TypeError, "noise must be a strategy .*got 'tree'"),
         ({"noise": BufferedToeplitz(6)}, ValueError, "num_steps must be >= .*= 7, got 6"),
-        ({"sampler": FULL}, ValueError, "noise must be SplitNoise with FullBatch"),
-        ({"sampler": PoissonSampler(0.1, 7, 14)}, ValueError, "sampler must be .*PoissonSampler"),
-        ({"sampler": TaperedPartition(4, 14)}, ValueError, "sampler must be .*TaperedPartition"),
+        (
+            {"sampler": FULL},
+            ValueError,
+            "at most 1 participations .*but FullBatch lets .*4 times 1",
+        ),
+        ({"sampler": PoissonSampler(0.1, 7, 14)}, ValueError, "no amplification .*PoissonSampler"),
+        ({"sampler": TaperedPartition(4, 14)}, ValueError, "sampler must .*TaperedPartition"),
+        (
+            {"sampler": CyclicPoisson(0.5, 2, 6, 14), "relation": ADD},
+            ValueError,
+            "no amplification is known for BufferedToeplitz: use RepeatedPartition or a Banded "
+            "strategy with CyclicPoisson, got CyclicPoisson",
+        ),
+        (
+            {
+                "sampler": CyclicPoisson(0.5, 2, 6, 14),
+                "relation": ADD,
+                "noise": Banded(6, coefficients=(1, 0.8, -0.5)),
+            },
+            ValueError,
+            "bands must be <= groups = 2 with CyclicPoisson, got 3",
+        ),
+        (
+            {"sampler": EPOCHS, "noise": Banded(9, coefficients=(1, 0.8, -0.5, 0.1))},
+            ValueError,
+            "at most 3 participations 4 steps apart, but RepeatedPartition lets .* 3 times 3 apart",
+        ),
+        (
+            {"sampler": EPOCHS, "noise": BufferedToeplitz(9, (), (), 2, 5)},
+            ValueError,
+            "at most 2 participations 5 steps apart, but RepeatedPartition lets .* 3 times 3 apart",
+        ),
         ({"relation": "add_or_remove_one"}, ValueError, "relation must be .*DisjointPartition"),
         ({"clip_norm": -1.0}, ValueError, "clip_norm must be >= 0, got -1.0"),
         ({"noise_multiplier": -1.0}, ValueError, "noise_multiplier must be >= 0, got -1.0"),

@@ -29,7 +29,7 @@ from dpjax.core import (
     static_field,
 )
 from dpjax.privacy import Budget, Guarantee, joint_release
-from dpjax.solvers._check_sampler import check_participation, check_sampler
+from dpjax.solvers._check_sampler import check_participation, check_sampler, event_of_run
 from dpjax.solvers._request import Request, default_sampler, named_strategy, requested, stated
 from dpjax.solvers._summary import register_solver
 from dpjax.solvers._swamped import checked_gradients
@@ -92,10 +92,12 @@ class DPSGD:
     with `PoissonSampler(rate, steps, ...)` the event is
     `SelfComposed(PoissonSampled(rate, Gaussian(z)), steps)`, plus
     `(1 + e^epsilon) * sampler.failure_probability()` in delta. With `noise`, a strategy that
-    correlates it over the steps, the event of all steps is `noise.event(z)`, for samplers of one
-    pass, with no amplification by sampling. The optimizer, the projection and
-    the averaging are post-processing. Works with every problem that has `init`,
-    `per_example_gradients(params, batch)` and `project(params)`.
+    correlates it over the steps, the event of all steps is `noise.event(z)`, with no amplification
+    by sampling, for samplers whose records are in no more steps, and no nearer ones, than it is
+    made for; of `Banded` noise it is that of z apart in each of a record's steps, amplified with
+    `CyclicPoisson`. The optimizer, the projection and the averaging are post-processing. Works
+    with every problem that has `init`, `per_example_gradients(params, batch)` and
+    `project(params)`.
 
     | input | effect |
     | --- | --- |
@@ -293,7 +295,7 @@ def _event(
     sampler: Sampler, noise: NoiseStrategy | None, noise_multiplier: float, relation: str
 ) -> DpEvent:
     if noise is not None:
-        return noise.event(noise_multiplier, relation)
+        return event_of_run(sampler, noise, noise_multiplier, relation)
     return sampler.event(joint_release(gaussian=noise_multiplier))
 
 
