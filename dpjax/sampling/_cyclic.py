@@ -147,8 +147,10 @@ class CyclicPoisson:
         if self.assignment == "equal":
             share = num_records // self.groups
             order = jax.random.permutation(key, jnp.arange(num_records, dtype=jnp.int32))
-            order = jnp.sort(order[: share * self.groups].reshape(self.groups, share), axis=1)
-            return order.reshape(-1), jnp.full(self.groups, share, jnp.int32)
+            used, rest = jnp.split(order, [share * self.groups])
+            used = jnp.sort(used.reshape(self.groups, share), axis=1)
+            order = jnp.concatenate([used.reshape(-1), rest])
+            return order, jnp.full(self.groups, share, jnp.int32)
         bits = jax.random.bits(key, (num_records,), jnp.uint32)
         group = (bits % np.uint32(self.groups)).astype(jnp.int32)
         sizes = jnp.zeros(self.groups, jnp.int32).at[group].add(1)
@@ -193,5 +195,3 @@ class CyclicPoisson:
                 "the data have more records than the sampler's public bound num_records = "
                 f"{self.num_records}"
             )
-        if self.assignment == "equal" and num_records < self.groups:
-            raise ValueError(f"groups must be <= the {num_records} records, got {self.groups}")
