@@ -350,11 +350,7 @@ def test_wrong_fields_are_named(wrong, error, message):
             ValueError,
             r"batch_size \* groups must be <= num_records = 50, got 20 \* 4",
         ),
-        (
-            {"sampler": PASS, "steps": 7},
-            ValueError,
-            "steps are the sampler's, got steps=7 and epochs=None with a sampler",
-        ),
+        ({"sampler": PASS, "epochs": 2}, ValueError, "epochs are the sampler's, got epochs=2"),
         ({"steps": 2.5}, TypeError, "steps must be an integer, got 2.5"),
         ({"batch_size": 0}, ValueError, "batch_size must be > 0, got 0"),
         ({"noise": "white"}, ValueError, "noise must be .*got 'white'"),
@@ -390,6 +386,22 @@ def test_batch_sizes_give_steps():
     assert 0.999 <= solver.guarantee().epsilon(1e-5) <= 1
 
 
+def test_a_sampler_that_is_given_has_noise_made_for_it():
+    turns = CyclicPoisson(0.04, 6, 13, 3000)
+    for noise, bands, want in ((None, None, 6), ("banded", None, 4), ("banded", 2, 2)):
+        solver = DPFTRL.for_budget(PROBLEM, 3000, BUDGET, sampler=turns, noise=noise, bands=bands)
+        assert (solver.noise.num_steps, len(solver.noise.coefficients)) == (13, want)
+        assert solver.relation == ADD
+        assert 0.999 <= solver.guarantee().epsilon(1e-5) <= 1
+        assert solver.plan_report()["considered"] == {}
+    with pytest.raises(ValueError, match="no amplification is known for BufferedToeplitz"):
+        DPFTRL.for_budget(PROBLEM, 3000, BUDGET, sampler=turns, noise="buffered")
+    for noise in (None, "buffered"):
+        solver = DPFTRL.for_budget(PROBLEM, 3000, BUDGET, sampler=EPOCHS, noise=noise)
+        assert solver.noise.participation == EPOCHS.participation
+        assert solver.relation == "replace_one"
+
+
 def test_a_pass_by_no_request_will_not_be_the_default_of_buffered_noise():
     with pytest.warns(FutureWarning, match="ask for epochs=1 for a single pass"):
         solver = DPFTRL.for_budget(PROBLEM, 3000, BUDGET, noise="buffered")
@@ -409,7 +421,11 @@ def test_where_bands_gain_nothing_it_is_descent():
     assert solver.learning_rate == pytest.approx(plain.learning_rate, rel=1e-12)
     np.testing.assert_allclose(solver.noise.prefix_stddev() ** 2, np.arange(1, 106))
     report = solver.plan_report()
-    assert report["equivalent_noise_multiplier"] == pytest.approx(plain.noise_multiplier)
+    z = plain.noise_multiplier
+    assert report["equivalent_noise_multiplier"] == pytest.approx(z)
+    assert report["noise_to_signal"] == pytest.approx(z * 3**0.5 / (256 * 105**0.5))
+    with pytest.raises(ValueError, match="solvers as for_budget makes them"):
+        dataclasses.replace(solver, learning_rate=1.0).plan_report()
     default = DPFTRL.for_budget(PROBLEM, 1347, budget)
     assert default.sampler == DPSGD.for_budget(PROBLEM, 1347, budget).sampler
     assert default.relation == ADD

@@ -5,14 +5,14 @@ import math
 import warnings
 from typing import Any, Self
 
-from dpjax.core import Problem, Sampler, check_fields, check_int, check_positive
+from dpjax.core import Problem, Sampler, check_choice, check_fields, check_int, check_positive
 from dpjax.core import check_sampler as check_is_sampler
 from dpjax.privacy import Budget, check_budget
 from dpjax.privacy._warnings import warn
 from dpjax.sampling import CyclicPoisson, PoissonSampler
 from dpjax.sampling._participation import participation_of
 from dpjax.solvers._check_sampler import check_sampler
-from dpjax.solvers._request import Request, default_sampler
+from dpjax.solvers._request import STRATEGIES, Request, default_sampler
 from dpjax.solvers._summary import register_solver
 from dpjax.solvers.descent._dpsgd import DPSGD
 from dpjax.solvers.descent._noise_choice import (
@@ -25,6 +25,7 @@ from dpjax.solvers.descent._noise_choice import (
 )
 from dpjax.transforms import Banded, BufferedToeplitz, NoiseStrategy
 
+_BANDS = 4  # of banded noise where nobody says how many
 _CONSIDERED = "_considered"  # where a solver made for a budget keeps what was considered
 
 
@@ -114,7 +115,7 @@ class DPFTRL(DPSGD):
           epochs: How often each record is used on average, in place of `steps`.
           noise: `"auto"`, the default; `"banded"`; `"buffered"`, for a fixed order in every epoch;
             for one pass alone `"tree"` or `"variance_reduced_tree"`; or a strategy.
-          bands: Of `"banded"` noise.
+          bands: Of `"banded"` noise; default 4.
           **overrides: Other fields.
 
         Returns:
@@ -136,29 +137,24 @@ class DPFTRL(DPSGD):
         if "strategy" in overrides:
             _warn_of_strategy()
             noise = overrides.pop("strategy")
+        if isinstance(noise, str):
+            check_choice("noise", noise, ("auto", "banded", *STRATEGIES))
         auto = noise is None or noise == "auto"
         check_fields(cls, overrides, {f.name for f in dataclasses.fields(cls)})
         if steps is not None and epochs is not None:
             raise ValueError(f"give steps or epochs, got steps={steps} and epochs={epochs}")
         if bands is not None and noise != "banded":
             raise ValueError(f"bands is for noise='banded', got bands={bands} with noise={noise!r}")
+        considered: tuple[Plan, ...] = ()
         if sampler is not None:
-            if steps is not None or epochs is not None:
-                raise ValueError(
-                    f"steps are the sampler's, got steps={steps} and epochs={epochs} with a sampler"
-                )
-            if batch_size is not None:
-                overrides["batch_size"] = batch_size
             check_is_sampler(sampler)
+            if epochs is not None:
+                raise ValueError(f"epochs are the sampler's, got epochs={epochs} with {sampler!r}")
             if isinstance(sampler, CyclicPoisson):
                 relation = budget.relation_or(sampler.default_relation)
                 budget = dataclasses.replace(budget, relation=relation)
-            noise = _noise_for(sampler) if auto or noise in ("banded", "buffered") else noise
-            return super().for_budget(
-                problem, num_records, budget, sampler=sampler, noise=noise, **overrides
-            )
-        considered: tuple[Plan, ...] = ()
-        if auto or noise == "banded":
+            noise = _named_noise_for(sampler, "auto" if noise is None else noise, bands)
+        elif auto or noise == "banded":
             request = _request(num_records, budget, "add_or_remove_one")
             plain = default_sampler(num_records, batch_size, steps)
             size, total = num_records * plain.rate, plain.steps
@@ -169,7 +165,7 @@ class DPFTRL(DPSGD):
                 sampler, noise = plan.sampler, plan.noise
                 overrides.setdefault("noise_multiplier", plan.noise_multiplier)
             else:
-                sampler, noise = banded(request, size, total, 4 if bands is None else bands)
+                sampler, noise = banded(request, size, total, _BANDS if bands is None else bands)
             budget = dataclasses.replace(budget, relation=request.relation)
         elif noise == "buffered" and epochs is not None:
             request = _request(num_records, budget, "replace_one")
@@ -191,10 +187,12 @@ class DPFTRL(DPSGD):
             num_records,
             budget,
             sampler=sampler,
+            batch_size=batch_size,
+            steps=steps,
             noise=noise,
-            **(overrides if sampler else overrides | {"batch_size": batch_size, "steps": steps}),
+            **overrides,
         )
-        object.__setattr__(solver, _CONSIDERED, considered)
+        object.__setattr__(solver, _CONSIDERED, (considered, int(problem.num_params)))
         return solver
 
     def plan_report(self) -> dict[str, Any]:
@@ -202,19 +200,28 @@ class DPFTRL(DPSGD):
 
         Returns:
           `"chosen"`, and `"considered"` with the `"score"` of each candidate, its predicted noise
-          over that of one band; `"noise_multiplier"`; and the `"equivalent_noise_multiplier"` of
-          independent noise with the same mean square noise of the sums.
+          over that of one band; `"noise_multiplier"`; the `"equivalent_noise_multiplier"` of
+          independent noise with the same mean square noise of the sums; and `"noise_to_signal"`,
+          the noise of the last sum over the longest possible drift: near .1 and below a network on
+          digits learns well, at .5 hardly.
+
+        Raises:
+          ValueError: If the solver was not made by `for_budget`, or changed since.
         """
-        considered: tuple[Plan, ...] = vars(self).get(_CONSIDERED, ())
+        if _CONSIDERED not in vars(self):
+            raise ValueError("plan_report is of solvers as for_budget makes them")
+        considered, size = vars(self)[_CONSIDERED]
         first = considered[0].score if considered else 1.0
-        z, noise = float(self.noise_multiplier), self.noise
+        z, noise, steps = float(self.noise_multiplier), self.noise, self.sampler.steps
         assert noise is not None
+        drift = float(self.batch_size) * steps
         names = [plan.name for plan in considered if plan.noise == noise]
         return {
             "chosen": names[0] if names else repr(noise),
             "considered": {plan.name: plan.score / first for plan in considered},
             "noise_multiplier": z,
-            "equivalent_noise_multiplier": equivalent_noise(noise, z, self.sampler.steps),
+            "equivalent_noise_multiplier": equivalent_noise(noise, z, steps),
+            "noise_to_signal": z * float(noise.prefix_stddev()[steps - 1]) * size**0.5 / drift,
         }
 
 
@@ -224,13 +231,26 @@ def _request(num_records: int, budget: Budget, default: str) -> Request:
     return Request(num_records, budget, check_budget(budget).relation_or(default).name.lower())
 
 
+def _named_noise_for(
+    sampler: Sampler, noise: NoiseStrategy | str, bands: int | None
+) -> NoiseStrategy | str:
+    """Noise of this name for a sampler that was given; what has no pattern of its own stays."""
+    stated = participation_of(sampler)
+    if noise == "banded":
+        apart = 1 if stated is None else min(stated.separation, _BANDS)
+        return Banded(sampler.steps, min(apart, sampler.steps) if bands is None else bands)
+    if noise == "auto" or (noise == "buffered" and stated is not None and stated.kind != "cyclic"):
+        return _noise_for(sampler)
+    return noise
+
+
 def _noise_for(sampler: Sampler) -> NoiseStrategy:
     """What is made for the steps that the sampler states."""
     stated = participation_of(sampler)
-    if stated is None or stated.most == 1 or isinstance(sampler, PoissonSampler):
-        return BufferedToeplitz(sampler.steps)
-    if stated.kind == "cyclic":
+    if stated is not None and stated.kind == "cyclic" and not isinstance(sampler, PoissonSampler):
         return Banded(sampler.steps, min(stated.separation, sampler.steps))
+    if stated is None or stated.most == 1 or stated.kind == "cyclic":
+        return BufferedToeplitz(sampler.steps)
     columns = "periodic" if stated.kind == "fixed" else "constant"
     return BufferedToeplitz(
         sampler.steps,
