@@ -136,6 +136,14 @@ def test_events():
     assert strategy.event(1.3, participation=fixed.participation) == fixed.event(GAUSSIAN)
     cyclic = CyclicPoisson(0.3, 4, 11, 40)
     assert strategy.event(1.3, participation=cyclic.participation) == cyclic.event(GAUSSIAN)
+    everybody = CyclicPoisson(1.0, 4, 12, 40)  # a fixed order
+    assert strategy.event(1.3, participation=everybody.participation) == fixed.event(GAUSSIAN)
+    epsilons = [
+        dpjax.Guarantee(CyclicPoisson(rate, groups, steps, 40).event(GAUSSIAN)).epsilon(1e-5)
+        for rate, groups, steps in ((0.2, 4, 12), (0.3, 4, 12), (0.3, 4, 13), (0.3, 2, 13))
+    ]
+    assert epsilons == sorted(epsilons)
+    assert len(set(epsilons)) == 4
     with pytest.raises(ValueError, match=r"separation >= bands = 4, got .*separation=1"):
         strategy.event(1.3, participation=FullBatch(4).participation)
 
