@@ -29,8 +29,6 @@ from dpjax.transforms.noise.correlated._strategy import (
     wide_zeros,
 )
 
-_EXACT = jax.lax.Precision.HIGHEST
-
 
 class BandedState(NamedTuple):
     """State of `Banded`.
@@ -157,17 +155,20 @@ class Banded(GaussianStrategy):
         live, t = state.count < self.num_steps, state.count
         stddev = scale * self._norm(t).astype(dtype)
         c = jnp.asarray(self._c)
+        if not memory:  # independent noise
+            return times(stddev / c[0].astype(dtype), draw(0)), BandedState(t + 1, state.past)
+
         # the place of y_{t - j}, j = 1, ..., is (t - j) mod memory
-        lags = 1 + (t - 1 - jnp.arange(memory)) % max(memory, 1)
+        lags = 1 + (t - 1 - jnp.arange(memory)) % memory
 
         def fresh(z: jax.Array, past: jax.Array) -> jax.Array:
-            rest = c[lags].astype(z.dtype) if memory else jnp.zeros(0, z.dtype)
-            taken_back = jnp.tensordot(rest, past.astype(z.dtype), axes=1, precision=_EXACT)
+            rest = c[lags].astype(z.dtype)
+            # not a product of matrices, which is slower by far where one has a single row
+            shaped = rest.reshape(-1, *(1,) * z.ndim)
+            taken_back = jnp.sum(shaped * past.astype(z.dtype), axis=0)
             return computed_once((z - taken_back) / c[0].astype(z.dtype), live)
 
         def store(past: jax.Array, y: jax.Array) -> jax.Array:
-            if not memory:
-                return past
             return jax.lax.dynamic_update_index_in_dim(past, y.astype(past.dtype), t % memory, 0)
 
         y = jax.tree.map(fresh, draw(0), state.past)
