@@ -29,12 +29,14 @@ from dpjax.core import (
     static_field,
 )
 from dpjax.privacy import Budget, Guarantee, joint_release
-from dpjax.solvers._check_sampler import check_participation, check_sampler
+from dpjax.privacy._warnings import warn
+from dpjax.solvers._check_sampler import check_participation, check_sampler, event_of_run
 from dpjax.solvers._request import Request, default_sampler, named_strategy, requested, stated
 from dpjax.solvers._summary import register_solver
 from dpjax.solvers._swamped import checked_gradients
 from dpjax.solvers._vertex_problem import over_vertices
 from dpjax.solvers.descent._averaging import AVERAGES, init_average, read_average, update_average
+from dpjax.solvers.descent._noise_choice import equivalent_noise
 from dpjax.transforms import (
     NoiseStrategy,
     add_gaussian,
@@ -46,6 +48,9 @@ from dpjax.transforms import (
 from dpjax.transforms.clipping._weighted_sum import noised_sum
 
 SGD = optax.sgd(1.0)
+# a step may move by six times the noise in it where later noise takes that back, and by 0.3 times
+# where it does not
+_LEAST_STEPS = 0.3 / 6
 
 
 class DPSGDState(NamedTuple):
@@ -94,10 +99,12 @@ class DPSGD:
     with `PoissonSampler(rate, steps, ...)` the event is
     `SelfComposed(PoissonSampled(rate, Gaussian(z)), steps)`, plus
     `(1 + e^epsilon) * sampler.failure_probability()` in delta. With `noise`, a strategy that
-    correlates it over the steps, the event of all steps is `noise.event(z)`, for samplers of one
-    pass, with no amplification by sampling. The optimizer, the projection and
-    the averaging are post-processing. Works with every problem that has `init`,
-    `per_example_gradients(params, batch)` and `project(params)`.
+    correlates it over the steps, the event of all steps is `noise.event(z)`, with no amplification
+    by sampling, for samplers whose records are in no more steps, and no nearer ones, than it is
+    made for; of `Banded` noise it is that of z apart in each of a record's steps, amplified with
+    `CyclicPoisson`. The optimizer, the projection and the averaging are post-processing. Works
+    with every problem that has `init`, `per_example_gradients(params, batch)` and
+    `project(params)`.
 
     | input | effect |
     | --- | --- |
@@ -109,12 +116,14 @@ class DPSGD:
       sampler: Which records enter each step (static).
       noise_multiplier: `z >= 0`, noise in units of C (data).
       clip_norm: `C >= 0`, scalar, in units of the gradient of one record (data).
-      learning_rate: eta, scalar, multiplies the optimizer's update (data).
+      learning_rate: eta, scalar, multiplies the optimizer's update (data). `for_budget` sets it
+        from public numbers for plain descent, and to 1 where an `optimizer` is given.
       schedule: `"constant"`, or `"linear"`, down to 0 over the sampler's steps (static).
       batch_size: m, scalar, the public normaliser; never the realised batch size (data).
       decay: Decay of the exponential average, scalar in [0, 1) (data).
       average: `"ema"`, `"uniform"` or `"last"`: which iterate is returned (static).
-      optimizer: An optax transformation of learning rate 1 (static); keep one object for a sweep.
+      optimizer: An optax transformation (static); keep one object for a sweep. Of learning rate 1
+        where `learning_rate` has it, or with its own and `learning_rate=1`.
       microbatch_size: Records whose gradients coexist; None for up to 65,536 (static).
       relation: Neighbouring relation of the guarantee (static).
       noise: A strategy that correlates noise over the steps, of at least as many (static); None for
@@ -214,6 +223,14 @@ class DPSGD:
                 sampler.failure_probability(),
             )
         fields = with_defaults(cls, overrides, sampler, num_records, problem)
+        if overrides.get("optimizer", SGD) is not SGD and "learning_rate" not in overrides:
+            warn(
+                "optimizer is used as given since 0.2, with learning_rate=1: its updates were "
+                f"multiplied by {float(fields['learning_rate']):.3g} before, a rate made for SGD; "
+                "a learning_rate that is given multiplies them, and silences this until 0.3",
+                FutureWarning,
+            )
+            fields["learning_rate"] = 1.0
         solver = cls(sampler, relation=request.relation, **fields)
         return checked_gradients(solver, problem, num_records)
 
@@ -308,7 +325,7 @@ def _event(
     sampler: Sampler, noise: NoiseStrategy | None, noise_multiplier: float, relation: str
 ) -> DpEvent:
     if noise is not None:
-        return noise.event(noise_multiplier, relation)
+        return event_of_run(sampler, noise, noise_multiplier, relation)
     return sampler.event(joint_release(gaussian=noise_multiplier))
 
 
@@ -356,7 +373,13 @@ def with_defaults(
         largest = 1.0 if smoothness is None else 1 / float(smoothness)
         # the norm of the noise in a mean gradient, of which a step may move by 0.3; the best step
         # falls as its inverse
-        noise = fields["noise_multiplier"] * fields["clip_norm"] * problem.num_params**0.5
-        noise /= fields["batch_size"]
+        unit = fields["clip_norm"] * problem.num_params**0.5 / fields["batch_size"]
+        noise, first = fields["noise_multiplier"], 0.0
+        strategy = fields.get("noise")
+        if isinstance(strategy, NoiseStrategy):
+            # correlated noise has less in the sums, along which descent moves, than in a step
+            first = _LEAST_STEPS * noise * float(strategy.prefix_stddev()[0])
+            noise = equivalent_noise(strategy, noise, sampler.steps)
+        noise = max(noise, first) * unit
         fields["learning_rate"] = min(largest, 0.3 / noise) if noise > 0 else largest
     return fields
