@@ -257,13 +257,16 @@ def _of_vertices(problem: SimplexRisk, n: int, budget: Budget) -> Iterator[_Offe
     if smooth is None:
         smooth = float(np.asarray(problem.grad_range)) / 2
     # the first term of the bound counts .09, as in the plan
-    typical = best.bound - 0.91 * 8 * smooth / (best.steps + 2)
-    yield _Offer("frank_wolfe", FrankWolfe.for_budget, max(typical, 0.0))
+    typical = max(best.bound - 0.91 * 8 * smooth / (best.steps + 2), 0.0)
+    yield _Offer("frank_wolfe", FrankWolfe.for_budget, typical)
     if budget.delta > 0:
         once = AnytimeMirrorDescent.plan(problem, n, budget).bound
         remark = "reads each record once: for streams, and data too large to read again"
         yield _Offer("anytime_mirror_descent", AnytimeMirrorDescent.for_budget, once, remark)
-    remark = "no better in any committed study over vertices, and worse from 300 features on"
+    remark = (
+        "on l1 balls better where few constraints bind (up to 4 times in the study `regret`), "
+        "worse where the optimum is a sparse point of the boundary"
+    )
     yield _Offer("dpsgd", DPSGD.for_budget, None, remark)
 
 

@@ -182,6 +182,8 @@ class DPFTRL(DPSGD):
                 "pass, which costs accuracy where several are affordable",
                 FutureWarning,
             )
+        if (auto or noise == "banded") and not {"optimizer", "average"} & set(overrides):
+            overrides.setdefault("schedule", "linear")
         solver = super().for_budget(
             problem,
             num_records,
