@@ -182,7 +182,8 @@ class DPFTRL(DPSGD):
                 "pass, which costs accuracy where several are affordable",
                 FutureWarning,
             )
-        if (auto or noise == "banded") and not {"optimizer", "average"} & set(overrides):
+        independent = isinstance(noise, Banded) and noise.bands == 1
+        if independent and not {"optimizer", "average"} & set(overrides):
             overrides.setdefault("schedule", "linear")
         solver = super().for_budget(
             problem,
