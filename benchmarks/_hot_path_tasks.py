@@ -172,7 +172,11 @@ def seeds(steps: int) -> dict[str, Callable[[], tuple[Task, Task]]]:
             fair,
             records,
         ),
-        "DPFTRL": (functools.partial(solvers.DPFTRL.for_budget, **batches), plain, records),
+        "DPFTRL": (
+            functools.partial(solvers.DPFTRL.for_budget, noise="buffered", **batches),
+            plain,
+            records,
+        ),
         "OnlineToBatch": (solvers.OnlineToBatch.for_budget, ball, scores),
         "OnlineToNonconvex": (solvers.OnlineToNonconvex.for_budget, ball, scores),
         "SaddleMirrorDescent": (solvers.SaddleMirrorDescent.for_budget, game, payoffs),

@@ -80,7 +80,7 @@ def methods(problem: Any, n: int, epsilon: float) -> dict[str, Any]:
         "online-to-batch": plan(),
         "online-to-batch, one pass": plan(single_pass=True),
         "DP-SGD": DPSGD.for_budget(problem, num_records=n, budget=budget),
-        "DP-FTRL": DPFTRL.for_budget(problem, num_records=n, budget=budget),
+        "DP-FTRL": DPFTRL.for_budget(problem, n, budget, noise="buffered", epochs=1),
     }
     if n <= 10_000:
         made["online-to-batch, as published"] = as_published(problem, n, budget, steps=min(n, 4096))
@@ -100,7 +100,7 @@ def tuned_methods(problem: Any, n: int, epsilon: float) -> dict[str, tuple[Any, 
             DPSGD.for_budget(problem, n, budget, batch_size=n / 8, steps=80, average="uniform"),
             list(RATES),
         ),
-        "DP-FTRL": (descent(steps=64), list(RATES)),
+        "DP-FTRL": (descent(steps=64, noise="buffered"), list(RATES)),
         "DP-FTRL, tree": (descent(steps=64, noise="tree"), list(RATES)),
     }
 

@@ -16,6 +16,7 @@
 # upload this file, and the next cell installs the library.
 
 # %%
+import dataclasses
 import os
 import sys
 
@@ -127,7 +128,9 @@ print(f"epsilon {guarantee.epsilon(budget.delta):.4f} at delta {budget.delta}")
 problem = dpjax.problems.Risk.linear(
     optax.losses.sigmoid_binary_cross_entropy, train.num_features, lipschitz=train.norm_bound
 )
-solver = dpjax.solvers.DPSGD.for_budget(problem, n, budget, steps=steps, optimizer=optimizer)
+solver = dpjax.solvers.DPSGD.for_budget(
+    problem, n, budget, steps=steps, optimizer=optimizer, learning_rate=1.0
+)
 solution = dpjax.solve(solver, problem, train.as_dict(), key=jax.random.key(1), progress=False)
 print(f"epsilon  {solution.guarantee.epsilon(budget.delta):.4f}")
 print(f"accuracy {accuracy(solution.params):.3f}")
@@ -144,13 +147,11 @@ epsilons = [0.1, 1.0, 8.0] if FAST else [0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 4
 
 
 def make_solver(epsilon):
-    return dpjax.solvers.DPSGD.for_budget(
-        problem,
-        n,
-        dpjax.Budget(epsilon, budget.delta),
-        steps=50 if FAST else 500,
-        optimizer=optimizer,
+    # with a rate made for its noise; an optimizer that is given here would be used as given
+    solver = dpjax.solvers.DPSGD.for_budget(
+        problem, n, dpjax.Budget(epsilon, budget.delta), steps=50 if FAST else 500
     )
+    return dataclasses.replace(solver, optimizer=optimizer)
 
 
 solvers = [make_solver(epsilon) for epsilon in epsilons]
@@ -182,6 +183,7 @@ plain = dpjax.solvers.DPSGD.for_budget(
     budget,
     sampler=dpjax.sampling.FullBatch(50 if FAST else 500),
     optimizer=optimizer,
+    learning_rate=1.0,
     noise_multiplier=0.0,
     clip_norm=1e6,
 )

@@ -238,7 +238,7 @@ methods = {
     "OnlineToBatch": solvers.OnlineToBatch.for_budget,
     "OnlineToBatch, one pass": single_pass,
     "DPSGD": solvers.DPSGD.for_budget,
-    "DPFTRL (one pass)": solvers.DPFTRL.for_budget,
+    "DPFTRL (one pass)": functools.partial(solvers.DPFTRL.for_budget, noise="buffered", epochs=1),
 }
 if FAST:
     methods = {name: methods[name] for name in ("OnlineToBatch", "DPSGD")}

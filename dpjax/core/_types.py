@@ -45,7 +45,9 @@ class Sampler(Protocol):
 
     Guarantee: `event` and `failure_probability` are the sampler's own claim. What a solver enforces
     is what one batch releases; how batches compose, and what sampling amplifies, is said here.
-    `dpjax.testing.check_sampler` tests a sampler of yours.
+    `dpjax.testing.check_sampler` tests a sampler of yours. One more is optional: `participation`, a
+    `dpjax.sampling.Participation`, the steps that one record may be in; noise that is correlated
+    over the steps asks for it.
     """
 
     @property

@@ -9,6 +9,7 @@ from dp_accounting import dp_event as dpe
 
 from dpjax.core._checks import check_int
 from dpjax.core._fields import register_dataclass
+from dpjax.sampling._participation import Participation, every_step
 
 
 @register_dataclass
@@ -41,6 +42,11 @@ class FullBatch:
 
     def __post_init__(self) -> None:
         check_int("steps", self.steps, minimum=1)
+
+    @property
+    def participation(self) -> Participation:
+        """A record is in every step."""
+        return every_step(self.steps)
 
     @property
     def slots(self) -> None:

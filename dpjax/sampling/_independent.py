@@ -1,4 +1,4 @@
-"""Single pass under add-or-remove-one: each record picks its batch by itself."""
+"""Partitions under add-or-remove-one: each record picks its batch by itself."""
 
 import dataclasses
 import functools
@@ -8,11 +8,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from dp_accounting import NeighboringRelation
+from dp_accounting import dp_event as dpe
 from scipy import stats
 
 from dpjax.core._checks import check_int, check_key
 from dpjax.core._fields import register_dataclass, static_field
 from dpjax.sampling._capacity import MULTIPLE, poisson_capacity
+from dpjax.sampling._participation import Participation
 from dpjax.sampling._records import check_num_records
 from dpjax.sampling._single_pass import SinglePass
 
@@ -26,20 +28,24 @@ class IndependentPartition(SinglePass):
 
         P[i in batch_t] = share_t,    independently for all i
 
-    Guarantee: add-or-remove-one. A record takes part in one step, which does not depend on the
-    other records, so with the divisors of the run public its absence is the same as a record that
-    contributes nothing, and the steps compose in parallel. A batch with more members than slots
-    loses the surplus, which is a failure: it costs `(1 + e^epsilon) * failure_probability()` of
-    delta. No amplification is claimed.
+    With several epochs these batches come again in the same order.
+
+    Guarantee: add-or-remove-one. A record takes part in one step of each epoch, which does not
+    depend on the other records, so with the divisors of the run public its absence is the same as a
+    record that contributes nothing; steps compose in parallel, and epochs one after the other. A
+    batch with more members than slots loses the surplus, which is a failure: it costs
+    `(1 + e^epsilon) * failure_probability()` of delta, once for all epochs. No amplification is
+    claimed.
 
     Args:
-      steps: number of batches (public, static).
+      steps: number of steps, a multiple of `epochs` (public, static).
       num_records: public upper bound on the number of records (static).
       capacity: slots of a batch (public, static); None for one that costs at most a hundredth of
         a delta of 1e-6 up to epsilon 10, rounded up to a multiple of 32.
       tapered: whether shares fall as `sqrt(steps - t + tail)`, as in `TaperedPartition`, or are
         equal (public, static).
       tail: as in `TaperedPartition`.
+      epochs: how often all batches come, of equal shares if more than once (public, static).
 
     Raises:
       ValueError: an argument is outside its range, or (by `plan`) there are too many records.
@@ -58,14 +64,22 @@ class IndependentPartition(SinglePass):
     capacity: int = static_field(default=None)
     tapered: bool = static_field(default=False)
     tail: int = static_field(default=0)
+    epochs: int = static_field(default=1)
 
     def __post_init__(self) -> None:
         check_int("steps", self.steps, minimum=1)
         check_num_records(self.num_records)
         check_int("tail", self.tail, minimum=0)
+        check_int("epochs", self.epochs, minimum=1)
+        if self.steps % self.epochs:
+            raise ValueError(
+                f"steps must be a multiple of epochs = {self.epochs}, got {self.steps}"
+            )
+        if self.tapered and self.epochs > 1:
+            raise ValueError(f"epochs must be 1 with tapered=True, got {self.epochs}")
         if self.capacity is None:
             exact = poisson_capacity(
-                self.num_records + 1, self._largest, self.steps, delta=_DELTA, epsilon=_EPSILON
+                self.num_records + 1, self._largest, self._batches, delta=_DELTA, epsilon=_EPSILON
             )
             rounded = min(math.ceil(exact / MULTIPLE) * MULTIPLE, self.num_records + 1)
             object.__setattr__(self, "capacity", rounded)
@@ -74,7 +88,17 @@ class IndependentPartition(SinglePass):
     @property
     def shares(self) -> np.ndarray:
         """The chance of each batch, `[steps]`."""
-        return np.diff(_table(self.steps, self.tapered, self.tail), prepend=0) / 2.0**32
+        once = np.diff(_table(self._batches, self.tapered, self.tail), prepend=0) / 2.0**32
+        return np.tile(once, self.epochs)
+
+    @property
+    def participation(self) -> Participation:
+        """A record is in the same batch of every epoch."""
+        return Participation("fixed", self.epochs, self._batches)
+
+    def event(self, step: dpe.DpEvent) -> dpe.DpEvent:
+        """The event of one step, composed over the epochs."""
+        return self.participation.event(step)
 
     @property
     def sizes(self) -> np.ndarray:
@@ -95,30 +119,35 @@ class IndependentPartition(SinglePass):
         """Any relation will do."""
 
     def participation_rate(self, num_records: int) -> float:
-        """1 / steps."""
+        """One step of each epoch."""
         del num_records
-        return 1 / self.steps
+        return self.epochs / self.steps
 
     def plan(self, key: jax.Array, num_records: int) -> tuple[jax.Array, jax.Array]:
         """Indices `[steps, capacity]` int32 and masks `[steps, capacity]` of all batches."""
         self._check(num_records)
         check_key("key", key)
-        last = (_table(self.steps, self.tapered, self.tail)[:-1] - 1).astype(np.uint32)
+        last = (_table(self._batches, self.tapered, self.tail)[:-1] - 1).astype(np.uint32)
         bits = jax.random.bits(key, (num_records,), jnp.uint32)
         batch = jnp.searchsorted(jnp.asarray(last), bits, side="left").astype(jnp.int32)
         order = jnp.argsort(batch).astype(jnp.int32)
-        counts = jnp.zeros(self.steps, jnp.int32).at[batch].add(1)
+        counts = jnp.zeros(self._batches, jnp.int32).at[batch].add(1)
         ends = jnp.cumsum(counts)
         slots = jnp.arange(self.capacity, dtype=jnp.int32)
         mask = slots[None, :] < counts[:, None]
         place = (ends - counts)[:, None] + slots[None, :]
-        return jnp.where(mask, order[jnp.minimum(place, num_records - 1)], 0), mask
+        indices = jnp.where(mask, order[jnp.minimum(place, num_records - 1)], 0)
+        return jnp.tile(indices, (self.epochs, 1)), jnp.tile(mask, (self.epochs, 1))
 
     def failure_probability(self) -> float:
-        """Bound on the probability that any batch has more members than slots."""
-        shares, counts = np.unique(self.shares, return_counts=True)
+        """Bound on the probability that any batch has more members than slots, in all epochs."""
+        shares, counts = np.unique(self.shares[: self._batches], return_counts=True)
         tails = stats.binom.sf(self.capacity, self.num_records + 1, shares)
         return min(1.0, float(counts @ tails))
+
+    @property
+    def _batches(self) -> int:
+        return self.steps // self.epochs
 
     @property
     def _largest(self) -> float:

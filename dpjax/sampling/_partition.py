@@ -1,12 +1,15 @@
-"""Single pass: each record takes part in at most one step."""
+"""Batches of fixed size, cut from one order of the records, once or in every epoch."""
 
 import dataclasses
 
 import jax
+import jax.numpy as jnp
 import numpy as np
+from dp_accounting import dp_event as dpe
 
 from dpjax.core._checks import check_choice, check_int
-from dpjax.core._fields import register_dataclass
+from dpjax.core._fields import register_dataclass, static_field
+from dpjax.sampling._participation import Participation
 from dpjax.sampling._single_pass import FixedPass
 
 
@@ -82,3 +85,92 @@ class DisjointPartition(FixedPass):
                 f"steps * batch_size must be <= num_records = {num_records}, got "
                 f"{self.steps} * {self.batch_size} = {self.steps * self.batch_size}"
             )
+
+
+@register_dataclass
+@dataclasses.dataclass(frozen=True)
+class RepeatedPartition(FixedPass):
+    """Disjoint batches of fixed size, the same ones in the same order in every epoch.
+
+        batch_t = {pi(m i), ..., pi(m i + m - 1)},    i = t mod steps_per_epoch
+
+    pi is one permutation of the records; those left over are not used.
+
+    Guarantee: a record takes part in the steps {j, j + b, j + 2b, ...}, b = `steps_per_epoch`,
+    whatever the permutation: the event of the run is that of a step, composed `epochs` times. No
+    amplification is claimed. Declare replace-one, as for `DisjointPartition`. For noise that is
+    correlated over the steps the order has to be the same in every epoch: in a new one a record may
+    come last in one epoch and first in the next.
+
+    Args:
+      epochs: how often all batches come (public, static).
+      steps_per_epoch: number of batches (public, static).
+      batch_size: records in each (public, static).
+      order: `"random"`, a uniformly random permutation drawn by `plan`, or `"given"`, the
+        order of the data.
+
+    Raises:
+      ValueError: an argument is outside its range, or (by `plan`) too few records.
+      TypeError: a number is not an integer.
+
+    Example:
+      >>> import jax
+      >>> sampler = RepeatedPartition(2, steps_per_epoch=2, batch_size=3, order="given")
+      >>> sampler.plan(jax.random.key(0), 7).tolist()
+      [[0, 1, 2], [3, 4, 5], [0, 1, 2], [3, 4, 5]]
+    """
+
+    epochs: int = dataclasses.field(metadata={"static": True})
+    steps_per_epoch: int = dataclasses.field(metadata={"static": True})
+    batch_size: int = dataclasses.field(metadata={"static": True})
+    order: str = static_field(default="random")
+
+    def __post_init__(self) -> None:
+        for name in ("epochs", "steps_per_epoch", "batch_size"):
+            check_int(name, getattr(self, name), minimum=1)
+        if self.order not in ("random", "given"):
+            raise ValueError(
+                f"order must be the same in every epoch for separation {self.steps_per_epoch}: a "
+                f"new order each epoch has separation 1; one of ['random', 'given'], got "
+                f"{self.order!r}"
+            )
+
+    @property
+    def _epoch(self) -> DisjointPartition:
+        return DisjointPartition(self.steps_per_epoch, self.batch_size, self.order)
+
+    @property
+    def steps(self) -> int:  # type: ignore[override]
+        """Number of steps, of all epochs."""
+        return self.epochs * self.steps_per_epoch
+
+    @property
+    def participation(self) -> Participation:
+        """A record is in the same batch of every epoch."""
+        return Participation("fixed", self.epochs, self.steps_per_epoch)
+
+    def event(self, step: dpe.DpEvent) -> dpe.DpEvent:
+        """The event of one step, composed over the epochs."""
+        return self.participation.event(step)
+
+    @property
+    def sizes(self) -> np.ndarray:
+        """Records of each batch, `[steps]`."""
+        return np.full(self.steps, self.batch_size)
+
+    @property
+    def slots(self) -> int:
+        """Rows of a batch."""
+        return self.batch_size
+
+    def participation_rate(self, num_records: int) -> float:
+        """Share of the records that a batch holds."""
+        return self.batch_size / num_records
+
+    def plan(self, key: jax.Array, num_records: int) -> jax.Array:
+        """Indices of all batches, `[steps, batch_size]` int32."""
+        return jnp.tile(self._epoch.plan(key, num_records), (self.epochs, 1))
+
+    def batch(self, x: jax.Array, num_records: int) -> tuple[jax.Array, jax.Array]:
+        """Members of one step: indices `[batch_size]` int32, mask of those in the data."""
+        return self._epoch.batch(x, num_records)

@@ -22,6 +22,7 @@ from dpjax.random._gaps import draw_members, gaps_shortfall, keep_uniform_subset
 from dpjax.random._keys import StepKeys
 from dpjax.sampling._capacity import default_capacity, draws_needed, overflow_probability
 from dpjax.sampling._host import draw_on_host
+from dpjax.sampling._participation import Participation, cyclic, every_step
 from dpjax.sampling._records import MOST_RECORDS
 
 
@@ -112,6 +113,13 @@ class PoissonSampler:
             capacity = default_capacity(self._share, self.rate, self.steps * self.shards)
             object.__setattr__(self, "capacity", capacity)
         check_int("capacity", self.capacity, minimum=1)
+
+    @property
+    def participation(self) -> Participation:
+        """A record may be in every step; `rate` counts with `overflow="declare"` alone."""
+        if self.overflow == "truncate" or self.rate == 1:
+            return every_step(self.steps)
+        return cyclic(self.rate, 1, self.steps)
 
     @property
     def slots(self) -> int:

@@ -7,11 +7,19 @@ from dp_accounting import dp_event as dpe
 
 from dpjax.core._checks import check_key
 from dpjax.core._types import PyTree
+from dpjax.sampling._participation import Participation, one_step
 from dpjax.sampling._records import check_fixed_partition, check_num_records
 
 
 class SinglePass:
     """Disjoint batches, planned in advance."""
+
+    steps: int
+
+    @property
+    def participation(self) -> Participation:
+        """A record is in one step at most."""
+        return one_step(self.steps)
 
     def _check(self, num_records: int) -> None:
         """Raises ValueError unless the batches suit this many records."""

@@ -13,7 +13,7 @@ from jax.typing import ArrayLike
 from dpjax.core import Problem, is_traced
 from dpjax.privacy._warnings import warn_of_noise
 from dpjax.problems import QueryRelease
-from dpjax.sampling import FullBatch
+from dpjax.transforms import is_every_step
 
 _Solver = TypeVar("_Solver")
 _MOST_NOISE = 4.0
@@ -71,8 +71,7 @@ def checked_gradients(
     if gain is None:
         gain = math.sqrt(steps)
         if strategy is not None:
-            full = isinstance(sampler, FullBatch)
-            gain = 1.0 if full else steps / float(strategy.prefix_stddev()[-1])
+            gain = 1.0 if is_every_step(strategy) else steps / float(strategy.prefix_stddev()[-1])
     batch = num_records * sampler.participation_rate(num_records)
     ratio = float(z) * math.sqrt(problem.num_params) / (batch * gain)
     if ratio >= _MOST_NOISE:

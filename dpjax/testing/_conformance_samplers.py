@@ -10,6 +10,7 @@ from scipy import special
 from dpjax.core import PyTree, Sampler
 from dpjax.core import check_sampler as check_is_sampler
 from dpjax.privacy import Guarantee, resolve_relation
+from dpjax.sampling._participation import participation_of
 from dpjax.testing import _trees as trees
 from dpjax.testing._asserts import (
     Program,
@@ -33,8 +34,9 @@ def check_sampler(entry: Entry) -> None:
     two steps share a draw; a probability of failure; a static, hashable pytree; a missing key is a
     TypeError. `slots` is the number of rows of a batch; an accountant takes `event` under
     `default_relation`; over 64 runs, records take part no more often than `participation_rate`
-    says, and an adversary who adds up the noisy steps learns no more than `event` says, which finds
-    events of too few participations, though not every event that claims too much amplification.
+    says, and in no other steps than `participation` allows where it is stated; and an adversary who
+    adds up the noisy steps learns no more than `event` says, which finds events of too few
+    participations, though not every event that claims too much amplification.
 
     Args:
       entry: Of kind `"sampler"`; its `make` gives a `SamplerCase`.
@@ -78,6 +80,7 @@ def check_sampler(entry: Entry) -> None:
     if sampler.slots != rows:
         raise AssertionError(f"{name}: slots is {sampler.slots}, but a batch has {rows} rows")
     taken = [_participations(run(sampler.plan(jax.random.key(s), n)), n) for s in range(_RUNS)]
+    _check_participation(sampler, np.stack(taken), name)
     _check_event(sampler, np.stack(taken), n, case.random, name)
 
     def whole(data: jax.Array) -> PyTree:
@@ -102,6 +105,30 @@ def _participations(result: tuple[jax.Array, jax.Array], num_records: int) -> np
     step = np.broadcast_to(np.arange(mask.shape[0])[:, None], mask.shape)
     taken[indices[mask], step[mask]] = 1
     return taken
+
+
+def _check_participation(sampler: Sampler, taken: np.ndarray, name: str) -> None:
+    """Compares what is stated with participations `[runs, num_records, steps]`."""
+    stated = participation_of(sampler)
+    if stated is None:
+        return
+    records = taken.reshape(-1, taken.shape[2])
+    for steps in (np.flatnonzero(row) for row in np.unique(records, axis=0)):
+        gaps = np.diff(steps)
+        apart = gaps % stated.separation == 0 if stated.kind != "min_separation" else True
+        if steps.size > stated.most or not np.all(apart & (gaps >= stated.separation)):
+            raise AssertionError(
+                f"{name}: participation is {stated}, but a record is in the steps {steps.tolist()}"
+            )
+    if stated.kind == "cyclic":  # two in a row are no more likely than if drawn independently
+        b, steps = stated.separation, taken.shape[2]
+        pairs = (taken[:, :, b:] * taken[:, :, :-b]).sum(axis=(1, 2))
+        expected = stated.rate**2 * max(0, steps - b) / b * taken.shape[1]
+        if pairs.mean() > expected + 6 * pairs.std() / taken.shape[0] ** 0.5 + 1e-9:
+            raise AssertionError(
+                f"{name}: participation is {stated}, but records are in {pairs.mean():.3g} pairs "
+                f"of steps {b} apart, where {expected:.3g} are expected"
+            )
 
 
 def _check_event(sampler: Sampler, taken: np.ndarray, n: int, random: bool, name: str) -> None:

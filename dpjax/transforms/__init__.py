@@ -48,6 +48,8 @@ from dpjax.transforms.noise._discrete_gaussian import (
 from dpjax.transforms.noise._independent import AddNoiseState as AddNoiseState
 from dpjax.transforms.noise._independent import add_gaussian as add_gaussian
 from dpjax.transforms.noise._independent import add_laplace as add_laplace
+from dpjax.transforms.noise.correlated._banded import Banded as Banded
+from dpjax.transforms.noise.correlated._banded import BandedState as BandedState
 from dpjax.transforms.noise.correlated._binary_tree import BinaryTree as BinaryTree
 from dpjax.transforms.noise.correlated._binary_tree import BinaryTreeState as BinaryTreeState
 from dpjax.transforms.noise.correlated._buffered_toeplitz import (

@@ -30,15 +30,16 @@ def logistic(margin, label):
     return jax.nn.softplus(-label * margin)
 
 
-def linear_risk(radius):
-    return Risk.linear(logistic, 10, radius=radius, lipschitz=1.0, smoothness=0.25)
+def linear_risk(radius, dim=10):
+    return Risk.linear(logistic, dim, radius=radius, lipschitz=1.0, smoothness=0.25)
 
 
 PROBLEMS = {
     "classes": (LinearModel("logistic", 10, radius=2.0), "objective_perturbation"),
     "squares": (LinearModel("squared", 10, radius=2.0), "sufficient_statistics"),
-    "near": (linear_risk(4.0), "online_to_batch"),
-    "far": (linear_risk(20.0), "dpsgd"),
+    "near, noisy": (linear_risk(4.0, 500), "online_to_batch"),
+    "near": (linear_risk(4.0), "dpsgd"),
+    "far, noisy": (linear_risk(40.0, 500), "dpsgd"),
     "network": (Risk(lambda w, record: jnp.sum(w * record["x"]), jnp.zeros(3)), "dpsgd"),
     "sparse": (
         SimplexRisk.linear(

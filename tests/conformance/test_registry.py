@@ -10,7 +10,15 @@ ENTRIES = dpt.registry()
 
 
 # what solvers give back, rather than solvers
-_RECORDS = ("Info", "State", "Replay", "ReleasedDistribution", "ReleasedRows", "Model")
+_RECORDS = (
+    "Info",
+    "State",
+    "Participation",
+    "Replay",
+    "ReleasedDistribution",
+    "ReleasedRows",
+    "Model",
+)
 
 
 # public functions of dpjax.transforms that are no transformations

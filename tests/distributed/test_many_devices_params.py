@@ -26,7 +26,7 @@ from dpjax.solvers import (
     SaddleMirrorDescent,
 )
 from dpjax.testing import entries
-from dpjax.transforms import BinaryTree, BufferedToeplitz, RestartNoise, SplitNoise
+from dpjax.transforms import Banded, BinaryTree, BufferedToeplitz, RestartNoise, SplitNoise
 
 N, D = 64, 2**14  # from this length on sums, noise and buffers take other paths on one CPU
 PASS, FULL = DisjointPartition(4, 16), FullBatch(3)
@@ -81,6 +81,7 @@ CASES = {
     "DPFTRL, tree, l2": lambda: _ftrl(BinaryTree(4, distribution="l2")),
     "DPFTRL, tree, linf": lambda: _ftrl(BinaryTree(4, distribution="linf")),
     "DPFTRL, buffered": lambda: _ftrl(BufferedToeplitz(4)),
+    "DPFTRL, banded": lambda: _ftrl(Banded(4, coefficients=(1.0, 0.6, 0.3))),
     "OnlineToBatch, split": lambda: _to_batch(
         SplitNoise(3), sampler=FULL, relation="add_or_remove_one"
     ),

@@ -14,6 +14,7 @@ from scipy import stats
 from dpjax.core import PyTree, chain
 from dpjax.testing import TransformCase, register
 from dpjax.transforms import (
+    Banded,
     BinaryTree,
     BufferedToeplitz,
     RestartNoise,
@@ -66,6 +67,11 @@ def _knorm(strategy: BinaryTree, value: float) -> Callable[..., Any]:
 
 _CASES: dict[str, tuple[Callable[..., Any], Any]] = {
     "correlated_noise(BufferedToeplitz)": (correlated_noise, BufferedToeplitz(_STEPS)),
+    "correlated_noise(BufferedToeplitz, epochs)": (
+        correlated_noise,
+        BufferedToeplitz(_STEPS, (0.3, 0.2), (0.5, 0.9), 3),
+    ),
+    "correlated_noise(Banded)": (correlated_noise, Banded(_STEPS, coefficients=(1.0, 0.6, 0.3))),
     "correlated_noise(BinaryTree, exponent)": (correlated_noise, BinaryTree(_STEPS, exponent=1.5)),
     "correlated_noise(BinaryTree, l2)": (correlated_noise, BinaryTree(_STEPS, distribution="l2")),
     "correlated_noise(BinaryTree, linf)": (

@@ -10,15 +10,22 @@ import optax
 
 from dpjax.core import PyTree
 from dpjax.problems import Risk, SimplexRisk
-from dpjax.sampling import DisjointPartition, FullBatch, IndependentPartition
+from dpjax.sampling import (
+    CyclicPoisson,
+    DisjointPartition,
+    FullBatch,
+    IndependentPartition,
+    RepeatedPartition,
+)
 from dpjax.solvers import DPFTRL, OnlineToBatch
 from dpjax.testing import SolverCase, Statistic, register
-from dpjax.transforms import BinaryTree, BufferedToeplitz, SplitNoise
+from dpjax.transforms import Banded, BinaryTree, BufferedToeplitz, SplitNoise
 from tests.entries.later import Later
 from tests.entries.planned import RISK
 from tests.entries.rows import DESCENT, SWEPT, SWEPT_POSITIVE, Choice, row
 
 _N, _P = 24, 3
+_PASS = DisjointPartition(5, 4)
 _ADAM = optax.adam(0.1)
 
 
@@ -80,15 +87,13 @@ def _online(
     return SolverCase(build, problem, _data(), statistics=attacked)
 
 
-def _ftrl(strategy: Any, **options: Any) -> SolverCase:
+def _ftrl(strategy: Any, sampler: Any = None, **options: Any) -> SolverCase:
     def build(value: Any) -> DPFTRL:
         fields = {"relation": "replace_one", "noise": strategy} | options
-        return DPFTRL(DisjointPartition(5, 4), value, 0.7, 0.5, 4.0, **fields)
+        return DPFTRL(sampler or _PASS, value, 0.7, 0.5, 4.0, **fields)
 
     return SolverCase(build, _ball(), _data())
 
-
-_PASS = DisjointPartition(5, 4)
 
 register(
     "OnlineToBatch(full batch)",
@@ -163,6 +168,24 @@ register(
         **DESCENT,
     ),
     planned=RISK,
+)
+register(
+    "DPFTRL(buffered, epochs)",
+    "solver",
+    lambda: _ftrl(
+        BufferedToeplitz(6, (0.3, 0.2), (0.5, 0.9), 2), RepeatedPartition(2, 3, 4), average="last"
+    ),
+    slow=True,
+)
+register(
+    "DPFTRL(banded, CyclicPoisson)",
+    "solver",
+    lambda: _ftrl(
+        Banded(5, coefficients=(1.0, 0.6)),
+        CyclicPoisson(0.5, 2, 5, _N),
+        relation="add_or_remove_one",
+    ),
+    slow=True,
 )
 register(
     "DPFTRL(buffered, adam)",

@@ -4,10 +4,12 @@ import functools
 from typing import Any
 
 from dpjax.sampling import (
+    CyclicPoisson,
     DisjointPartition,
     FullBatch,
     IndependentPartition,
     PoissonSampler,
+    RepeatedPartition,
     TaperedPartition,
 )
 from dpjax.testing import SamplerCase, register
@@ -45,3 +47,17 @@ for shares in ("equal", "tapered"):
     sampler = IndependentPartition(4, 24, tapered=shares == "tapered")
     make = functools.partial(SamplerCase, sampler, 20)
     register(f"IndependentPartition({shares})", "sampler", make)
+register(
+    "IndependentPartition(epochs)",
+    "sampler",
+    lambda: SamplerCase(IndependentPartition(6, 24, epochs=3), 20),
+)
+register("RepeatedPartition", "sampler", lambda: SamplerCase(RepeatedPartition(2, 3, 4), 14))
+register(
+    "RepeatedPartition(given)",
+    "sampler",
+    lambda: SamplerCase(RepeatedPartition(2, 3, 4, order="given"), 14, random=False),
+)
+for assignment in ("independent", "equal"):
+    turns = CyclicPoisson(0.5, 3, 7, 24, assignment=assignment)
+    register(f"CyclicPoisson({assignment})", "sampler", functools.partial(SamplerCase, turns, 20))

@@ -97,7 +97,16 @@ TRANSFORMS = {
         exponent=(0.0, nonnegative()),
         distribution=("l2", Choice()),
     ),
-    "BufferedToeplitz": row(T.BufferedToeplitz, num_steps=_STEPS),
+    "BufferedToeplitz": row(
+        T.BufferedToeplitz,
+        {"omega": (0.3, 0.2), "decay": (0.5, 0.9), "columns": "constant"},
+        num_steps=_STEPS,
+        participations=(2, Count()),
+        separation=(3, Count(optional=True)),
+    ),
+    "Banded": row(
+        T.Banded, {"coefficients": (1.0,)}, num_steps=_STEPS, bands=(2, Count(optional=True))
+    ),
     "clipped_displacement": row(
         T.clipped_displacement,
         learning_rate=(1.0, nonnegative()),
@@ -129,6 +138,9 @@ TRANSFORMS = {
         {"num_steps": 4},
         num_buffers=(1, Count()),
         exponent=(0.0, nonnegative()),
+        participations=(1, Count()),
+        separation=(4, Count(optional=True)),
+        objective=("mean", Choice()),
     ),
     "maurey_sample": row(T.maurey_sample, num_draws=(2, Count())),
     "mirror_step": row(
@@ -195,6 +207,30 @@ SAMPLING = {
         num_records=(N, Count()),
         capacity=(N, Count(optional=True)),
         tail=(0, Count(0)),
+        epochs=(1, Count()),
+    ),
+    "RepeatedPartition": row(
+        S.RepeatedPartition,
+        epochs=(2, Count()),
+        steps_per_epoch=_STEPS,
+        batch_size=(4, Count()),
+        order=("given", Choice()),
+    ),
+    "CyclicPoisson": row(
+        S.CyclicPoisson,
+        rate=(0.3, RATE),
+        groups=(2, Count()),
+        steps=_STEPS,
+        num_records=(N, Count()),
+        capacity=(20, Count(optional=True)),
+        assignment=("equal", Choice()),
+    ),
+    "Participation": row(
+        S.Participation,
+        kind=("cyclic", Choice()),
+        most=(3, Count()),
+        separation=(4, Count()),
+        rate=(0.3, RATE),
     ),
     "DisjointPartition": row(
         S.DisjointPartition, steps=_STEPS, batch_size=(4, Count()), order=("given", Choice())

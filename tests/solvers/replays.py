@@ -12,6 +12,7 @@ from scipy import linalg
 from dpjax.solvers import OnlineToBatch
 from dpjax.testing._trees import QUICK
 from dpjax.transforms import (
+    Banded,
     BinaryTree,
     BufferedToeplitz,
     SplitNoise,
@@ -50,7 +51,7 @@ def _given_kind(kind):
     return jax.tree_util.register_static(dataclasses.dataclass(frozen=True)(made))
 
 
-_GIVEN = {kind: _given_kind(kind) for kind in (BinaryTree, BufferedToeplitz, SplitNoise)}
+_GIVEN = {kind: _given_kind(kind) for kind in (Banded, BinaryTree, BufferedToeplitz, SplitNoise)}
 
 
 def given(strategy):
@@ -127,9 +128,17 @@ def noise_matrix(strategy, scales):
             c[i] = sum(
                 w * d ** (i - 1) for w, d in zip(strategy.omega, strategy.decay, strict=True)
             )
-        norms = np.sqrt(np.cumsum(c**2)[::-1])[: len(steps)]
-        inverse = linalg.inv(linalg.toeplitz(c, np.zeros(len(c))))[: len(steps), : len(steps)]
-        return (lower * scales * norms) @ inverse
+        matrix = linalg.toeplitz(c, np.zeros(len(c)))
+        apart = strategy.separation or -(-len(c) // strategy.participations)
+        # the steps j, j + b, ... of a record have a sum of columns of norm 1
+        sums = [np.linalg.norm(matrix[:, j::apart].sum(axis=1)) for j in range(min(apart, len(c)))]
+        norms = np.array([sums[t % apart] for t in range(len(steps))])
+        return (lower * scales * norms) @ linalg.inv(matrix)[: len(steps), : len(steps)]
+    if isinstance(strategy, Banded):
+        c = np.pad(strategy.coefficients, (0, strategy.num_steps))[: strategy.num_steps]
+        matrix = linalg.toeplitz(c, np.zeros(len(c)))
+        inverse = linalg.inv(matrix)[: len(steps), : len(steps)]
+        return (lower * scales * np.linalg.norm(matrix, axis=0)[: len(steps)]) @ inverse
     power = float(strategy.exponent) * (1 if strategy.distribution != "gaussian" else 2)
     covers = {i: range(i - (i & -i) + 1, i + 1) for i in range(1, strategy.num_steps + 1)}
     costs = [sum((q / i) ** power for i, covered in covers.items() if q in covered) for q in covers]

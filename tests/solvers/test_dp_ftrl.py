@@ -16,20 +16,26 @@ import dpjax
 import dpjax.testing as dpt
 from dpjax.problems import Risk
 from dpjax.sampling import (
+    CyclicPoisson,
     DisjointPartition,
     FullBatch,
     IndependentPartition,
     PoissonSampler,
+    RepeatedPartition,
     TaperedPartition,
 )
 from dpjax.solvers import DPFTRL, DPSGD, RateConstrainedSGDA
+from dpjax.solvers._request import Request
+from dpjax.solvers.descent._noise_choice import banded, chosen
 from dpjax.testing._trees import QUICK
-from dpjax.transforms import BinaryTree, BufferedToeplitz, SplitNoise
+from dpjax.transforms import Banded, BinaryTree, BufferedToeplitz, SplitNoise
 
 SLOW = [pytest.mark.slow]
 BUDGET = dpjax.Budget(1.0, 1e-5)
+ADD = "add_or_remove_one"
 ADAM, MOMENTUM = optax.adam(0.1), optax.sgd(0.3, momentum=0.9)
 PASS, FULL = DisjointPartition(7, 2), FullBatch(4)
+EPOCHS = RepeatedPartition(3, 3, 4)
 FIELDS = {
     "noise_multiplier": 1.3,
     "clip_norm": 0.9,
@@ -136,6 +142,24 @@ REPLAYS = {
         1,
         False,
     ),
+    "buffered, epochs": (
+        {"noise": BufferedToeplitz(9, (0.3, 0.2), (0.5, 0.9), 3), "sampler": EPOCHS},
+        1,
+        True,
+    ),
+    "buffered, epochs, independent, more": (
+        {
+            "noise": BufferedToeplitz(7, (0.3, 0.2), (0.5, 0.9), 3),
+            "sampler": IndependentPartition(6, 14, capacity=14, epochs=2),
+        },
+        0,
+        False,
+    ),
+    "banded, epochs": (
+        {"noise": Banded(9, coefficients=(1, 0.8, -0.5)), "sampler": EPOCHS},
+        0,
+        True,
+    ),
     "tree, late": ({"noise": BinaryTree(7)}, 5, False),
 }
 
@@ -162,10 +186,11 @@ def test_noise_hides_a_record_at_the_declared_cost(name, x64):
     draws = np.random.default_rng(1).normal(size=(solver.sampler.steps, 3))
     pure = fields["noise"] == BinaryTree(7, distribution="l2")
     twice = 2 if pure else 4
+    times = getattr(solver.guarantee().event, "count", 1)  # Gaussians of this noise multiplier
     for first, second, bound in [
-        (nobody, worst, 1),
-        (worst, negative, twice),
-        (negative, data, twice),
+        (nobody, worst, times),
+        (worst, negative, twice * times),
+        (negative, data, twice * times),
     ]:
         a, b, draws, moved = replay(solver, PROBLEM, first, second, draws, record)
         assert_same(a, b)
@@ -175,14 +200,36 @@ def test_noise_hides_a_record_at_the_declared_cost(name, x64):
         assert spent >= 0.999 * bound or not reached or second is data
 
 
+def test_noise_of_one_pass_over_epochs_costs_more_than_it_says(x64):
+    """Not even three times as much: sums of columns that overlap are longer."""
+    noise = given(BufferedToeplitz(9, (0.3, 0.2), (0.5, 0.9)))
+    with pytest.raises(
+        ValueError, match="at most 1 participations 9 steps apart, but RepeatedPart"
+    ):
+        _solver(noise=noise, sampler=EPOCHS)
+    kind = type("Pretending", (type(noise),), {"participation": EPOCHS.participation})
+    noise = jax.tree_util.register_static(kind)(9, (0.3, 0.2), (0.5, 0.9))
+    solver = _solver(noise=noise, sampler=EPOCHS)
+    data = _data()
+    record = next(i for i, steps in enumerate(steps_of(solver, 14)) if 0 in steps)
+    pair = [
+        data | {"size": data["size"].at[record].set(v), "growth": jnp.zeros(14)}
+        for v in (np.nan, 1e6)
+    ]
+    draws = np.random.default_rng(1).normal(size=(9, 3))
+    a, b, _, moved = replay(solver, PROBLEM, *pair, draws, record)
+    assert_same(a, b)
+    assert np.sum(np.linalg.norm(moved, axis=1) ** 2) * 1.3**2 > 3.5
+
+
 RELATIONS = ("add_or_remove_one", "replace_one", "replace_special")
 
 
 @pytest.mark.parametrize("relation", [None, *RELATIONS])
-@pytest.mark.parametrize("strategy", [None, "buffered", "tree", "variance_reduced_tree"])
-def test_budgets_are_spent(strategy, relation):
+@pytest.mark.parametrize("strategy", ["buffered", "tree", "variance_reduced_tree"])
+def test_budgets_of_one_pass_are_spent(strategy, relation):
     budget = dpjax.Budget(1.0, 1e-5, relation)
-    solver = DPFTRL.for_budget(PROBLEM, 3000, budget, noise=strategy)
+    solver = DPFTRL.for_budget(PROBLEM, 3000, budget, noise=strategy, epochs=1)
     assert solver.relation == (relation or "replace_one")
     added = relation == "add_or_remove_one"
     assert isinstance(solver.sampler, IndependentPartition if added else DisjointPartition)
@@ -235,9 +282,42 @@ def test_defaults_train():
     [
         ({"noise": "tree"}, TypeError, "noise must be a strategy .*got 'tree'"),
         ({"noise": BufferedToeplitz(6)}, ValueError, "num_steps must be >= .*= 7, got 6"),
-        ({"sampler": FULL}, ValueError, "noise must be SplitNoise with FullBatch"),
-        ({"sampler": PoissonSampler(0.1, 7, 14)}, ValueError, "sampler must be .*PoissonSampler"),
-        ({"sampler": TaperedPartition(4, 14)}, ValueError, "sampler must be .*TaperedPartition"),
+        (
+            {"sampler": FULL, "noise": BufferedToeplitz(4)},
+            ValueError,
+            "at most 1 participations 4 .*but FullBatch lets .*4 times 1",
+        ),
+        ({"sampler": PoissonSampler(0.1, 7, 14)}, ValueError, "no amplification .*PoissonSampler"),
+        ({"sampler": TaperedPartition(4, 14)}, ValueError, "sampler must .*TaperedPartition"),
+        (
+            {
+                "sampler": CyclicPoisson(0.5, 2, 6, 14),
+                "relation": ADD,
+                "noise": BufferedToeplitz(6),
+            },
+            ValueError,
+            "no amplification is known for BufferedToeplitz: use RepeatedPartition or a Banded "
+            "strategy with CyclicPoisson, got CyclicPoisson",
+        ),
+        (
+            {
+                "sampler": CyclicPoisson(0.5, 2, 6, 14),
+                "relation": ADD,
+                "noise": Banded(6, coefficients=(1, 0.8, -0.5)),
+            },
+            ValueError,
+            "bands must be <= groups = 2 with CyclicPoisson, got 3",
+        ),
+        (
+            {"sampler": EPOCHS, "noise": Banded(9, coefficients=(1, 0.8, -0.5, 0.1))},
+            ValueError,
+            "at most 3 participations 4 steps apart, but RepeatedPartition lets .* 3 times 3 apart",
+        ),
+        (
+            {"sampler": EPOCHS, "noise": BufferedToeplitz(9, (), (), 2, 5)},
+            ValueError,
+            "at most 2 participations 5 steps apart, but RepeatedPartition lets .* 3 times 3 apart",
+        ),
         ({"relation": "add_or_remove_one"}, ValueError, "relation must be .*DisjointPartition"),
         ({"clip_norm": -1.0}, ValueError, "clip_norm must be >= 0, got -1.0"),
         ({"noise_multiplier": -1.0}, ValueError, "noise_multiplier must be >= 0, got -1.0"),
@@ -254,12 +334,28 @@ def test_wrong_fields_are_named(wrong, error, message):
     [
         ({"num_records": 0}, ValueError, "num_records must be >= 1, got 0"),
         ({"steps": 0}, ValueError, "steps must be >= 1, got 0"),
-        ({"steps": 51}, ValueError, "steps must be <= num_records = 50, got 51"),
+        (
+            {"steps": 51, "noise": "tree"},
+            ValueError,
+            "steps must be <= num_records = 50, got 51",
+        ),
+        ({"epochs": 0}, ValueError, "epochs must be >= 1, got 0"),
+        ({"epochs": 1.5}, TypeError, "epochs must be an integer, got 1.5"),
+        ({"epochs": 2, "steps": 9}, ValueError, "steps or epochs, got steps=9 and epochs=2"),
+        ({"epochs": 2, "noise": "tree"}, ValueError, "epochs must be 1 with noise='tree', got 2"),
+        ({"bands": 2}, ValueError, "bands is for noise='banded', got bands=2 with noise=None"),
+        ({"bands": 0, "noise": "banded"}, ValueError, "bands must be >= 1, got 0"),
+        (
+            {"bands": 4, "noise": "banded", "batch_size": 20},
+            ValueError,
+            r"batch_size \* groups must be <= num_records = 50, got 20 \* 4",
+        ),
+        ({"sampler": PASS, "epochs": 2}, ValueError, "epochs are the sampler's, got epochs=2"),
         ({"steps": 2.5}, TypeError, "steps must be an integer, got 2.5"),
         ({"batch_size": 0}, ValueError, "batch_size must be > 0, got 0"),
         ({"noise": "white"}, ValueError, "noise must be .*got 'white'"),
         ({"noise": BinaryTree(3), "steps": 4}, ValueError, "num_steps must be >= .*4, got 3"),
-        ({"sampler": PoissonSampler(0.1, 3, 50)}, ValueError, "sampler must be .*PoissonSampler"),
+        ({"sampler": PoissonSampler(0.1, 3, 50)}, ValueError, "no amplification .*PoissonSampler"),
         ({"rate": 1.0}, TypeError, "unknown field 'rate'; DPFTRL has .*noise"),
     ],
     ids=lambda v: str(v)[:30],
@@ -270,9 +366,111 @@ def test_wrong_plans_are_named(wrong, error, message):
 
 
 def test_batch_sizes_give_steps():
-    solver = DPFTRL.for_budget(PROBLEM, 100, BUDGET, batch_size=30)
+    solver = DPFTRL.for_budget(PROBLEM, 100, BUDGET, batch_size=30, noise="tree")
     assert solver.sampler == DisjointPartition(3, 33)
-    assert DPFTRL.for_budget(PROBLEM, 1, BUDGET).sampler == DisjointPartition(1, 1)
+    solver = DPFTRL.for_budget(PROBLEM, 1, BUDGET, noise="tree")
+    assert solver.sampler == DisjointPartition(1, 1)
+    solver = DPFTRL.for_budget(PROBLEM, 3000, BUDGET, noise="buffered", batch_size=300, epochs=2)
+    assert solver.sampler == RepeatedPartition(2, 10, 300)
+    assert solver.noise.participation == solver.sampler.participation
+    added = dpjax.Budget(1.0, 1e-5, ADD)
+    solver = DPFTRL.for_budget(PROBLEM, 3000, added, noise="buffered", batch_size=300, epochs=2)
+    assert solver.sampler == IndependentPartition(20, 3000, epochs=2)
+    assert 0.999 <= solver.guarantee().epsilon(1e-5) <= 1
+    solver = DPFTRL.for_budget(PROBLEM, 3000, BUDGET, noise="banded", batch_size=30, steps=11)
+    assert solver.sampler == CyclicPoisson(0.04, 4, 11, 3000)
+    assert solver.noise == Banded(11, 4)
+    assert solver.guarantee().event == solver.sampler.event(
+        dp_accounting.GaussianDpEvent(solver.noise_multiplier)
+    )
+    assert 0.999 <= solver.guarantee().epsilon(1e-5) <= 1
+
+
+def test_a_sampler_that_is_given_has_noise_made_for_it():
+    turns = CyclicPoisson(0.04, 6, 13, 3000)
+    for noise, bands, want in ((None, None, 6), ("banded", None, 4), ("banded", 2, 2)):
+        solver = DPFTRL.for_budget(PROBLEM, 3000, BUDGET, sampler=turns, noise=noise, bands=bands)
+        assert (solver.noise.num_steps, len(solver.noise.coefficients)) == (13, want)
+        assert solver.relation == ADD
+        assert 0.999 <= solver.guarantee().epsilon(1e-5) <= 1
+        assert solver.plan_report()["considered"] == {}
+    with pytest.raises(ValueError, match="no amplification is known for BufferedToeplitz"):
+        DPFTRL.for_budget(PROBLEM, 3000, BUDGET, sampler=turns, noise="buffered")
+    for noise in (None, "buffered"):
+        solver = DPFTRL.for_budget(PROBLEM, 3000, BUDGET, sampler=EPOCHS, noise=noise)
+        assert solver.noise.participation == EPOCHS.participation
+        assert solver.relation == "replace_one"
+
+
+def test_a_pass_by_no_request_will_not_be_the_default_of_buffered_noise():
+    with pytest.warns(FutureWarning, match="ask for epochs=1 for a single pass"):
+        solver = DPFTRL.for_budget(PROBLEM, 3000, BUDGET, noise="buffered")
+    assert solver.sampler == DisjointPartition(54, 55)
+
+
+@pytest.mark.slow
+def test_where_bands_gain_nothing_it_is_descent():
+    """The members, the event, the noise and the rate of DPSGD."""
+    budget, sizes = dpjax.Budget(1.0, 1e-4), {"batch_size": 256, "steps": 105}
+    plain = DPSGD.for_budget(PROBLEM, 1347, budget, **sizes)
+    solver = DPFTRL.for_budget(PROBLEM, 1347, budget, **sizes)
+    assert solver.plan_report()["chosen"] == "banded, 1"
+    assert solver.sampler == plain.sampler
+    assert solver.guarantee() == plain.guarantee()
+    assert solver.noise_multiplier == plain.noise_multiplier
+    assert solver.learning_rate == pytest.approx(plain.learning_rate, rel=1e-12)
+    np.testing.assert_allclose(solver.noise.prefix_stddev() ** 2, np.arange(1, 106))
+    report = solver.plan_report()
+    z = plain.noise_multiplier
+    assert report["equivalent_noise_multiplier"] == pytest.approx(z)
+    assert report["noise_to_signal"] == pytest.approx(z * 3**0.5 / (256 * 105**0.5))
+    with pytest.raises(ValueError, match="solvers as for_budget makes them"):
+        dataclasses.replace(solver, learning_rate=1.0).plan_report()
+    default = DPFTRL.for_budget(PROBLEM, 1347, budget)
+    assert default.sampler == DPSGD.for_budget(PROBLEM, 1347, budget).sampler
+    assert default.relation == ADD
+
+
+# n, batch, epochs, delta, epsilon: best bands, and scores of some over that of one
+CHOICES = [
+    (1347, 64, 20, 1e-4, 3, 4, {2: 0.951, 4: 0.942, 8: 0.967}),
+    (1347, 256, 20, 1e-4, 3, 1, {2: 1.006, 4: 1.052}),
+    (1347, 64, 5, 1e-4, 1, 1, {2: 0.990, 4: 1.035}),
+    (1347, 64, 5, 1e-4, 8, 21, {2: 0.834, 4: 0.740, 8: 0.709}),
+    (36_632, 256, 5, 1e-5, 3, 16, {4: 0.676, 8: 0.604, 16: 0.579}),
+    (36_632, 1024, 10, 1e-5, 8, 16, {2: 0.830, 4: 0.724, 8: 0.671, 16: 0.668}),
+    (36_632, 1024, 50, 1e-5, 3, 1, {2: 0.967, 4: 0.956, 8: 0.965}),
+    (1_000_000, 1024, 1, 1e-7, 1, 32, {16: 0.444, 32: 0.421, 64: 0.443}),
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("row", CHOICES, ids=lambda row: f"{row[0]}, {row[1]}, {row[2]}, {row[4]}")
+def test_the_choice_is_the_best_of_the_known_scores(row):
+    n, size, epochs, delta, epsilon, best, scores = row
+    budget = dpjax.Budget(epsilon, delta)
+    report = DPFTRL.for_budget(PROBLEM, n, budget, batch_size=size, epochs=epochs).plan_report()
+    assert report["chosen"] == f"banded, {best}"
+    for bands, score in scores.items():  # known ones have constant columns, and groups cut to size
+        assert report["considered"][f"banded, {bands}"] == pytest.approx(score, rel=0.012)
+
+
+@pytest.mark.slow
+def test_no_other_number_of_bands_has_clearly_less_noise():
+    """Of a full scan, on sizes that no rule was chosen on."""
+    for n, size, steps, epsilon in ((5_000, 250, 150, 2.0), (20_000, 1000, 100, 6.0)):
+        request = Request(n, dpjax.Budget(epsilon, 1e-6), ADD)
+        best, _ = chosen(request, size, steps)
+        scan = []
+        for bands in range(1, n // size + 1):
+            sampler, noise = banded(request, size, steps, bands)
+            z = request.noise_multiplier(
+                lambda z, s=sampler: s.event(dp_accounting.GaussianDpEvent(z)),
+                sampler.failure_probability(),
+            )
+            errors = noise.prefix_stddev()
+            scan.append(z * np.sqrt(np.mean(errors**2)) / size)
+        assert best.score <= 1.02 * min(scan)
 
 
 def test_descent_takes_any_noise_and_dp_ftrl_is_that(key):

@@ -175,3 +175,23 @@ def test_defaults_shrink_the_step_under_heavy_noise():
         DPSGD.for_budget(problem, 1000, dpjax.Budget(eps, 1e-5), steps=50) for eps in (0.1, 5.0)
     )
     assert small.learning_rate < large.learning_rate == 1.0
+
+
+def test_an_optimizer_that_is_given_is_used_as_given():
+    """A rate made for plain descent would make its steps a tenth, or ten times, as long."""
+    budget, adam = dpjax.Budget(0.1, 1e-5), optax.adam(1e-2)
+    problem = dpjax.problems.Risk.linear(lambda m, y: jax.nn.softplus(-y * m), 400)
+    plain = DPSGD.for_budget(problem, 3000, budget, steps=20)
+    assert 0 < plain.learning_rate < 0.5
+    with pytest.warns(FutureWarning, match="optimizer is used as given since 0.2"):
+        solver = DPSGD.for_budget(problem, 3000, budget, steps=20, optimizer=adam)
+    assert solver.learning_rate == 1.0
+    told = DPSGD.for_budget(
+        problem, 3000, budget, steps=20, optimizer=optax.adam(1.0), learning_rate=1e-2
+    )
+    assert told.learning_rate == 1e-2
+    # its first step is as long as it says
+    state = solver.init(problem, key=jax.random.key(0))
+    batch = {"x": jnp.ones((4, 400)), "y": jnp.ones(4)}
+    after, _ = solver.step(problem, batch, jnp.ones(4, bool), state)
+    assert np.median(abs(after.params - state.params)) == pytest.approx(1e-2, rel=1e-3)

@@ -828,11 +828,11 @@ WRONG = [
     (FULL, {"noise": SplitNoise(2)}, "noise.num_steps must be >= sampler.steps = 3, got 2"),
     (PASS, {"noise": BufferedToeplitz(2)}, "noise.num_steps must be >= sampler.steps = 3, got 2"),
     (PASS, {"sampler": PoissonSampler(0.1, 3, 20)}, "sampler must be .*got PoissonSampler"),
-    (PASS, {"sampler": TaperedPartition(3, 9)}, "sampler must be .*got TaperedPartition"),
+    (PASS, {"sampler": TaperedPartition(3, 9)}, "sampler must .*got TaperedPartition"),
     (
         PASS,
         {"sampler": IndependentPartition(3, 9, tapered=True)},
-        "IndependentPartition of equal shares, got .*tapered=True",
+        "batches of one size .*, got .*tapered=True",
     ),
     (PASS, {"relation": "add_or_remove_one"}, "relation must be .* with DisjointPartition"),
     (

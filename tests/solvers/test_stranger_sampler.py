@@ -149,3 +149,36 @@ def test_solve_runs_no_step_where_there_is_no_guarantee():
     solver = Unaccounted(STRANGER, 1.0, 1.0, 1.0, 10.0, relation="replace_one")
     with pytest.raises(ValueError, match="no accountant"):
         dpjax.solve(solver, problem(), data(), key=jax.random.key(0))
+
+
+EPOCHS_OF_PARTITIONS = dpjax.sampling.IndependentPartition(4, N, epochs=2)
+
+
+def test_solvers_of_one_pass_take_no_sampler_of_several():
+    """They count a record once: its class alone would let a sampler of epochs in."""
+    made = solvers()
+    refused = {"AnytimeMirrorDescent", "SaddleMirrorDescent", "OnlineToBatch"} & set(made)
+    assert len(refused) >= 2
+    for name in refused:
+        relation = {"sampler": EPOCHS_OF_PARTITIONS, "relation": "add_or_remove_one"}
+        with pytest.raises(ValueError, match=r"each record in one batch|record is in one step"):
+            dataclasses.replace(made[name], **relation)
+
+
+def test_correlated_noise_asks_how_a_stranger_takes_part():
+    noise = dpjax.transforms.BufferedToeplitz(12, (0.3,), (0.9,), 3)
+    fields = (1.0, 1.0, 1.0, 10.0)
+    with pytest.raises(ValueError, match="state its participation"):
+        dpjax.solvers.DPSGD(STRANGER, *fields, relation="replace_one", noise=noise)
+    stated = {"participation": dpjax.sampling.Participation("fixed", EPOCHS, BATCHES)}
+    kind = dataclasses.dataclass(frozen=True)(type("Stating", (Epochs,), stated))
+    sampler = jax.tree_util.register_static(kind)()
+    solver = dpjax.solvers.DPSGD(sampler, *fields, relation="replace_one", noise=noise)
+    assert solver.guarantee().event == dpe.GaussianDpEvent(1.0)
+    banded = dpjax.transforms.Banded(12, coefficients=(1, 0.5, 0.3, 0.2))
+    solver = dataclasses.replace(solver, noise=banded)
+    assert solver.guarantee().event == STRANGER.event(dpe.GaussianDpEvent(1.0))
+    with pytest.raises(ValueError, match=r"at most 3 participations 5 steps apart, but Stating"):
+        dataclasses.replace(
+            solver, noise=dpjax.transforms.Banded(12, coefficients=(1, 0.5, 0.3, 0.2, 0.1))
+        )

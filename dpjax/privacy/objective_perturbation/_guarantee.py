@@ -35,6 +35,7 @@ _ROUNDED_UP = 1 + 1e-6  # so that float32 holds no less of it, and of lam
 _DETERMINANT_SHARE = 0.1  # of epsilon, which sets the least regulariser
 _MOST_DETERMINANT = 10.0  # a regulariser of beta / 22,000, near enough to none
 _NOISE_SHARE = 0.3  # of the ball that the noise may move a regulariser's optimum by
+_GROWTH_SHARE, _MOST_GROWTH = 1.5, 4.0  # of the best ridge, and of lambda without it
 _FREE_RADIUS = 5.0  # guess of an optimum's margin where there is no ball
 _NEGLIGIBLE = 1e-14  # delta up to which a discretised curve goes
 
@@ -343,8 +344,10 @@ def plan_objective_perturbation(
     r"""Regulariser, kind of noise and scale for a budget, from public numbers.
 
     One pass: $\lambda_0 = \beta / (e^{0.1 \epsilon} - 1)$; $\sigma_0$ at it; $\lambda$ the larger
-    of $\lambda_0$ and, for slopes of one sign, $0.3\,\sigma_0 \sqrt d / R$, or of both signs
-    $(\sigma_0 d)^2 / (n R^2 \beta)$; then the noise of smaller mean square.
+    of $\lambda_0$ and, for slopes of both signs, the best ridge for equal variances and an optimum
+    of length R, $\rho = (\sigma_0 d)^2 / (n R^2 \beta)$; for slopes of one sign
+    $0.3\,\sigma_0 \sqrt d / R$, then $1.5 \rho$ up to four times what $\lambda$ is without it. Then
+    the noise of smaller mean square.
 
     Guarantee: `epsilon(budget.delta) <= budget.epsilon` for the result.
 
@@ -353,7 +356,7 @@ def plan_objective_perturbation(
         bounds: `SlopeBounds` of one record.
         dim: d >= 1. *Public*.
         radius: R of the l2 ball; None for no ball. *Public*.
-        num_records: n, for slopes of both signs. *Public*.
+        num_records: n. *Public*.
         relation: In place of the budget's.
         tolerance: As in `calibrate_objective_perturbation`.
         lam: In place of the rule.
@@ -371,7 +374,8 @@ def plan_objective_perturbation(
         >>> made.noise, round(made.lam, 1), round(made.scale, 1)
         ('gaussian', 8.4, 5.2)
 
-    Source: constants 0.1 and 0.3 were chosen on synthetic instances.
+    Source: constants 0.1 and 0.3 were chosen on synthetic instances; 1.5 and 4 on 16 others, of
+    logistic loss (Laplace and normal features, d = 10 to 100, n = 1,000 to 100,000).
     """
     check_int("dim", dim, minimum=1)
     check_positive("radius", radius)
@@ -391,10 +395,15 @@ def plan_objective_perturbation(
         first = at(lam)[0]
         deviation = math.sqrt(mean_square(first, dim) / dim)
         width = _FREE_RADIUS / math.sqrt(bounds.curvature) / 2 if radius is None else float(radius)
-        if not bounds.two_sided:
+        # the best ridge for equal variances and an optimum of this length
+        growth = 0.0
+        if num_records is not None:
+            growth = (deviation * dim / width) ** 2 / (num_records * bounds.curvature)
+        if bounds.two_sided:
+            lam = max(lam, growth)
+        else:
             lam = max(lam, _NOISE_SHARE * deviation * math.sqrt(dim) / width)
-        elif num_records is not None:
-            lam = max(lam, (deviation * dim / width) ** 2 / (num_records * bounds.curvature))
+            lam = max(lam, min(_GROWTH_SHARE * growth, _MOST_GROWTH * lam))
     return min(at(lam, tolerance), key=lambda made: mean_square(made, dim))
 
 

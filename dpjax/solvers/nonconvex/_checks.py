@@ -5,7 +5,8 @@ from typing import TYPE_CHECKING
 from dp_accounting import dp_event as dpe
 
 from dpjax.core import check_int
-from dpjax.sampling import DisjointPartition, IndependentPartition, TaperedPartition
+from dpjax.sampling import DisjointPartition
+from dpjax.sampling._participation import participation_of
 from dpjax.transforms import BinaryTree, NoiseStrategy, is_every_step
 
 if TYPE_CHECKING:
@@ -28,7 +29,8 @@ def check_fit(solver: "OnlineToNonconvex") -> None:
         raise ValueError("reuse_directions=False needs directions='record', got 'shared'")
     period = noise.num_steps
     if size is None:
-        single = isinstance(sampler, DisjointPartition | TaperedPartition | IndependentPartition)
+        stated = participation_of(sampler)
+        single = stated is not None and stated.most == 1 and stated.rate == 1
         if not is_every_step(noise) and (period > 1 or not single):
             raise ValueError(
                 "noise must be SplitNoise where all records of a batch take part in every move, "

@@ -25,7 +25,7 @@ from dpjax.core import (
 from dpjax.core._moved import renamed_fields
 from dpjax.privacy import Budget, Guarantee
 from dpjax.sampling import FullBatch
-from dpjax.solvers._check_sampler import check_participation, check_sampler, distribution_of
+from dpjax.solvers._check_sampler import check_one_or_every_step, check_sampler, distribution_of
 from dpjax.solvers._increment import (
     CLIPS,
     Gradients,
@@ -195,7 +195,7 @@ class OnlineToBatch:
         check_choice("norm", self.norm, ("l2", "linf"))
         if self.microbatch_size is not None:
             check_int("microbatch_size", self.microbatch_size, minimum=1)
-        check_participation(self.sampler, self.noise)
+        check_one_or_every_step(self.sampler, self.noise)
         kind, least = type(self.sampler).__name__, 0 if isinstance(self.sampler, FullBatch) else 1
         for name, value in (
             ("weight_exponent", self.weight_exponent),

@@ -86,6 +86,11 @@ class VertexSolver:
                 f"sampler must be one of {names}, since scores remember every batch, "
                 f"got {type(self.sampler).__name__}"
             )
+        if self.sampler.participation.most > 1:
+            raise ValueError(
+                "sampler must have each record in one batch, since scores remember every batch, "
+                f"got {self.sampler!r}"
+            )
         check_choice("relation", self.relation, RELATIONS)
         check_sampler(self.sampler, self.relation)
 

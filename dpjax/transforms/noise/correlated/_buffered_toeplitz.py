@@ -10,8 +10,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 
-from dpjax.core import PyTree, check_between, check_nonnegative
-from dpjax.transforms.noise.correlated._buffered_toeplitz_error import column_norms, prefix_stddev
+from dpjax.core import PyTree, check_between, check_choice, check_int, check_nonnegative
+from dpjax.sampling import Participation
+from dpjax.transforms.noise.correlated._buffered_toeplitz_error import coefficients, prefix_stddev
+from dpjax.transforms.noise.correlated._buffered_toeplitz_fit import fitted
 from dpjax.transforms.noise.correlated._buffered_toeplitz_table import TABLE
 from dpjax.transforms.noise.correlated._strategy import (
     Draw,
@@ -23,6 +25,7 @@ from dpjax.transforms.noise.correlated._strategy import (
     valid_scale,
     wide_zeros,
 )
+from dpjax.transforms.noise.correlated._toeplitz_error import pattern_norms
 
 
 class BufferedToeplitzState(NamedTuple):
@@ -47,11 +50,15 @@ class BufferedToeplitz(GaussianStrategy):
        z_t \sim \mathcal N(0, I) $$
 
     So $y = C^{-1} z$ for the lower triangular Toeplitz matrix C of coefficients $c_0 = 1$, $c_i =
-    \sum_j \omega_j \lambda_j^{i-1}$; $n_t = (\sum_{i \le N - t} c_i^2)^{1/2}$ are the norms of its
-    columns when there are N = `num_steps`.
+    \sum_j \omega_j \lambda_j^{i-1}$. A record of k steps, b apart, moves $C u$ by a sum of k
+    columns of C, whose norm is $n_t = \| \sum_{e < k} C_{:, j + e b} \|_2$, j = t mod b; with
+    k = 1 these are the norms of the columns.
 
     Guarantee: of `correlated_noise(strategy, z)`: one Gaussian of noise multiplier z, whatever the
-    scales and whatever $\omega, \lambda$, for $C\,\mathrm{diag}(1/n)$ has columns of norm 1.
+    scales and whatever $\omega, \lambda$, for records of `participation`. As $C^\top C \ge 0$,
+    equal shifts are the worst, and $C\,\mathrm{diag}(1/n)$ has sensitivity 1 for the steps j, j +
+    b, ... With `columns="constant"` all $n_t$ are $n_0$, and the steps may be any k at least b
+    apart.
 
     One draw a step, and as many buffers as decays. The coefficients only decide how large the
     prefixes' noise is: those shipped, for N up to $2^{20}$, have three buffers (fewer to $2^6$,
@@ -62,9 +69,13 @@ class BufferedToeplitz(GaussianStrategy):
     Args:
       num_steps: Number of steps N, `>= 1` (*public*).
       omega: Weights of the buffers, `>= 0` and of sum < 1 (*public*); None: as shipped for the
-        nearest power of two that is not smaller, if there is one. `fit_buffered_toeplitz` finds
-        others.
+        nearest power of two that is not smaller, if there is one; for several participations as
+        `fit_buffered_toeplitz` finds them, in a few seconds.
       decay: $\lambda_j$ in [0, 1], as many (*public*).
+      participations: k, the most steps of one record (*public*).
+      separation: b, the distance between them (*public*); None for N / k, rounded up.
+      columns: `"periodic"`, $n_t$ as above, for k b >= N and records of the steps j, j + b, ...;
+        or `"constant"` (*public*).
 
     Raises:
       TypeError: If `num_steps` is no integer.
@@ -76,21 +87,30 @@ class BufferedToeplitz(GaussianStrategy):
       (3, 2.99)
 
     Source: Dvijotham, McMahan, Pillutla, Steinke and Thakurta, "Efficient and near-optimal noise
-    generation for streaming differential privacy", 2024.
+    generation for streaming differential privacy", 2024; several participations: Kalinin and
+    Lampert, "Banded square root matrix factorization for differentially private model training",
+    2024; McMahan, Xu and Zhang, "A hassle-free algorithm for strong differential privacy in
+    federated learning systems", 2024. The periodic columns are our own.
     """
 
     num_steps: int
     omega: Sequence[float] | None = None
     decay: Sequence[float] | None = None
+    participations: int = 1
+    separation: int | None = None
+    columns: str = "periodic"
 
     def __post_init__(self) -> None:
         check_steps(self.num_steps)
+        self._check_participations()
         if (self.omega is None) != (self.decay is None):
             raise ValueError(
                 f"omega and decay go together, got omega={self.omega} and decay={self.decay}"
             )
         omega, decay = self.omega, self.decay
-        if omega is None or decay is None:
+        if (omega is None or decay is None) and self.participations > 1:
+            omega, decay = fitted(self.num_steps, self.participations, self._apart)
+        elif omega is None or decay is None:
             row = max(2, (self.num_steps - 1).bit_length())
             omega, decay = TABLE[min(row, max(TABLE))]
         if len(omega) != len(decay):
@@ -98,12 +118,39 @@ class BufferedToeplitz(GaussianStrategy):
                 f"omega and decay must have one length, got {len(omega)} and {len(decay)}"
             )
         omega, decay = tuple(map(float, omega)), tuple(map(float, decay))
+        if self.participations > 1:  # so that the matrix is the same one in every precision
+            omega, decay = (tuple(np.asarray(v, np.float32).tolist()) for v in (omega, decay))
         check_nonnegative("omega", omega)
         if not sum(omega) < 1:
             raise ValueError(f"the sum of omega must be < 1, got {sum(omega)!r}")
         check_between("decay", decay, 0.0, 1.0)
         object.__setattr__(self, "omega", omega)
         object.__setattr__(self, "decay", decay)
+
+    def _check_participations(self) -> None:
+        check_int("participations", self.participations, minimum=1)
+        if self.separation is not None:
+            check_int("separation", self.separation, minimum=1)
+        check_choice("columns", self.columns, ("periodic", "constant"))
+        covered = self.participations * self._apart
+        if self.columns == "periodic" and covered < self.num_steps:
+            raise ValueError(
+                f"participations * separation must be >= num_steps = {self.num_steps} with "
+                f"columns='periodic', got {self.participations} * {self._apart}: "
+                "columns='constant' takes fewer"
+            )
+
+    @property
+    def participation(self) -> Participation:
+        """The steps of one record for which the guarantee holds."""
+        kind = "fixed" if self.columns == "periodic" else "min_separation"
+        return Participation(kind, self.participations, self._apart)
+
+    @property
+    def _apart(self) -> int:
+        if self.separation is not None:
+            return self.separation
+        return -(-self.num_steps // self.participations)
 
     def init(self, params: PyTree) -> BufferedToeplitzState:
         """The state before the first step; `params` gives shapes and dtypes."""
@@ -132,14 +179,17 @@ class BufferedToeplitz(GaussianStrategy):
 
     def prefix_stddev(self, scales: ArrayLike | None = None) -> np.ndarray:
         """Deviation of a coordinate of each prefix's noise at noise multiplier 1, `[T]` float64."""
-        return prefix_stddev(
-            host_scales(scales, self.num_steps), np.asarray(self._omega), np.asarray(self._decay)
-        )
+        a = host_scales(scales, self.num_steps) * self.column_norms
+        return prefix_stddev(a, np.asarray(self._omega), np.asarray(self._decay))
 
     @functools.cached_property
     def column_norms(self) -> np.ndarray:
-        """The norms $n_t$ of the columns of C, `[num_steps]` float64."""
-        return column_norms(self.num_steps, np.asarray(self._omega), np.asarray(self._decay))
+        """$n_t$, by which $y_t$ is multiplied, `[num_steps]` float64."""
+        c = coefficients(self.num_steps, np.asarray(self._omega), np.asarray(self._decay))
+        norms = pattern_norms(c, self.participations, self._apart)
+        if self.columns == "constant":
+            return np.full(self.num_steps, norms[0])
+        return np.resize(norms, self.num_steps)  # repeated
 
     @property
     def _omega(self) -> tuple[float, ...]:

@@ -11,24 +11,30 @@ def coefficients(num_steps: int, omega: np.ndarray, decay: np.ndarray) -> np.nda
     return np.concatenate([[1.0], np.sum(terms, axis=0) + np.zeros(num_steps - 1)])
 
 
-def column_norms(num_steps: int, omega: np.ndarray, decay: np.ndarray) -> np.ndarray:
-    """Norms of the columns of the lower triangular Toeplitz matrix, `[num_steps]`."""
-    return np.sqrt(np.cumsum(coefficients(num_steps, omega, decay) ** 2))[::-1]
+def inverse_coefficients(num_steps: int, omega: np.ndarray, decay: np.ndarray) -> np.ndarray:
+    """Those of the inverse, `[num_steps]`."""
+    w, mu = _inverse(omega, decay)
+    powers = mu ** np.arange(num_steps - 1, dtype=np.float64)[:, None]
+    return np.append(1.0, powers @ w)
 
 
-def prefix_stddev(scales: np.ndarray, omega: np.ndarray, decay: np.ndarray) -> np.ndarray:
-    r"""Deviation of $\gamma_t = \sum_{\tau \le t} a_\tau y_\tau$, $a = \text{scales} \cdot n$.
+def _inverse(omega: np.ndarray, decay: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    r"""Weights and decays of the inverse, $d_i = \sum_k w_k \mu_k^{i-1}$."""
+    # similar to diag(decay) - 1 omega^T, which moves the buffers on
+    root = np.sqrt(omega)
+    mu, vectors = np.linalg.eigh(np.diag(decay) - np.outer(root, root))
+    return -((root @ vectors) ** 2), mu
+
+
+def prefix_stddev(a: np.ndarray, omega: np.ndarray, decay: np.ndarray) -> np.ndarray:
+    r"""Deviation of $\gamma_t = \sum_{\tau \le t} a_\tau y_\tau$, `[num_steps]`.
 
     With $y = C^{-1} z$ of coefficients $d_0 = 1$, $d_i = \sum_k w_k \mu_k^{i-1}$ the covariance of
     two $y$ is a sum of powers of $\mu_k$ in their distance, so that $E[\gamma_{t-1} y_t]$ comes
     from one linear recurrence for each k.
     """
-    num_steps = len(scales)
-    a = scales * column_norms(num_steps, omega, decay)
-    # similar to diag(decay) - 1 omega^T, which moves the buffers on
-    root = np.sqrt(omega)
-    mu, vectors = np.linalg.eigh(np.diag(decay) - np.outer(root, root))
-    w = -((root @ vectors) ** 2)
+    num_steps = len(a)
+    w, mu = _inverse(omega, decay)
     before = np.arange(num_steps)  # terms beside d_0 of y_t: t - 1
     variance, covariance = np.ones(num_steps), np.zeros(num_steps)
     for k, rate in enumerate(mu):

@@ -26,7 +26,8 @@ class NoiseStrategy(Protocol):
     Frozen, hashable and static: all it holds is public and shapes the program. Every strategy is
     normalised alike: with scales $z s_t$, where one record changes one update, that of its step t,
     by at most $s_t$, all of $\sum_{i \le t} u_i + \gamma_t$, $t \le$ `num_steps`, together are one
-    Gaussian mechanism of noise multiplier z.
+    Gaussian mechanism of noise multiplier z. One that is made for records of several steps says so
+    by `participation`, a `dpjax.sampling.Participation`; its event is then for these.
     """
 
     @property

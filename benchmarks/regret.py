@@ -1,0 +1,308 @@
+"""What `dpjax.fit` chooses against all that it could have chosen, on instances of no other study.
+
+A cell is a problem, a number of records and an epsilon, at delta 1e-6 under replace-one. Every
+method of `dpjax.plan` is run by its defaults, and a few settings beside; an error is the excess
+mean loss (or duality gap) over the non-private optimum, as a share of that of the start, the median
+of the seeds. Regret is the error of the choice over the least one. None of the instances was used
+to choose a rule but those of `linear risk`, on whose generator the rule between `DPSGD` and
+`OnlineToBatch` was chosen, with other seeds.
+"""
+
+import dataclasses
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+import dpjax
+from dpjax.geometry import L1Ball
+from dpjax.problems import LinearModel, Risk, Saddle, SimplexRisk
+from dpjax.solvers import DPSGD
+
+DELTA = 1e-6
+SEEDS = 3
+CONSTANT = "dpsgd, constant rate"
+_STEPS = 4_000  # of accelerated descent without noise
+
+
+class Cell(NamedTuple):
+    """An instance: `error` maps parameters to a share of the start's excess."""
+
+    kind: str
+    name: str
+    problem: Any
+    data: dict[str, Any]
+    epsilon: float
+    error: Callable[[Any], float]
+    settings: tuple[str, ...] = ()
+
+
+def run(*, fast: bool, data: Path | None) -> dict[str, Any]:
+    """All cells; `fast` takes the first of each kind, and one seed."""
+    del data
+    points: list[dict[str, Any]] = []
+    for kind, make in KINDS.items():
+        for cell in make():
+            print(kind, cell.name, cell.epsilon, flush=True)
+            points += _errors(cell, 1 if fast else SEEDS)
+            if fast:
+                break
+        jax.clear_caches()
+    return {"delta": DELTA, "points": points, "regret": regrets(points)}
+
+
+def regrets(points: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Of each cell, the choice, the best, and their ratio."""
+    cells: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
+    for p in points:
+        cells.setdefault((p["kind"], p["name"], p["epsilon"]), []).append(p)
+    rows = []
+    for (kind, name, epsilon), tried in cells.items():
+        best = min(tried, key=lambda p: p["error"])
+        chosen = next(p for p in tried if p["chosen"])
+        rows.append(
+            {
+                "kind": kind,
+                "name": name,
+                "epsilon": epsilon,
+                "chosen": chosen["method"],
+                "best": best["method"],
+                "error": chosen["error"],
+                "regret": chosen["error"] / max(best["error"], 1e-12),
+            }
+        )
+    return rows
+
+
+def _errors(cell: Cell, seeds: int) -> list[dict[str, Any]]:
+    n = len(jax.tree.leaves(cell.data)[0])
+    budget = dpjax.Budget(cell.epsilon, DELTA, "replace_one")
+    found = []
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        considered = dpjax.plan(cell.problem, n, budget).considered
+        methods = [c.method for c in considered if c.seconds is not None]
+        for method in (*methods, *cell.settings):
+            solver = _solver(cell.problem, n, budget, method)
+            errors = [
+                cell.error(dpjax.solve(solver, cell.problem, cell.data, key=key).params)
+                for key in jax.random.split(jax.random.key(2026), seeds)
+            ]
+            found.append(
+                {
+                    "kind": cell.kind,
+                    "name": cell.name,
+                    "epsilon": cell.epsilon,
+                    "method": method,
+                    "chosen": method == considered[0].method,
+                    "error": float(np.median(errors)),
+                }
+            )
+    return found
+
+
+def _solver(problem: Any, n: int, budget: dpjax.Budget, method: str) -> Any:
+    if method != CONSTANT:
+        return dpjax.plan(problem, n, budget, method=method).solver
+    solver = DPSGD.for_budget(problem, n, budget)
+    decay = 1 - 10 / solver.sampler.steps
+    return dataclasses.replace(solver, schedule="constant", decay=decay)
+
+
+def _share(problem: Any, data: dict[str, Any], project: Any) -> Callable[[Any], float]:
+    """Excess mean loss over the non-private optimum's, as a share of the start's."""
+    loss = jax.jit(lambda params: problem.mean_loss(params, data))
+    start = problem.init
+
+    @jax.jit
+    def optimum(start: Any) -> Any:
+        optimizer = optax.adam(optax.cosine_decay_schedule(0.05, _STEPS))
+
+        def step(_: int, carry: Any) -> Any:
+            params, state = carry
+            updates, state = optimizer.update(jax.grad(loss)(params), state)
+            return project(optax.apply_updates(params, updates)), state
+
+        return jax.lax.fori_loop(0, _STEPS, step, (start, optimizer.init(start)))[0]
+
+    best, first = float(loss(optimum(start))), float(loss(start))
+    return lambda params: (float(loss(params)) - best) / (first - best)
+
+
+def _linear(kind: str, dim: int, n: int, length: float, seed: int) -> dict[str, jax.Array]:
+    """Laplace features in the unit ball; logistic labels, or noisy answers within the length."""
+    rng = np.random.default_rng(seed)
+    x = rng.laplace(size=(n, dim))
+    x /= np.maximum(1, np.linalg.norm(x, axis=1, keepdims=True))
+    truth = rng.normal(size=dim)
+    margin = x @ (0.7 * length * truth / np.linalg.norm(truth))
+    if kind == "logistic":
+        y = np.where(rng.random(n) < 1 / (1 + np.exp(-margin)), 1.0, -1.0)
+    else:
+        y = np.clip(margin + 0.2 * rng.normal(size=n), -length, length)
+    return {"x": jnp.asarray(x, jnp.float32), "y": jnp.asarray(y, jnp.float32)}
+
+
+def _logistic(margin: jax.Array, y: jax.Array) -> jax.Array:
+    return jax.nn.softplus(-y * margin)
+
+
+def _squared(margin: jax.Array, y: jax.Array) -> jax.Array:
+    return (margin - y) ** 2 / 2
+
+
+def _on_ball(radius: float | None) -> Callable[[jax.Array], jax.Array]:
+    if radius is None:
+        return lambda w: w
+    return lambda w: optax.projections.projection_l2_ball(w, radius)
+
+
+def _linear_risks() -> Iterator[Cell]:
+    for seed, (kind, dim, n, radius) in enumerate(
+        [
+            ("logistic", 15, 3_000, 4.0),
+            ("logistic", 15, 30_000, 4.0),
+            ("logistic", 60, 30_000, 8.0),
+            ("logistic", 15, 30_000, 16.0),
+            ("squared", 15, 10_000, 1.0),
+            ("squared", 60, 30_000, 2.0),
+        ]
+    ):
+        data = _linear(kind, dim, n, radius, 500 + seed)
+        if kind == "logistic":
+            problem = Risk.linear(_logistic, dim, radius=radius, lipschitz=1.0, smoothness=0.25)
+        else:
+            problem = Risk.linear(_squared, dim, radius=radius, lipschitz=2 * radius, smoothness=1)
+        error = _share(problem, data, _on_ball(radius))
+        for epsilon in (0.5, 2.0):
+            name = f"{kind}, d = {dim}, n = {n:,}, R = {radius:g}"
+            yield Cell("linear risk", name, problem, data, epsilon, error, (CONSTANT,))
+
+
+def _linear_models() -> Iterator[Cell]:
+    for seed, (kind, dim, n, radius) in enumerate(
+        [
+            ("logistic", 5, 500, 4.0),
+            ("logistic", 15, 3_000, None),
+            ("logistic", 100, 10_000, 6.0),
+            ("squared", 15, 3_000, 1.0),
+            ("squared", 60, 30_000, 2.0),
+        ]
+    ):
+        data = _linear(kind, dim, n, radius or 6.0, 600 + seed)
+        problem = LinearModel(kind, dim, radius=radius)
+        error = _share(problem, data, _on_ball(radius))
+        for epsilon in (0.25, 1.0, 4.0):
+            shown = "none" if radius is None else f"{radius:g}"
+            name = f"{kind}, d = {dim}, n = {n:,}, R = {shown}"
+            yield Cell("linear model", name, problem, data, epsilon, error)
+
+
+def _general_risks() -> Iterator[Cell]:
+    """Softmax regression, a network of one layer, Huber regression, absolute loss of a network."""
+
+    def network(params: Any, x: jax.Array) -> jax.Array:
+        return jax.nn.relu(x @ params["in"] + params["bias"]) @ params["out"]
+
+    def start(inputs: int, hidden: int, outputs: int, seed: int) -> dict[str, jax.Array]:
+        rng = np.random.default_rng(seed)
+        return {
+            "in": jnp.asarray(rng.normal(size=(inputs, hidden)) * (2 / inputs) ** 0.5, float),
+            "bias": jnp.zeros(hidden),
+            "out": jnp.asarray(rng.normal(size=(hidden, outputs)) * (2 / hidden) ** 0.5, float),
+        }
+
+    def cross_entropy(logits: jax.Array, y: jax.Array) -> jax.Array:
+        return optax.softmax_cross_entropy_with_integer_labels(logits, y)
+
+    problems = {
+        "softmax, 10 x 4": Risk(
+            lambda w, r: cross_entropy(r["x"] @ w, r["y"]), jnp.zeros((10, 4), float)
+        ),
+        "network, 10 x 24 x 4": Risk(
+            lambda w, r: cross_entropy(network(w, r["x"]), r["y"]), start(10, 24, 4, 1)
+        ),
+        "huber, 25": Risk(lambda w, r: optax.huber_loss(r["x"] @ w, r["z"]), jnp.zeros(25)),
+        "absolute loss, network": Risk(
+            lambda w, r: jnp.abs(network(w, r["x"])[0] - r["z"]), start(10, 16, 1, 2)
+        ),
+    }
+    for name, problem in problems.items():
+        for n in (3_000, 20_000):
+            rng = np.random.default_rng(700 + n)
+            x = rng.normal(size=(n, 25 if "25" in name else 10))
+            scores = 2 * np.tanh(x[:, :4] + x[:, 4:8]) + rng.gumbel(size=(n, 4))
+            z = np.tanh(x[:, 0] - x[:, 1]) + 0.5 * x[:, 2] + 0.2 * rng.standard_t(3, size=n)
+            arrays = {"x": x, "z": z}
+            data = {field: jnp.asarray(a, jnp.float32) for field, a in arrays.items()}
+            data["y"] = jnp.asarray(np.argmax(scores, axis=1), jnp.int32)
+            error = _share(problem, data, lambda w: w)
+            for epsilon in (0.5, 4.0):
+                cell = f"{name}, n = {n:,}"
+                yield Cell("risk", cell, problem, data, epsilon, error, (CONSTANT,))
+
+
+def _sparse() -> Iterator[Cell]:
+    """Least squares on an l1 ball, bounded features, few or all coefficients."""
+    for seed, (dim, n, support) in enumerate([(60, 10_000, 4), (60, 10_000, 60), (400, 30_000, 6)]):
+        rng = np.random.default_rng(800 + seed)
+        x = rng.uniform(-1, 1, size=(n, dim))
+        truth = np.zeros(dim)
+        truth[:support] = rng.normal(size=support)
+        truth *= 0.9 / np.abs(truth).sum()
+        y = np.clip(x @ truth + 0.1 * rng.normal(size=n), -1, 1)
+        data = {"x": jnp.asarray(x, jnp.float32), "y": jnp.asarray(y, jnp.float32)}
+        problem = SimplexRisk.linear(_squared, L1Ball(dim), grad_range=4.0, smoothness=1.0)
+        error = _share(problem, data, lambda w: optax.projections.projection_l1_ball(w, 1.0))
+        for epsilon in (0.5, 2.0):
+            yield Cell("l1 ball", f"{support} of {dim}, n = {n:,}", problem, data, epsilon, error)
+
+
+def _games() -> Iterator[Cell]:
+    """Games of records with entries +1 and -1, and means uniform in [-1, 1]."""
+    for seed, (rows, columns, n) in enumerate([(8, 8, 2_000), (40, 25, 5_000)]):
+        rng = np.random.default_rng(900 + seed)
+        means = rng.uniform(-1, 1, size=(rows, columns))
+        payoffs = np.where(rng.random((n, rows, columns)) < (1 + means) / 2, 1, -1)
+        data = {"A": jnp.asarray(payoffs, jnp.int8)}
+        problem, mean = Saddle.matrix_game((rows, columns)), payoffs.mean(axis=0)
+
+        def gap(params: Any, mean: np.ndarray = mean) -> float:
+            x, y = (np.asarray(p, float) for p in params)
+            return float(np.max(x @ mean) - np.min(mean @ y))
+
+        for epsilon in (0.5, 2.0):
+            yield Cell("game", f"{rows} x {columns}, n = {n:,}", problem, data, epsilon, gap)
+
+
+KINDS: dict[str, Callable[[], Iterator[Cell]]] = {
+    "linear risk": _linear_risks,
+    "linear model": _linear_models,
+    "risk": _general_risks,
+    "l1 ball": _sparse,
+    "game": _games,
+}
+
+
+def summary(result: dict[str, Any]) -> str:
+    """Markdown: quantiles of the regret, and the cells."""
+    rows = result["regret"]
+    values = np.array([row["regret"] for row in rows])
+    lines = [
+        f"{len(rows)} cells: median {np.median(values):.2f}, 90th percentile "
+        f"{np.quantile(values, 0.9):.2f}, worst {values.max():.2f}",
+        "",
+        "| kind | instance | epsilon | chosen | error | best | regret |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for row in rows:
+        lines.append(
+            f"| {row['kind']} | {row['name']} | {row['epsilon']:g} | {row['chosen']} | "
+            f"{row['error']:.3g} | {row['best']} | {row['regret']:.2f} |"
+        )
+    return "\n".join(lines)
