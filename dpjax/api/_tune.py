@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from dpjax.api._tune_candidates import Candidates, Sampled, candidates_of, with_noise
 from dpjax.api._tune_scores import Correct, Scores, default_correct
 from dpjax.api._tuned import Tuned
-from dpjax.core import PyTree, check_int, check_key, check_nonnegative
+from dpjax.core import PyTree, Solver, check_int, check_key, check_nonnegative
 from dpjax.core._records import Records, num_rows
 from dpjax.privacy import (
     Budget,
@@ -322,7 +322,7 @@ class _Plan:
         return (jax.tree.map(lambda leaf: leaf[place], params), place), found
 
 
-def _iterates(solver: Any, problem: PyTree, data: PyTree, key: jax.Array, number: int) -> PyTree:
+def _iterates(solver: Solver, problem: PyTree, data: PyTree, key: jax.Array, number: int) -> PyTree:
     """What a run would return after each of `number` equal parts of its steps, `[number, *p]`."""
     if number == 1:
         params = solve(solver, problem, data, key=key, progress=False).params
