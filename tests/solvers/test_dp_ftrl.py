@@ -470,7 +470,8 @@ def test_no_other_number_of_bands_has_clearly_less_noise():
             )
             errors = noise.prefix_stddev()
             scan.append(z * np.sqrt(np.mean(errors**2)) / size)
-        assert best.score <= 1.02 * min(scan)
+        # one band stays unless others have less by a twentieth
+        assert best.score <= (1.02 if best.noise.bands > 1 else 1 / 0.95) * min(scan)
 
 
 def test_descent_takes_any_noise_and_dp_ftrl_is_that(key):
