@@ -61,14 +61,15 @@ def test_records_that_all_reach_the_bound_do_not_overflow(bound):
 
 
 def test_a_draw_of_frank_wolfe_leaves_room_for_its_rounding():
-    """At a range of 1e-3 that room is 3.6 %."""
+    """At a range of 1e-3 that room is 3.6 % in float32."""
     problem = SimplexRisk.linear(lambda margin, y: margin * y, Simplex(4), grad_range=2.0)
     solver = FrankWolfe(FullBatch(1), 1e-3, 2.0, 2.0)
     data = {"x": jnp.asarray([[1.0, -1.0, 0.0, 0.0]]), "y": jnp.ones(1)}
     state = solver.init(problem, key=jax.random.key(0))
     scores = solver.direction(problem, data, jnp.ones(1, bool), state)
     eta = 1e-3 * 2.0 / 2.0
-    assert 0.95 * eta < float(jnp.ptp(scores.high)) < 0.97 * eta
+    room = 300 * float(jnp.finfo(state.params.dtype).eps) / eta + 2.0**-18
+    assert 1 - 1.1 * room < float(jnp.ptp(scores.high)) / eta < 1 - 0.9 * room
 
 
 def test_a_draw_of_mirror_descent_leaves_room_for_its_rounding():
