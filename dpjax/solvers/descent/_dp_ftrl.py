@@ -14,7 +14,7 @@ from dpjax.sampling._participation import participation_of
 from dpjax.solvers._check_sampler import check_sampler
 from dpjax.solvers._request import STRATEGIES, Request, default_sampler
 from dpjax.solvers._summary import register_solver
-from dpjax.solvers.descent._dpsgd import DPSGD
+from dpjax.solvers.descent._dpsgd import DPSGD, fall_by_default
 from dpjax.solvers.descent._noise_choice import (
     Plan,
     banded,
@@ -182,9 +182,8 @@ class DPFTRL(DPSGD):
                 "pass, which costs accuracy where several are affordable",
                 FutureWarning,
             )
-        independent = isinstance(noise, Banded) and noise.bands == 1
-        if independent and not {"optimizer", "average"} & set(overrides):
-            overrides.setdefault("schedule", "linear")
+        if isinstance(noise, Banded) and noise.bands == 1:
+            fall_by_default(overrides)
         solver = super().for_budget(
             problem,
             num_records,

@@ -211,8 +211,7 @@ class DPSGD:
         if noise is None:
             sampler = sampler or default_sampler(num_records, batch_size, steps)
             request = requested(num_records, budget, sampler=sampler)
-            if not {"optimizer", "average"} & set(overrides):
-                overrides.setdefault("schedule", "linear")
+            fall_by_default(overrides)
         else:
             request = requested(num_records, budget, "replace_one", sampler)
             sampler = sampler or _single_pass(request, batch_size, steps)
@@ -347,6 +346,12 @@ def _single_pass(request: Request, batch_size: float | None, steps: int | None) 
     n = request.num_records
     whole = math.isqrt(n) if batch_size is None else n // batch_size
     return request.one_pass(max(1, int(whole)) if steps is None else steps)
+
+
+def fall_by_default(overrides: dict[str, Any]) -> None:
+    """Sets the schedule of independent noise, unless an optimizer or an average is given."""
+    if not {"optimizer", "average"} & set(overrides):
+        overrides.setdefault("schedule", "linear")
 
 
 def with_defaults(

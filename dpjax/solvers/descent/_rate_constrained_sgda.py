@@ -38,6 +38,7 @@ from dpjax.solvers.descent._dpsgd import (
     DPSGD,
     DPSGDState,
     clipping_diagnostics,
+    fall_by_default,
     with_defaults,
 )
 from dpjax.solvers.descent._dual import (
@@ -309,6 +310,7 @@ class RateConstrainedSGDA:
         check_fields(cls, overrides, own_names | descent)
         if problem.num_constraints == 0:
             own.setdefault("histogram", "none")
+            fall_by_default(overrides)
         else:
             if sampler.steps < 1000:
                 overrides.setdefault("decay", max(0.0, 1 - 3 / sampler.steps))
