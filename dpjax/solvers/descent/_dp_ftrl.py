@@ -131,8 +131,8 @@ class DPFTRL(DPSGD):
           >>> problem = dpjax.problems.RateConstrained.linear(num_features=5, num_classes=2)
           >>> solver = dpjax.solvers.DPFTRL.for_budget(
           ...     problem, 10_000, dpjax.Budget(3.0, 1e-5), batch_size=256, epochs=2)
-          >>> solver.plan_report()["chosen"]
-          'banded, 16'
+          >>> solver.plan_report()["chosen"].startswith("banded")
+          True
         """
         if "strategy" in overrides:
             _warn_of_strategy()

@@ -75,8 +75,8 @@ class Banded(GaussianStrategy):
 
     Example:
       >>> strategy = Banded(100, bands=4)
-      >>> round(float(strategy.prefix_stddev().mean()), 2)  # of independent noise: 6.71
-      3.75
+      >>> round(float(strategy.prefix_stddev().mean()), 1)  # of independent noise: 6.7
+      3.8
 
     Source: Choquette-Choo et al., "(Amplified) banded matrix factorization: a unified approach to
     private training", 2023; coefficients: McKenna, "Scaling up the banded matrix factorization
