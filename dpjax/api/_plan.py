@@ -118,7 +118,8 @@ def plan(
     The rates in d, n and mu are those of Bassily, Smith and Thakurta (2014). Where
     `OnlineToBatch` wins, under much noise and near optima, was seen on 19 fresh instances of
     logistic and squared loss (Laplace features, d = 8 to 100, n = 1,000 to 100,000, epsilon 0.5 to
-    2), where the choice was the better one. A
+    2), on which the constants were chosen. On six others the choice was the better one
+    on three, and lost on optima at the boundary, near (by 1.3 and 2, of small excess) or noisy. A
     `RateConstrained` problem takes `RateConstrainedSGDA`, or `DPSGD` without constraints; a game
     `solver_for_game`; other saddle points descent on both players up to 2,000 parameters, and
     draws of vertices beyond; a `QueryRelease` what `dpjax.release` takes.

@@ -197,7 +197,11 @@ def squared_risk():
     ids=["noisy", "near", "far"],
 )
 def test_predictions_rank_measured_runs_on_fresh_instances(problem, best):
-    """Labels of signs, or answers with noise; 4 data sets, 4 seeds."""
+    """Labels of signs, or answers with noise; 4 data sets, 4 seeds.
+
+    The rule is known to lose for logistic loss with the optimum at the boundary: at radius 3,
+    d = 10 (add or remove one) and radius 2, d = 100 (replace one). These cases are left out.
+    """
     noisy, d = best == "online_to_batch", problem.num_params
     budget, n = dpjax.Budget(1.0, 1e-5, "replace_one"), 3_000 if noisy else 8_000
     losses = {"online_to_batch": [], "dpsgd": []}
