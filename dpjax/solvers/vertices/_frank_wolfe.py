@@ -23,7 +23,7 @@ from dpjax.core import (
 )
 from dpjax.core._pairs import Pair, add_pairs
 from dpjax.privacy import Budget, Guarantee, PureZCDpEvent, check_budget, zcdp_budget
-from dpjax.privacy._relations import relation_factor
+from dpjax.privacy._relations import RelationLike, relation_factor
 from dpjax.sampling import FullBatch
 from dpjax.solvers._summary import register_solver
 from dpjax.solvers._swamped import checked_draws
@@ -190,23 +190,16 @@ class FrankWolfe:
           >>> FrankWolfe.plan(problem, 10_000, dpjax.Budget(1.0, 1e-6)).steps
           45
         """
-        constants = constants_of(problem, one_block=True)
-        (log_m,), (smooth,) = constants.log_vertices, constants.smoothness
+        constants_of(problem, one_block=True)
         relation = check_budget(budget, num_records).relation_or("add_or_remove_one")
         check_finite("epsilon", budget.epsilon)
-        # ranges of one draw, of which T have 1 / T of the first or 1 / sqrt(T) of the second; a
-        # little less, since sums are rounded
-        pure = (1 - 1e-12) * budget.epsilon
-        concentrated = 0.0
         if budget.delta > 0:
-            concentrated = math.sqrt(8 * (1 - 1e-6) * zcdp_budget(budget, relation=relation))
-        scale = num_records / (relation_factor(relation) * float(problem.ranges[0]))
-        if steps is None:
-            eta, power = (concentrated, 0.5) if concentrated else (pure, 1.0)
-            steps = _default_steps(8 * smooth, log_m / (scale * eta), certified, power)
-        check_int("steps", steps, minimum=1)
-        sharpness = scale * max(pure / steps, concentrated / math.sqrt(steps))
-        return FrankWolfePlan(steps, sharpness, 8 * smooth / (steps + 2) + log_m / sharpness)
+            # a little less, since sums are rounded
+            rho = (1 - 1e-6) * zcdp_budget(budget, relation=relation)
+        else:
+            rho = 0.0
+        pure = (1 - 1e-12) * budget.epsilon
+        return planned(problem, num_records, relation, rho, pure, certified=certified, steps=steps)
 
     @classmethod
     def for_budget(
@@ -327,6 +320,30 @@ class FrankWolfe:
         draw = PureZCDpEvent(eta**2 / 8, epsilon=eta)
         event = dpe.SelfComposedDpEvent(draw, self.sampler.steps)
         return Guarantee(event, self.relation, self.sampler.failure_probability())
+
+
+def planned(
+    problem: VertexProblem,
+    num_records: int,
+    relation: RelationLike,
+    rho: float,
+    pure: float = 0.0,
+    *,
+    certified: bool = False,
+    steps: int | None = None,
+) -> FrankWolfePlan:
+    """The plan of draws that are rho-zCDP, or pure if that allows sharper ones; as in `plan`."""
+    constants = constants_of(problem, one_block=True)
+    (log_m,), (smooth,) = constants.log_vertices, constants.smoothness
+    # ranges of one draw, of which T have 1 / T of the pure epsilon or 1 / sqrt(T) of the other
+    concentrated = math.sqrt(8 * rho)
+    scale = num_records / (relation_factor(relation) * float(problem.ranges[0]))
+    if steps is None:
+        eta, power = (concentrated, 0.5) if concentrated else (pure, 1.0)
+        steps = _default_steps(8 * smooth, log_m / (scale * eta), certified, power)
+    check_int("steps", steps, minimum=1)
+    sharpness = scale * max(pure / steps, concentrated / math.sqrt(steps))
+    return FrankWolfePlan(steps, sharpness, 8 * smooth / (steps + 2) + log_m / sharpness)
 
 
 def _default_steps(curvature: float, selection: float, certified: bool, power: float) -> int:
