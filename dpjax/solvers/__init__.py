@@ -56,7 +56,9 @@ from dpjax.solvers.vertices._anytime_mirror_descent import AnytimeState as Anyti
 from dpjax.solvers.vertices._frank_wolfe import FrankWolfe as FrankWolfe
 from dpjax.solvers.vertices._frank_wolfe import FrankWolfeState as FrankWolfeState
 from dpjax.solvers.vertices._polished_frank_wolfe import PolishedFrankWolfe as PolishedFrankWolfe
-from dpjax.solvers.vertices._polished_frank_wolfe import PolishedFrankWolfeState as PolishedFrankWolfeState
+from dpjax.solvers.vertices._polished_frank_wolfe import (
+    PolishedFrankWolfeState as PolishedFrankWolfeState,
+)
 from dpjax.solvers.vertices._vertex_solver import Replay as Replay
 from dpjax.solvers.vertices._vertex_solver import VertexInfo as VertexInfo
 

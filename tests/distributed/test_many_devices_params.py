@@ -22,6 +22,7 @@ from dpjax.solvers import (
     MultilevelSaddle,
     OnlineToBatch,
     OnlineToNonconvex,
+    PolishedFrankWolfe,
     RateConstrainedSGDA,
     SaddleMirrorDescent,
 )
@@ -119,6 +120,14 @@ CASES = {
     ),
     "FrankWolfe, simplex": lambda: (FrankWolfe(FULL, 50.0, SIMPLEX.grad_range, 20.0), SIMPLEX),
     "FrankWolfe, ball": lambda: (FrankWolfe(FULL, 50.0, BALL.grad_range, 20.0), BALL),
+    "PolishedFrankWolfe": lambda: (
+        PolishedFrankWolfe(
+            FrankWolfe(FULL, 50.0, BALL.grad_range, 20.0),
+            DPSGD(FULL, 1.0, 2.0, 0.1, 20.0, decay=0.5),
+            1.0,
+        ),
+        BALL,
+    ),
     "SaddleMirrorDescent": lambda: (SaddleMirrorDescent(PASS, (0.1,), SIMPLEX.ranges, 8), SIMPLEX),
     "AnytimeMirrorDescent, simplex": lambda: (
         AnytimeMirrorDescent(TaperedPartition(4, N), (0.1,), SIMPLEX.ranges, 8),

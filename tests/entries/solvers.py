@@ -32,10 +32,12 @@ from dpjax.solvers import (
     FrankWolfe,
     GroupThresholds,
     MultilevelSaddle,
+    PolishedFrankWolfe,
     RateConstrainedSGDA,
     SaddleMirrorDescent,
     TrainedModel,
 )
+from dpjax.solvers.vertices._polished_frank_wolfe import OnSupport, norm_counts
 from dpjax.solvers.vertices._steps import coordinates
 from dpjax.testing import SolverCase, Statistic, register
 from dpjax.transforms import multilevel
@@ -477,4 +479,48 @@ register(
     "solver",
     lambda: _frank_wolfe(_SIMPLEX, attack=True, microbatch_size=3, relation="replace_one"),
     slow=True,
+)
+
+
+def _polished(problem: SimplexRisk, attack: bool = False, **options: Any) -> SolverCase:
+    draws = FrankWolfe(FullBatch(3), 10.0 / problem.grad_range, problem.grad_range, 20.0)
+
+    def build(value: Any) -> PolishedFrankWolfe:
+        descent = DPSGD(FullBatch(2), value, 2.0, 0.1, 20.0, decay=0.5)
+        return PolishedFrankWolfe(draws, descent, 3.0, **options)
+
+    def change() -> Statistic:
+        point = jnp.asarray(problem.init)
+        face = OnSupport(problem, jnp.arange(point.size) < 2, point)
+
+        def of(batch: PyTree, mask: jax.Array) -> jax.Array:
+            return norm_counts(face, point, 2.0 ** -jnp.arange(12.0), batch, mask, 3)
+
+        return Statistic("the histogram", of, "l1", 1.0)
+
+    case = _vertices(PolishedFrankWolfe, problem, draws.sampler)
+    attacked = Later(lambda: [change()]) if attack else ()
+    return dataclasses.replace(case, build=build, values=(3.0, 8.0), statistics=attacked)
+
+
+register(
+    "PolishedFrankWolfe(l1 ball)",
+    "solver",
+    lambda: _polished(_BALL, attack=True),
+    arguments=row(
+        PolishedFrankWolfe,
+        {
+            "draws": FrankWolfe(FullBatch(3), 1.0, 1.0, 20.0),
+            "descent": DPSGD(FullBatch(2), 1.0, 2.0, 0.1, 20.0),
+        },
+        histogram_noise=SWEPT,
+    ),
+    planned=ON_SIMPLEX,
+)
+register(
+    "PolishedFrankWolfe(simplex, dense)",
+    "solver",
+    lambda: _polished(_SIMPLEX, attack=True, dense=True),
+    slow=True,
+    relative_of="PolishedFrankWolfe(l1 ball)",
 )

@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from dpjax.core import register_dataclass
 from dpjax.testing import _trees as trees
 
 BAD = (np.nan, np.inf, -np.inf)
@@ -60,7 +61,12 @@ def without(solver: Any) -> Any:
     made = object.__new__(Without)
     for field in dataclasses.fields(inner):
         object.__setattr__(made, field.name, getattr(inner, field.name))
-    return dataclasses.replace(solver, sampler=made)
+    names = [field.name for field in dataclasses.fields(solver)]
+    if "sampler" in names:
+        return dataclasses.replace(solver, sampler=made)
+    # one that tells its sampler from its parts
+    kind = register_dataclass(type("Without", (type(solver),), {"sampler": made}))
+    return kind(**{name: getattr(solver, name) for name in names})
 
 
 def _filled(data: Any, value: float, rows: Any, first: bool = False) -> Any:

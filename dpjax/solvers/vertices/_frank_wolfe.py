@@ -193,11 +193,8 @@ class FrankWolfe:
         constants_of(problem, one_block=True)
         relation = check_budget(budget, num_records).relation_or("add_or_remove_one")
         check_finite("epsilon", budget.epsilon)
-        if budget.delta > 0:
-            # a little less, since sums are rounded
-            rho = (1 - 1e-6) * zcdp_budget(budget, relation=relation)
-        else:
-            rho = 0.0
+        # a little less, since sums are rounded
+        rho = (1 - 1e-6) * zcdp_budget(budget, relation=relation) if budget.delta > 0 else 0.0
         pure = (1 - 1e-12) * budget.epsilon
         return planned(problem, num_records, relation, rho, pure, certified=certified, steps=steps)
 

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from dp_accounting import dp_event as dpe
 from jax.typing import ArrayLike
 
@@ -75,20 +76,26 @@ class PolishedFrankWolfeInfo(NamedTuple):
     """Released values of a step.
 
     Attributes:
-      index: The vertex drawn, `[]` int32; -1 after the draws.
+      drawn: The vertex drawn, `[]` int32; -1 after the draws.
       gradient_norm: l2 norm of the noisy mean gradient, `[]`; 0 in other steps.
       clip_norm: Of the round, `[]`; 0 before the first.
       support: Number of coordinates that descent moves, `[]` int32.
     """
 
-    index: jax.Array
+    drawn: jax.Array
     gradient_norm: jax.Array
     clip_norm: jax.Array
     support: jax.Array
 
 
-class _OnSupport(NamedTuple):
-    """A problem on a face, as `DPSGD` takes it."""
+class OnSupport(NamedTuple):
+    """A problem on the points of few coordinates, as `DPSGD` takes it.
+
+    Attributes:
+      problem: Over an l1 ball or a simplex.
+      support: The coordinates, `[p]` bool.
+      init: Where descent starts, `[p]`.
+    """
 
     problem: VertexProblem
     support: jax.Array
@@ -96,6 +103,7 @@ class _OnSupport(NamedTuple):
 
     @property
     def num_params(self) -> int:
+        """Dimension p."""
         return self.support.shape[0]
 
     def per_example_gradients(self, params: jax.Array, batch: PyTree) -> PyTree:
@@ -110,8 +118,10 @@ class _OnSupport(NamedTuple):
         rows = rows.astype(jnp.promote_types(rows.dtype, self.init.dtype))
         if isinstance(self.problem.domains[0], Simplex):
             # gradients count up to a constant there
-            rows -= (jnp.max(rows, axis=1, keepdims=True) + jnp.min(rows, axis=1, keepdims=True)) / 2
-        return jnp.where(self.support, rows, 0)
+            rows -= (
+                jnp.max(rows, axis=1, keepdims=True) + jnp.min(rows, axis=1, keepdims=True)
+            ) / 2
+        return jnp.where(self.support[None], rows, 0)
 
     def project(self, params: jax.Array) -> jax.Array:
         """The nearest point of the face."""
@@ -199,11 +209,11 @@ class PolishedFrankWolfe:
         r"""Of the precision, 0.4 for draws, 0.06 for histograms, the rest for descent.
 
         The first round moves all coordinates where noise lets it find an optimum that uses them
-        all: $c\,p \le 0.1\, n \sqrt\rho$, with c = 2 under replace-one. The constants were chosen on
-        23 synthetic instances: squared and logistic loss, 30 to 2,000 coordinates of which 3 to all
-        matter, correlated or not, radius 0.5 to 8, n = 3,000 to 100,000, epsilon 0.5 to 3. There
-        the excess is 0.005 to 0.9 of that of `FrankWolfe`; an optimum of which draws find nothing,
-        and that has more coordinates than the rule allows, is better left to `DPSGD`.
+        all: $c\,p \le 0.1\, n \sqrt\rho$, with c = 2 under replace-one. The constants were chosen
+        on 23 synthetic instances: squared and logistic loss, 30 to 2,000 coordinates of which 3 to
+        all matter, correlated or not, radius 0.5 to 8, n = 3,000 to 100,000, epsilon 0.5 to 3.
+        There the excess is 0.005 to 0.9 of that of `FrankWolfe`; an optimum of which draws find
+        nothing, and that has more coordinates than the rule allows, is better left to `DPSGD`.
 
         Args:
           problem: `SimplexRisk` over `L1Ball` or `Simplex`; its constants are used, never data.
@@ -269,7 +279,7 @@ class PolishedFrankWolfe:
         )
         if dense is None:
             dense = moved * p <= _DENSE * num_records * math.sqrt(rho)
-        fields = {
+        fields: dict[str, Any] = {
             "draws": draws,
             "descent": descent,
             "histogram_noise": moved / math.sqrt(2 * _HISTOGRAMS * rho / _ROUNDS),
@@ -296,7 +306,7 @@ class PolishedFrankWolfe:
         for_draws, own = jax.random.split(key)
         draws = self.draws.init(problem, key=for_draws)
         support = jnp.ones(draws.params.shape, bool)
-        descent = self.descent.init(_OnSupport(problem, support, draws.params), key=own)
+        descent = self.descent.init(OnSupport(problem, support, draws.params), key=own)
         zero = jnp.zeros((), draws.params.dtype)
         return PolishedFrankWolfeState(draws, descent, support, zero, draws.count, own)
 
@@ -317,7 +327,7 @@ class PolishedFrankWolfe:
             return self._round(problem, batch, mask, state), none, still
 
         def descend() -> tuple[PolishedFrankWolfeState, jax.Array, jax.Array]:
-            face = _OnSupport(problem, state.support, state.draws.params)
+            face = OnSupport(problem, state.support, state.draws.params)
             solver = dataclasses.replace(self.descent, clip_norm=state.clip_norm)
             descent, info = solver.step(face, batch, mask, state.descent)
             return state._replace(descent=descent), none, info.gradient_norm.astype(still.dtype)
@@ -338,28 +348,13 @@ class PolishedFrankWolfe:
             support |= first
         key = jax.random.fold_in(state.key, state.count)
         for_counts, for_descent = jax.random.split(key)
-        face = _OnSupport(problem, support, point)
+        face = OnSupport(problem, support, point)
         point = face.project(point)
         bound = _largest_entry(problem) * jnp.sqrt(jnp.sum(support))
         bound = jnp.minimum(bound, self.descent.clip_norm).astype(point.dtype)
         edges = bound * 2.0 ** (-jnp.arange(_BINS, dtype=point.dtype) / 2)
 
-        def count(part: PyTree, part_mask: jax.Array, number: object = None) -> jax.Array:
-            del number
-            norms = per_example_norm(face.per_example_gradients(point, part))
-            # how many edges a norm does not exceed; the first bin is of what exceeds the second
-            place = jnp.sum(norms[:, None] <= edges[1:], axis=1)
-            valid = part_mask & jnp.isfinite(norms)
-            counts = jnp.zeros(_BINS, jnp.int32)
-            return counts.at[jnp.where(valid, place, _BINS)].add(1, mode="drop")
-
-        size = self.descent.microbatch_size or mask.shape[0]
-        if mask.shape[0] <= size:
-            counts = count(batch, mask)
-        else:
-            counts = fold_in_parts(
-                count, batch, mask, size, jnp.add, lambda zeros: zeros, strided=many_devices()
-            )
+        counts = norm_counts(face, point, edges, batch, mask, self.descent.microbatch_size)
         noisy = noisy_counts(for_counts, counts, self.histogram_noise, self._tables)
         allowed = _CUT * jnp.asarray(self.draws.num_records, noisy.dtype)
         # the last edge above which there are few
@@ -383,18 +378,54 @@ class PolishedFrankWolfe:
         """The guarantee of the whole run (host); raises ValueError for stacked fields."""
         check_unstacked(self, "histogram_noise")
         draws, descent = self.draws.guarantee(), self.descent.guarantee()
-        noise = float(jnp.asarray(self.histogram_noise))
+        noise = float(np.asarray(self.histogram_noise))
         events = [
             draws.event,
             dpe.SelfComposedDpEvent(dpe.GaussianDpEvent(noise), _ROUNDS),
             dpe.SelfComposedDpEvent(descent.event, _ROUNDS),
         ]
         failure = _ROUNDS * relation_factor(self.relation) * noisy_counts_shortfall(noise)
+        failure += self.sampler.failure_probability()
         return Guarantee(dpe.ComposedDpEvent(events), self.relation, failure)
 
     @derived
     def _tables(self) -> CountTables | None:
         return count_tables(self.histogram_noise)
+
+
+def norm_counts(
+    face: OnSupport,
+    point: jax.Array,
+    edges: jax.Array,
+    batch: PyTree,
+    mask: jax.Array,
+    size: int | None,
+) -> jax.Array:
+    """Records by the norm of their gradient, `[bins]` int32. **Not private**: each is in one bin.
+
+    Args:
+      face: The problem.
+      point: Where gradients are taken, `[p]`.
+      edges: From the largest down, `[bins]`; the first bin is of what exceeds the second edge.
+      batch: Leaves `[B, ...]` (*secret*).
+      mask: bool `[B]`.
+      size: Records whose gradients coexist; None for all.
+    """
+
+    def count(part: PyTree, part_mask: jax.Array, number: object = None) -> jax.Array:
+        del number
+        norms = per_example_norm(face.per_example_gradients(point, part))
+        place = jnp.sum(norms[:, None] <= edges[None, 1:], axis=1)
+        counts = jnp.zeros(edges.shape, jnp.int32)
+        kept = part_mask & jnp.isfinite(norms)
+        return counts.at[jnp.where(kept, place, edges.size)].add(1, mode="drop")
+
+    if size is None or mask.shape[0] <= size:
+        return count(batch, mask)
+    counts: jax.Array = fold_in_parts(
+        count, batch, mask, size, jnp.add, lambda zeros: zeros, strided=many_devices()
+    )
+    return counts
 
 
 def largest_coordinates(point: jax.Array) -> jax.Array:
