@@ -156,6 +156,7 @@ MOVED = {
     "AnytimeMirrorDescent, simplex": ("records of a batch of uneven size", 6),
     "AnytimeMirrorDescent, ball": ("the same; scores of both signs", 6),
     "MultilevelSaddle": ("records of a batch of uneven size", 2),
+    "PolishedFrankWolfe": ("coordinates are sorted, twice a run", 1),
 }
 
 

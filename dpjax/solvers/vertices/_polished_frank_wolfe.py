@@ -1,6 +1,7 @@
 """Frank-Wolfe, then noisy descent on the coordinates that it found: l1 balls and simplices."""
 
 import dataclasses
+import functools
 import math
 from typing import Any, NamedTuple
 
@@ -288,7 +289,7 @@ class PolishedFrankWolfe:
         solver = cls(**(fields | overrides))
         return checked_draws(solver, [solver.draws.sharpness * solver.draws.grad_range])
 
-    @property
+    @functools.cached_property
     def sampler(self) -> FullBatch:
         """All records in every step: draws, and of each round a histogram and the descent."""
         rounds = _ROUNDS * (1 + self.descent.sampler.steps)

@@ -126,7 +126,7 @@ def sensitivity_of(bound: ArrayLike, larger: int = 1) -> Callable[..., Any]:
             check_int("rows", rows, minimum=0)
             factor *= 1 + larger * rounding_allowance(rows, dtype)
         largest: Any = factor * bound
-        return largest if is_traced(bound) else float(largest)
+        return largest if is_traced(largest) else float(largest)
 
     return sensitivity
 
