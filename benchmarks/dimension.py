@@ -19,7 +19,13 @@ from benchmarks import _runner
 from benchmarks import _saddle_instances as instances
 from benchmarks.million_features import NOISE, RADIUS, make, regression
 from dpjax.problems import Saddle
-from dpjax.solvers import AnytimeMirrorDescent, FrankWolfe, SaddleMirrorDescent, solver_for_game
+from dpjax.solvers import (
+    AnytimeMirrorDescent,
+    FrankWolfe,
+    PolishedFrankWolfe,
+    SaddleMirrorDescent,
+    solver_for_game,
+)
 
 BUDGET = dpjax.Budget(1.0, 1e-6, "replace_one")
 NUM_RECORDS = 30_000
@@ -31,6 +37,7 @@ LIMITS = {
     "one-shot statistics": 1_000,
     "DP-SGD": 10_000,
     "Frank-Wolfe": 100_000,
+    "polished": 10_000,
     "one-shot Gaussian": 1_000,
     "DP-SGDA": 300,
     "by the rule": 10_000,
@@ -64,6 +71,7 @@ def _regression(dim: int, n: int, seeds: int, limits: dict[str, int]) -> list[di
         ("anytime", AnytimeMirrorDescent, {}),
         ("played", SaddleMirrorDescent, {"output": "played"}),
         ("Frank-Wolfe", FrankWolfe, {}),
+        ("polished", PolishedFrankWolfe, {}),
     ):
         solver = kind.for_budget(problem, n, BUDGET, **options)
         methods[name] = lambda data, key, solver=solver: (

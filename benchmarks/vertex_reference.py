@@ -22,6 +22,7 @@ from dpjax.solvers import (
     AnytimeMirrorDescent,
     FrankWolfe,
     MultilevelSaddle,
+    PolishedFrankWolfe,
     SaddleMirrorDescent,
 )
 
@@ -123,6 +124,7 @@ def ball_methods(
         data, budget, key, **options
     )
     methods["Frank-Wolfe"] = solver(FrankWolfe.for_budget(problem, n, budget), problem)
+    methods["polished"] = solver(PolishedFrankWolfe.for_budget(problem, n, budget), problem)
     methods["DP-SGD"] = lambda data, key: peers.dp_sgd_l1(data, budget, key, radius=instance.radius)
     for factor in (0.003, 0.01, 0.03, 0.1) if n <= TUNED_UP_TO else ():
         methods[f"DP-SGD, step {factor}"] = lambda data, key, factor=factor: peers.dp_sgd_l1(
@@ -156,6 +158,7 @@ def logistic_methods(
             data, budget, key, radius=radius, link=peers.LOGISTIC
         ),
         "Frank-Wolfe": solver(FrankWolfe.for_budget(problem, n, budget), problem),
+        "polished": solver(PolishedFrankWolfe.for_budget(problem, n, budget), problem),
     }
     if not few:
         try:
@@ -300,6 +303,7 @@ NAMES = {
     "DP-SGDA": "`DPSGD` on both players",
     "DP-SGD": "`DPSGD`",
     "Frank-Wolfe": "`FrankWolfe`",
+    "polished": "`PolishedFrankWolfe`",
     **{f"DP-SGDA, step {s}": f"`DPSGD` on both players, step {s}" for s in (0.01, 0.03, 0.1, 0.3)},
     **{f"DP-SGD, step {s}": f"`DPSGD`, step {s}" for s in (0.003, 0.01, 0.03, 0.1)},
 }

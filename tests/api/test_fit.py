@@ -45,8 +45,9 @@ PROBLEMS = {
         SimplexRisk.linear(
             lambda m, y: (m - y) ** 2 / 2, L1Ball(100), grad_range=4.0, smoothness=1.0
         ),
-        "frank_wolfe",
+        "polished_frank_wolfe",
     ),
+    "polytope": (SimplexRisk(lambda w, r: w @ r["x"], np.eye(5, 3), grad_range=1.0), "frank_wolfe"),
     "game": (Saddle.matrix_game((20, 30)), "nested_game"),
     "large game": (Saddle.matrix_game((5_000, 5_000)), "double_oracle"),
     "rates": (
