@@ -6,13 +6,14 @@ import numpy as np
 import optax
 import pytest
 
+import dpjax
 from dpjax.core import Transform
-from dpjax.geometry import Simplex
+from dpjax.geometry import L1Ball, Simplex
 from dpjax.papers._saddle_mirror_descent import SaddleMirrorDescent
 from dpjax.privacy._relations import relation_factor
 from dpjax.problems import SimplexRisk
 from dpjax.sampling import DisjointPartition, FullBatch
-from dpjax.solvers import FrankWolfe
+from dpjax.solvers import AnytimeMirrorDescent, FrankWolfe
 from dpjax.solvers.vertices._steps import shrunk
 from dpjax.transforms.clipping._weighted_sum import noised_sum, rounding_allowance, weighted_sum
 
@@ -77,3 +78,23 @@ def test_a_draw_of_mirror_descent_leaves_room_for_its_rounding():
     (weight,) = solver._step_weights(jnp.int32(0), jnp.float32)
     factor = relation_factor(solver.relation)
     assert 0.5 < factor * float(weight) * 2.0 / (factor * 1e-3 * 2.0 / 4) < 0.97
+
+
+@pytest.mark.parametrize("num_records", [100_000, 1_000_000])
+@pytest.mark.parametrize("kind", [AnytimeMirrorDescent, SaddleMirrorDescent])
+def test_rounding_leaves_default_plans_their_steps(kind, num_records):
+    """25,683 steps of the anytime method had nothing left, and its result was that of no data."""
+    problem = SimplexRisk.linear(
+        lambda margin, y: margin * y, L1Ball(100), grad_range=4.2, smoothness=1.0, third_order=0.0
+    )
+    budget = dpjax.Budget(1.0, 1e-9, "replace_one")
+    solver = kind.for_budget(problem, num_records, budget)
+    data = {"x": 2.1 * jnp.eye(1, 100), "y": jnp.ones(1)}  # of the largest range
+    state = solver.init(problem, key=jax.random.key(0))
+    for count in (0, solver.sampler.steps - 1):
+        now = solver.prepare(problem, state._replace(count=jnp.int32(count)))
+        now = solver.accept(problem, solver.sample(problem, now), now)
+        after = solver.advance(problem, data, jnp.ones(1, bool), now)
+        (moved, *_) = jax.tree.leaves(after.scores)
+        step = 2.1 * float(solver.step_size[0]) / solver.sampler.sizes[count]
+        assert 0.9 < float(jnp.max(jnp.abs(moved))) / step <= 1

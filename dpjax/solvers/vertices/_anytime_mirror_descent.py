@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from dpjax.core import PyTree, check_int, check_key, static_field
+from dpjax.core._pairs import add_pairs, pair_of, scale_pair, two_to
 from dpjax.geometry import log_normalize, sample_vertices
 from dpjax.privacy import Budget
 from dpjax.solvers._summary import register_solver
@@ -25,6 +26,7 @@ from dpjax.solvers.vertices._steps import add_scores, coordinates, no_scores, ra
 from dpjax.solvers.vertices._vertex_solver import SinglePass, VertexSolver
 
 OUTPUT_SHARE = 0.1  # of all draws, for the result
+_LOG2_E = math.log2(math.e)
 
 
 class AnytimeState(NamedTuple):
@@ -33,8 +35,9 @@ class AnytimeState(NamedTuple):
     Attributes:
       scores: Sum of gradients times step size, a pair of `[p]`, of `[m]` on a polytope; *secret*,
         and redacted by `dpjax.solve`, as the next.
-      average: The sum of all iterates so far, as `(top, mass)` with `exp(top) * mass` a vertex's
-        sum and `exp(top)` the largest of its terms, `[m]` each: nothing under- or overflows.
+      average: The sum of all iterates so far, as `(exponent, mass)` with $2^{exponent}$ times mass
+        a vertex's sum, `[m]` each, mass a pair and the exponent that of the largest term: nothing
+        under- or overflows, and the number of terms rounds nothing.
       indices: The vertices drawn last, `[K]` int32.
       count: Steps so far, `[]` int32.
       key: For the draws (*secret*).
@@ -172,7 +175,7 @@ class AnytimeMirrorDescent(VertexSolver):
         m = domain.num_vertices
         return AnytimeState(
             no_scores(domain),
-            (jnp.full(m, -jnp.inf), jnp.zeros(m)),
+            (jnp.full(m, -jnp.inf), pair_of(jnp.zeros(m))),
             jnp.zeros(self.num_draws, jnp.int32),
             jnp.zeros((), jnp.int32),
             check_key("key", key),
@@ -181,16 +184,19 @@ class AnytimeMirrorDescent(VertexSolver):
     def prepare(self, problem: VertexProblem, state: AnytimeState) -> AnytimeState:
         """Adds the present iterate to the average."""
         iterate = log_normalize(coordinates(problem.domains[0]).logits(*state.scores))
-        top, mass = state.average
-        smaller = jnp.exp(-jnp.abs(iterate - top))  # of the two, relative to the larger
-        mass = jnp.where(iterate > top, mass * smaller + 1, mass + smaller)
-        return state._replace(average=(jnp.maximum(top, iterate), mass))
+        exponent, mass = state.average
+        scaled = iterate * _LOG2_E
+        largest = jnp.maximum(exponent, jnp.floor(scaled))
+        # powers of two change no digit: what is rounded is each term, once
+        mass = scale_pair(mass, two_to(exponent - largest, iterate.dtype))
+        mass = add_pairs(mass, pair_of(jnp.exp2(scaled - largest)))
+        return state._replace(average=(largest, mass))
 
     def logits(self, problem: VertexProblem, state: AnytimeState) -> tuple[jax.Array]:
         """What a draw now is the softmax of, `[m]`, up to a shift. **Not private**."""
         del problem
-        top, mass = state.average
-        return (top + jnp.log(mass),)
+        exponent, mass = state.average
+        return (exponent / _LOG2_E + jnp.log(mass.high),)
 
     def draws_now(self, state: AnytimeState) -> jax.Array:
         """Whether this step draws anew."""
@@ -220,9 +226,8 @@ class AnytimeMirrorDescent(VertexSolver):
     ) -> AnytimeState:
         """The part of a step that sees data: new scores, given what was drawn."""
         gradients = problem.gradients_at_vertices((state.indices,), batch)
-        # each iterate rounds the average's logits once more
-        rounded = 100 + 2 * (self.sampler.steps + 1)
-        weights = self._step_weights(state.count, state.scores.high.dtype, logit=rounded)
+        # of an average's logits: of logarithms up to 65 in base 2, in terms and in the sum
+        weights = self._step_weights(state.count, state.scores.high.dtype, logit=700)
         (term,) = range_sums(
             problem.domains, gradients, mask, self.grad_range, weights, self.assume_bounded
         )
