@@ -142,6 +142,7 @@ def records():
     for name, methods in {
         "`SaddleMirrorDescent`": ["played"],
         "`AnytimeMirrorDescent`": ["anytime"],
+        "`PolishedFrankWolfe`": ["polished"],
         "`FrankWolfe`": ["Frank-Wolfe"],
         "`DPSGD`": ["DP-SGDA", "DP-SGD"],
         "`MultilevelSaddle`": ["multilevel"],
