@@ -434,7 +434,8 @@ def largest_coordinates(point: jax.Array) -> jax.Array:
     sizes = jnp.abs(point)
     effective = jnp.sum(sizes) ** 2 / jnp.maximum(jnp.sum(sizes**2), jnp.finfo(sizes.dtype).tiny)
     number = jnp.minimum(jnp.ceil(2 * effective) + 2, sizes.shape[0]).astype(jnp.int32)
-    rank = jnp.zeros(sizes.shape, jnp.int32).at[jnp.argsort(-sizes)].set(jnp.arange(sizes.shape[0]))
+    places = jnp.arange(sizes.shape[0], dtype=jnp.int32)
+    rank = jnp.zeros_like(places).at[jnp.argsort(-sizes)].set(places)
     return rank < number
 
 
