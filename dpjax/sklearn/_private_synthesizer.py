@@ -171,7 +171,7 @@ class PrivateSynthesizer(ShowsPrivacy, BaseEstimator):
         within = jax.random.fold_in(key, 1)
         return decode_into(self.domain_, self._container, codes, within)
 
-    def answers(self, workload: Any = None) -> jax.Array:
+    def answers(self, workload: object = None) -> jax.Array:
         """Answers of the learned distribution: post-processing.
 
         Args:
@@ -210,7 +210,7 @@ class PrivateSynthesizer(ShowsPrivacy, BaseEstimator):
         return tags
 
 
-def _workload(workload: Any, domain: Domain) -> Any:
+def _workload(workload: object, domain: Domain) -> Any:
     """A workload over the domain, from what a user may write for one."""
     if isinstance(workload, str):
         found = re.fullmatch(r"all_(\d+)way", workload)

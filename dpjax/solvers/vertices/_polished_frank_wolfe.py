@@ -238,7 +238,7 @@ class PolishedFrankWolfe:
           ...     grad_range=4.0, smoothness=1.0)
           >>> solver = PolishedFrankWolfe.for_budget(problem, 10_000, dpjax.Budget(1.0, 1e-6))
           >>> solver.draws.sampler.steps, solver.sampler.steps, solver.dense
-          (24, 154, True)
+          (33, 163, True)
         """
         check_fields(cls, overrides)
         request = requested(num_records, budget, "add_or_remove_one")
@@ -280,13 +280,8 @@ class PolishedFrankWolfe:
         )
         if dense is None:
             dense = moved * p <= _DENSE * num_records * math.sqrt(rho)
-        fields: dict[str, Any] = {
-            "draws": draws,
-            "descent": descent,
-            "histogram_noise": moved / math.sqrt(2 * _HISTOGRAMS * rho / _ROUNDS),
-            "dense": dense,
-        }
-        solver = cls(**(fields | overrides))
+        noise = moved / math.sqrt(2 * _HISTOGRAMS * rho / _ROUNDS)
+        solver = dataclasses.replace(cls(draws, descent, noise, dense), **overrides)
         return checked_draws(solver, [solver.draws.sharpness * solver.draws.grad_range])
 
     @functools.cached_property
