@@ -87,6 +87,7 @@ def _cell(task: str, dim: int, n: int, seeds: int) -> list[dict[str, Any]]:
         if peer is not None:
             excess = float(instance.excess(peer)) / instance.at_start
             found.setdefault("diffprivlib", []).append(excess)
+        print(task, dim, n, {m: f"{values[-1]:.3g}" for m, values in found.items()}, flush=True)
     place = {"task": task, "dim": dim, "n": n, "epsilon": 1.0}
     return [
         {**place, "method": name, "seeds": seeds, **_runner.quartiles(values)}
@@ -123,6 +124,7 @@ def _real(folder: Path | None, fast: bool) -> list[dict[str, Any]]:
                     np.mean((real.test["x"] @ np.asarray(w) > 0) == (real.test["y"] > 0))
                     for w in every
                 ]
+                print(name, epsilon, method, float(np.median(losses)) - least, flush=True)
                 rows.append(
                     {
                         "data": name,
