@@ -15,7 +15,7 @@ from tests.entries.rows import SWEPT, SWEPT_POSITIVE, Choice, row
 _N, _P = 24, 3
 
 
-def _case(problem: LinearModel, noise: str, histogram_scale: float | None = None) -> SolverCase:
+def _case(problem: LinearModel, noise: str, quantile_range: float | None = None) -> SolverCase:
     rng = np.random.default_rng(3)
     x = rng.normal(size=(_N, _P))
     data = {"x": jnp.asarray(x, jnp.float32), "y": jnp.asarray(x[:, 0] > 0, jnp.float32)}
@@ -29,7 +29,7 @@ def _case(problem: LinearModel, noise: str, histogram_scale: float | None = None
             accuracy=1e-5,
             output_scale=1e-3,
             noise=noise,
-            histogram_scale=histogram_scale,
+            quantile_range=quantile_range,
         )
 
     return SolverCase(build, problem, data)
@@ -54,7 +54,7 @@ register(
 register(
     "ObjectivePerturbation(huber)",
     "solver",
-    lambda: _case(LinearModel("huber", _P, 1.0, intercept=0.5), "gamma", histogram_scale=5.0),
+    lambda: _case(LinearModel("huber", _P, 1.0, intercept=0.5), "gamma", quantile_range=0.2),
 )
 
 

@@ -1,18 +1,20 @@
 """Objective perturbation: the minimiser, its noise, and what it promises."""
 
 import dataclasses
+import itertools
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from scipy import optimize, stats
+from scipy import optimize, special, stats
 
 import dpjax
 from dpjax.privacy import Budget
 from dpjax.problems import LinearModel
 from dpjax.solvers import ObjectivePerturbation
 from dpjax.solvers.erm._minimise import Objective, minimise
+from dpjax.solvers.erm._objective_perturbation import quantile_logits
 
 N, P = 400, 3
 
@@ -182,7 +184,7 @@ def test_the_budget_is_met(link, relation, delta, p):
     if delta == 0 or p == P:
         assert solver.noise == "gamma"
     estimated = link == "huber"
-    assert (solver.histogram_scale is not None) == estimated
+    assert (solver.quantile_range is not None) == estimated
     assert solver.guarantee().prior == pytest.approx(0.1 * estimated)
     with dpjax.Ledger(Budget(1.1, 2e-6, relation or "replace_one")) as ledger:
         ledger.spend(solver.guarantee().for_ledger(delta))
@@ -195,9 +197,30 @@ def test_the_threshold_is_near_the_quantile():
     solution = dpjax.solve(solver, problem, data, key=jax.random.key(0))
     exact = np.quantile(np.abs(data["y"]), 0.9)
     assert exact <= solution.state.threshold <= exact + 0.06
-    small = ObjectivePerturbation.for_budget(problem, 400, Budget(1.0, 1e-6))
-    assert small.histogram_scale is None
+    small = ObjectivePerturbation.for_budget(problem, 300, Budget(1.0, 1e-6))
+    assert small.quantile_range is None
     assert small.guarantee().prior == 0
+
+
+@pytest.mark.parametrize("relation", ["replace_one", "add_or_remove_one"])
+def test_the_draw_of_a_threshold_has_its_range_on_all_small_histograms(relation):
+    eta, bins, most = 0.7, 3, 12
+    every = [c for c in itertools.product(range(most + 1), repeat=bins) if sum(c) <= most]
+    logits = jax.vmap(lambda counts: quantile_logits(counts, jnp.float32(eta)))(jnp.array(every))
+    found = dict(zip(every, np.asarray(logits, float), strict=True))
+    worst = 0.0
+    for counts, logits in found.items():
+        for i, j in itertools.product(range(bins), repeat=2):
+            other = np.array(counts)
+            other[i] += 1
+            if relation == "replace_one":
+                other[j] -= 1
+            moved = found.get(tuple(other))
+            if moved is not None:
+                change = np.log(special.softmax(moved)) - np.log(special.softmax(logits))
+                worst = max(worst, np.ptp(change))
+    # twice the sharpness, or a score of half the change, would not pass
+    assert 0.75 * eta < worst <= eta
 
 
 @pytest.mark.parametrize("link", ["logistic", "squared", "huber"])

@@ -21,6 +21,7 @@ from dpjax.core import (
     check_unstacked,
     static_field,
 )
+from dpjax.geometry import sample_vertices
 from dpjax.privacy import (
     Budget,
     ObjectivePerturbationGuarantee,
@@ -29,24 +30,23 @@ from dpjax.privacy import (
     plan_objective_perturbation,
     resolve_relation,
 )
-from dpjax.privacy._relations import relation_factor
 from dpjax.privacy.objective_perturbation._guarantee import NOISES, mean_square
 from dpjax.problems import LinearModel
-from dpjax.random._laplace import laplace
 from dpjax.random._normal import normal
 from dpjax.sampling import FullBatch
 from dpjax.solvers._summary import register_solver
 from dpjax.solvers.erm._double import in_double
 from dpjax.solvers.erm._minimise import Objective, minimise
 from dpjax.solvers.queries._histogram_release import check_once
+from dpjax.solvers.vertices._steps import shrunk
 from dpjax.transforms.noise._independent import plus_noise
 from dpjax.transforms.noise.correlated._knorm import knorm_noise
 
 _RELATIONS = ("replace_one", "add_or_remove_one")
-_BINS = 40  # of the histogram of labels
-_QUANTILE = 0.9  # of |y|, at which the Huber loss turns linear
+_BINS = 40  # of the labels' sizes
+_ABOVE = 10  # of so many records one has |y| at which the Huber loss is linear
 _QUANTILE_SHARE = 0.1  # of epsilon
-LEAST_RECORDS = 2000  # times epsilon, below which the bins' noise is too large
+LEAST_RECORDS = 500  # times epsilon, below which the draw of a threshold is too far off
 _HIDDEN = {"gaussian": 0.1, "gamma": 0.02}  # share of the noise's cost that hides inaccuracy
 _OUTPUT_SHARE = 0.1  # of the error that noise is expected to cause
 
@@ -82,8 +82,7 @@ class ObjectivePerturbation:
     of steps is bounded, by one that provably reaches the certificate.
 
     For `LinearModel("huber")` without a threshold, the 0.9 quantile of the labels' sizes is first
-    estimated from a histogram with Laplace noise, and b, `accuracy` and `output_scale` shrink with
-    it.
+    drawn by the exponential mechanism, and b, `accuracy` and `output_scale` shrink with it.
 
     Guarantee: `ObjectivePerturbationGuarantee`, for the slopes that the problem enforces; a run is
     refused where these are not `bounds`. It holds in real arithmetic: nothing is claimed of the
@@ -104,8 +103,8 @@ class ObjectivePerturbation:
         (data).
       output_scale: Deviation, or scale of K-norm noise, of the noise on the parameters, a
         number (data).
-      histogram_scale: Laplace scale of the counts of labels, a number; None for no histogram
-        (data).
+      quantile_range: Bounded range eta of the draw of the threshold, which costs as much epsilon,
+        a number; None for no draw (data).
       growth: lambda is at least this number times the square of the threshold over that of
         `bounds` (data).
       noise: "gaussian" or "gamma", for both noises (static).
@@ -125,14 +124,14 @@ class ObjectivePerturbation:
     lam: ArrayLike
     accuracy: ArrayLike
     output_scale: ArrayLike
-    histogram_scale: ArrayLike | None = None
+    quantile_range: ArrayLike | None = None
     growth: ArrayLike = 0.0
     noise: str = static_field(default="gaussian")
     relation: str = static_field(default="replace_one")
 
     def __post_init__(self) -> None:
         check_once(self.sampler)
-        for name in ("scale", "lam", "accuracy", "output_scale", "histogram_scale"):
+        for name in ("scale", "lam", "accuracy", "output_scale", "quantile_range"):
             check_positive(name, getattr(self, name))
         check_choice("noise", self.noise, NOISES)
         check_choice("relation", self.relation, _RELATIONS)
@@ -194,8 +193,7 @@ class ObjectivePerturbation:
             "relation": relation,
         }
         if estimated:
-            changed_bins = relation_factor(relation)
-            fields["histogram_scale"] = changed_bins / (_QUANTILE_SHARE * budget.epsilon)
+            fields["quantile_range"] = _QUANTILE_SHARE * budget.epsilon
             if lam is None and problem.radius is not None:
                 deviation *= math.sqrt(dim)  # sigma d
                 growth = (deviation / problem.radius) ** 2 / (num_records * bounds.curvature)
@@ -244,18 +242,15 @@ class ObjectivePerturbation:
     def _share(
         self, key: jax.Array, problem: LinearModel, batch: PyTree, mask: jax.Array
     ) -> jax.Array:
-        """The threshold over the largest one: the upper edge of the bin of a noisy quantile."""
-        if self.histogram_scale is None:
+        """The threshold over the largest one: the upper edge of the bin of a private quantile."""
+        if self.quantile_range is None:
             return jnp.ones(())
         y = jnp.abs(batch["y"].astype(float)) / problem.largest_threshold
         within = jnp.where(y > 0, jnp.minimum(y, 1), 0)
-        bins = jnp.clip(jnp.ceil(within * _BINS).astype(int) - 1, 0, _BINS - 1)
-        counts = jnp.zeros(_BINS).at[bins].add(mask.astype(float))
-        scale = jnp.asarray(self.histogram_scale, counts.dtype)
-        noisy = plus_noise(counts, scale, laplace(key, counts.shape, counts.dtype))
-        below = jnp.cumsum(jnp.maximum(noisy, 0))
-        reached = jnp.argmax(below >= _QUANTILE * below[-1])
-        return (reached + 1) / _BINS
+        bins = jnp.clip(jnp.ceil(within * _BINS).astype(jnp.int32) - 1, 0, _BINS - 1)
+        counts = jnp.zeros(_BINS, jnp.int32).at[bins].add(mask.astype(jnp.int32))
+        logits = quantile_logits(counts, jnp.asarray(self.quantile_range, float))
+        return (sample_vertices(key, logits, 1)[0] + 1) / _BINS
 
     def redact(self, state: ObjectivePerturbationState) -> ObjectivePerturbationState:
         """The state without the residual."""
@@ -271,13 +266,31 @@ class ObjectivePerturbation:
         check_unstacked(self, *names)
         scale, lam, accuracy, output = (np.asarray(getattr(self, name)).item() for name in names)
         relation, hidden, prior = resolve_relation(self.relation), 2 * accuracy / output, 0.0
-        if self.histogram_scale is not None:
-            changed_bins = relation_factor(self.relation)
-            prior = changed_bins / np.asarray(self.histogram_scale).item()
+        if self.quantile_range is not None:
+            prior = np.asarray(self.quantile_range).item()
         failure = self.sampler.failure_probability()
         return ObjectivePerturbationGuarantee(
             self.noise, scale, lam, self.bounds, hidden, relation, prior, failure
         )
+
+
+def quantile_logits(counts: jax.Array, eta: jax.Array) -> jax.Array:
+    """Logits of the upper edges of bins, for a draw of an edge with a tenth of the records beyond.
+
+    One record moves the records below an edge, less those that should be, by at most 1 in one
+    direction, so the logits' changes have range eta, under either relation.
+
+    Args:
+      counts: Records in each bin, int32 `[bins]` (*secret*).
+      eta: Bounded range of the draw, a number (*public*).
+
+    Returns:
+      `[bins]`, the largest 0.
+    """
+    total = jnp.sum(counts)
+    off = jnp.abs(jnp.cumsum(counts) - (total - total // _ABOVE))
+    gaps = (jnp.min(off) - off).astype(eta.dtype)  # exact up to here
+    return gaps * shrunk(eta / 2, eta, eta.dtype)
 
 
 def _minimum(
