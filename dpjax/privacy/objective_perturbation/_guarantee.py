@@ -346,8 +346,8 @@ def plan_objective_perturbation(
     One pass: $\lambda_0 = \beta / (e^{0.1 \epsilon} - 1)$; $\sigma_0$ at it; $\lambda$ the larger
     of $\lambda_0$ and, for slopes of both signs, the best ridge for equal variances and an optimum
     of length R, $\rho = (\sigma_0 d)^2 / (n R^2 \beta)$; for slopes of one sign
-    $0.3\,\sigma_0 \sqrt d / R$, then $1.5 \rho$ up to four times what $\lambda$ is without it, where
-    R counts up to a margin of 10 with the longest input. Then the noise of smaller mean square.
+    $0.3\,\sigma_0 \sqrt d / R$, then $1.5 \rho$ up to four times what $\lambda$ is without it; R
+    counts up to a margin of 10 with the longest input there. Then the noise of smaller mean square.
 
     Guarantee: `epsilon(budget.delta) <= budget.epsilon` for the result.
 
@@ -398,7 +398,7 @@ def plan_objective_perturbation(
         deviation = math.sqrt(mean_square(first, dim) / dim)
         free = _FREE_RADIUS / math.sqrt(bounds.curvature) / 2
         width = free if radius is None else float(radius)
-        if not bounds.two_sided:
+        if not bounds.two_sided and num_records is not None:
             width = min(width, 2 * free)  # few optima fill a large ball
         # the best ridge for equal variances and an optimum of this length
         growth = 0.0

@@ -17,7 +17,7 @@ def linear_model_solver(
 
     - `LinearModel("squared")` on a ball: `SufficientStatistics`.
     - `LinearModel("huber")` without a threshold, least squares with robust residuals: likewise
-      where n epsilon is below 2000, too little to estimate a threshold from; with more, the Huber
+      where n epsilon is below 500, too little to draw a threshold from; with more, the Huber
       loss by `ObjectivePerturbation`, whose noise shrinks with the threshold.
     - All others, and delta 0: `ObjectivePerturbation`.
 
@@ -42,8 +42,9 @@ def linear_model_solver(
       'SufficientStatistics'
 
     Source: medians over fresh synthetic instances, of generators and seeds other than those of the
-    benchmarks: inputs of equal and of falling variances and off centre, residuals of 0.05 to 0.3
-    and labels of two values, d = 10 and 30, n = 300 to 10,000, epsilon 1.
+    benchmarks: inputs of equal and of falling variances, one-hot and off centre, residuals of 0.05
+    to 0.3, heavy, skewed, labels of two values and mostly 0, d = 5 to 50, n = 100 to 60,000,
+    epsilon 0.5 to 3.
     """
     check_linear_model(problem)
     free = problem.link == "huber" and problem.threshold is None and problem.radius is not None

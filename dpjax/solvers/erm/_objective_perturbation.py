@@ -44,7 +44,7 @@ from dpjax.transforms.noise.correlated._knorm import knorm_noise
 
 _RELATIONS = ("replace_one", "add_or_remove_one")
 _BINS = 40  # of the labels' sizes
-_ABOVE = 10  # of so many records one has |y| at which the Huber loss is linear
+_ABOVE = 3  # of so many labels that are not 0 one is beyond the threshold
 _QUANTILE_SHARE = 0.1  # of epsilon
 LEAST_RECORDS = 500  # times epsilon, below which the draw of a threshold is too far off
 _HIDDEN = {"gaussian": 0.1, "gamma": 0.02}  # share of the noise's cost that hides inaccuracy
@@ -81,8 +81,9 @@ class ObjectivePerturbation:
     scale `output_scale` hides that distance. How long this takes depends on the data; the number
     of steps is bounded, by one that provably reaches the certificate.
 
-    For `LinearModel("huber")` without a threshold, the 0.9 quantile of the labels' sizes is first
-    drawn by the exponential mechanism, and b, `accuracy` and `output_scale` shrink with it.
+    For `LinearModel("huber")` without a threshold, a size that a third of the labels other than 0
+    exceed is first drawn by the exponential mechanism; b, `accuracy` and `output_scale` shrink with
+    it.
 
     Guarantee: `ObjectivePerturbationGuarantee`, for the slopes that the problem enforces; a run is
     refused where these are not `bounds`. It holds in real arithmetic: nothing is claimed of the
@@ -248,7 +249,7 @@ class ObjectivePerturbation:
         y = jnp.abs(batch["y"].astype(float)) / problem.largest_threshold
         within = jnp.where(y > 0, jnp.minimum(y, 1), 0)
         bins = jnp.clip(jnp.ceil(within * _BINS).astype(jnp.int32) - 1, 0, _BINS - 1)
-        counts = jnp.zeros(_BINS, jnp.int32).at[bins].add(mask.astype(jnp.int32))
+        counts = jnp.zeros(_BINS, jnp.int32).at[bins].add((mask & (within > 0)).astype(jnp.int32))
         logits = quantile_logits(counts, jnp.asarray(self.quantile_range, float))
         return (sample_vertices(key, logits, 1)[0] + 1) / _BINS
 
@@ -275,7 +276,7 @@ class ObjectivePerturbation:
 
 
 def quantile_logits(counts: jax.Array, eta: jax.Array) -> jax.Array:
-    """Logits of the upper edges of bins, for a draw of an edge with a tenth of the records beyond.
+    """Logits of the upper edges of bins, for a draw of an edge with a third of the records beyond.
 
     One record moves the records below an edge, less those that should be, by at most 1 in one
     direction, so the logits' changes have range eta, under either relation.
