@@ -44,7 +44,9 @@ from dpjax.transforms.noise.correlated._knorm import knorm_noise
 
 _RELATIONS = ("replace_one", "add_or_remove_one")
 _BINS = 40  # of the labels' sizes
-_ABOVE = 3  # of so many labels that are not 0 one is beyond the threshold
+_LEAST_BEYOND = 3  # of so many labels other than 0 one is beyond the threshold
+_RECORDS_PER_BEYOND = 2500  # times epsilon: with more records bias costs more than noise
+_MOST_BEYOND = 1000
 _QUANTILE_SHARE = 0.1  # of epsilon
 LEAST_RECORDS = 500  # times epsilon, below which the draw of a threshold is too far off
 _HIDDEN = {"gaussian": 0.1, "gamma": 0.02}  # share of the noise's cost that hides inaccuracy
@@ -81,9 +83,9 @@ class ObjectivePerturbation:
     scale `output_scale` hides that distance. How long this takes depends on the data; the number
     of steps is bounded, by one that provably reaches the certificate.
 
-    For `LinearModel("huber")` without a threshold, a size that a third of the labels other than 0
-    exceed is first drawn by the exponential mechanism; b, `accuracy` and `output_scale` shrink with
-    it.
+    For `LinearModel("huber")` without a threshold, a size that one in `beyond` of the labels other
+    than 0 exceeds is first drawn by the exponential mechanism; b, `accuracy` and `output_scale`
+    shrink with it.
 
     Guarantee: `ObjectivePerturbationGuarantee`, for the slopes that the problem enforces; a run is
     refused where these are not `bounds`. It holds in real arithmetic: nothing is claimed of the
@@ -108,6 +110,7 @@ class ObjectivePerturbation:
         a number; None for no draw (data).
       growth: lambda is at least this number times the square of the threshold over that of
         `bounds` (data).
+      beyond: One in so many labels should exceed the threshold, an integer >= 2 (static).
       noise: "gaussian" or "gamma", for both noises (static).
       relation: Neighbouring relation of the guarantee (static).
 
@@ -127,6 +130,7 @@ class ObjectivePerturbation:
     output_scale: ArrayLike
     quantile_range: ArrayLike | None = None
     growth: ArrayLike = 0.0
+    beyond: int = static_field(default=_LEAST_BEYOND)
     noise: str = static_field(default="gaussian")
     relation: str = static_field(default="replace_one")
 
@@ -134,6 +138,7 @@ class ObjectivePerturbation:
         check_once(self.sampler)
         for name in ("scale", "lam", "accuracy", "output_scale", "quantile_range"):
             check_positive(name, getattr(self, name))
+        check_int("beyond", self.beyond, minimum=2)
         check_choice("noise", self.noise, NOISES)
         check_choice("relation", self.relation, _RELATIONS)
 
@@ -195,6 +200,8 @@ class ObjectivePerturbation:
         }
         if estimated:
             fields["quantile_range"] = _QUANTILE_SHARE * budget.epsilon
+            beyond = round(num_records * budget.epsilon / _RECORDS_PER_BEYOND)
+            fields["beyond"] = min(max(beyond, _LEAST_BEYOND), _MOST_BEYOND)
             if lam is None and problem.radius is not None:
                 deviation *= math.sqrt(dim)  # sigma d
                 growth = (deviation / problem.radius) ** 2 / (num_records * bounds.curvature)
@@ -250,7 +257,8 @@ class ObjectivePerturbation:
         within = jnp.where(y > 0, jnp.minimum(y, 1), 0)
         bins = jnp.clip(jnp.ceil(within * _BINS).astype(jnp.int32) - 1, 0, _BINS - 1)
         counts = jnp.zeros(_BINS, jnp.int32).at[bins].add((mask & (within > 0)).astype(jnp.int32))
-        logits = quantile_logits(counts, jnp.asarray(self.quantile_range, float))
+        eta = jnp.asarray(self.quantile_range, float)
+        logits = quantile_logits(counts, self.beyond, eta)
         return (sample_vertices(key, logits, 1)[0] + 1) / _BINS
 
     def redact(self, state: ObjectivePerturbationState) -> ObjectivePerturbationState:
@@ -275,21 +283,22 @@ class ObjectivePerturbation:
         )
 
 
-def quantile_logits(counts: jax.Array, eta: jax.Array) -> jax.Array:
-    """Logits of the upper edges of bins, for a draw of an edge with a third of the records beyond.
+def quantile_logits(counts: jax.Array, beyond: int, eta: jax.Array) -> jax.Array:
+    """Logits of the upper edges of bins, for a draw of an edge with few records beyond.
 
     One record moves the records below an edge, less those that should be, by at most 1 in one
     direction, so the logits' changes have range eta, under either relation.
 
     Args:
       counts: Records in each bin, int32 `[bins]` (*secret*).
+      beyond: One record in so many should be (*public*).
       eta: Bounded range of the draw, a number (*public*).
 
     Returns:
       `[bins]`, the largest 0.
     """
     total = jnp.sum(counts)
-    off = jnp.abs(jnp.cumsum(counts) - (total - total // _ABOVE))
+    off = jnp.abs(jnp.cumsum(counts) - (total - total // beyond))
     gaps = (jnp.min(off) - off).astype(eta.dtype)  # exact up to here
     return gaps * shrunk(eta / 2, eta, eta.dtype)
 
