@@ -31,6 +31,8 @@ from dpjax.solvers import (
 PEERS = ("diffprivlib",)
 DELTA = 1e-5
 SEEDS = 3
+MORE_SEEDS = 9  # up to so many numbers in the data
+MORE_UP_TO = 2_000_000
 CELLS = {
     "logistic": (
         *((10, n) for n in (1_000, 10_000, 100_000, 1_000_000)),
@@ -53,7 +55,8 @@ def run(*, fast: bool, data: Path | None) -> dict[str, Any]:
     points = []
     for task, cells in CELLS.items():
         for dim, n in cells[:1] if fast else cells:
-            points += _cell(task, dim, n, 1 if fast else SEEDS)
+            seeds = MORE_SEEDS if dim * n <= MORE_UP_TO else SEEDS
+            points += _cell(task, dim, n, 1 if fast else seeds)
     return {"delta": DELTA, "points": points, "real": _real(data, fast), "time": _time(fast)}
 
 
