@@ -32,7 +32,7 @@ PEERS = ("diffprivlib",)
 DELTA = 1e-5
 SEEDS = 3
 MORE_SEEDS = 9  # up to so many numbers in the data
-MORE_UP_TO = 2_000_000
+MORE_UP_TO = 10_000_000
 CELLS = {
     "logistic": (
         *((10, n) for n in (1_000, 10_000, 100_000, 1_000_000)),
