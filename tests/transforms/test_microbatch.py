@@ -62,6 +62,19 @@ def test_microbatches_get_keys_of_their_own(key):
     np.testing.assert_allclose(got, want, rtol=1e-6)
 
 
+def test_large_values_are_taken_a_few_at_a_time():
+    seen = []
+
+    def per_example(batch):
+        seen.append(batch.shape[0])
+        return jnp.broadcast_to(batch[:, None], (batch.shape[0], 2**20))
+
+    x, mask = jnp.ones(1000), jnp.ones(1000, bool)
+    clip = clip_by_norm(1.0)
+    jax.eval_shape(lambda: microbatched_sum(per_example, clip, x, mask, size=None))
+    assert set(seen[1:]) == {64}  # of 4 MiB each
+
+
 def test_errors(batch):
     with pytest.raises(ValueError, match="size must be >= 1, got 0"):
         microbatched_sum(per_example, clip_by_norm(1.0), batch, jnp.ones(B, bool), size=0)

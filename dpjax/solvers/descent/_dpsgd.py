@@ -124,7 +124,8 @@ class DPSGD:
       average: `"ema"`, `"uniform"` or `"last"`: which iterate is returned (static).
       optimizer: An optax transformation (static); keep one object for a sweep. Of learning rate 1
         where `learning_rate` has it, or with its own and `learning_rate=1`.
-      microbatch_size: Records whose gradients coexist; None for up to 65,536 (static).
+      microbatch_size: Records whose gradients coexist; None for up to 65,536, of
+        256 MiB (static).
       relation: Neighbouring relation of the guarantee (static).
       noise: A strategy that correlates noise over the steps, of at least as many (static); None for
         independent noise.

@@ -9,7 +9,8 @@ from dpjax.core import Aggregator, PyTree, check_int, many_devices
 from dpjax.core._pairs import Pair, add_pairs, pair_of
 from dpjax.transforms.clipping._parts import fold_in_parts
 
-MOST_AT_ONCE = 2**16
+_MOST_EXAMPLES = 2**16
+_MOST_BYTES = 2**28
 _MOST_IN_FLOAT32 = 2**24
 
 
@@ -37,7 +38,8 @@ def microbatched_sum(
       aggregator: Reduces them to leaves `[*p]`.
       batch: Tree with leaves `[B, ...]` (*secret*).
       mask: bool `[B]` (*secret*).
-      size: Examples a microbatch, `>= 1`; None for as many as there are, up to 65,536.
+      size: Examples a microbatch, `>= 1`; None for as many as there are, up to 65,536 and up to
+        256 MiB of per-example values.
       key: Passed on to the aggregator, folded with the position of the microbatch.
       consecutive: Whether microbatches are of consecutive examples on many devices too, where it
         moves examples between them; for values that depend on how a batch is cut.
@@ -70,7 +72,7 @@ def microbatched_sum(
         part_key = None if key is None else jax.random.fold_in(key, position)
         return reduce(part, part_mask, part_key)
 
-    size = MOST_AT_ONCE if size is None else size
+    size = _fitting(per_example, batch, num) if size is None else size
     if num <= size:
         total = reduce(batch, mask, key)
     else:
@@ -79,6 +81,13 @@ def microbatched_sum(
         total = jax.tree.map(lambda pair: pair.high, pairs, is_leaf=_is_pair)
     _check_number(num, total)
     return total
+
+
+def _fitting(per_example: Callable[[PyTree], PyTree], batch: PyTree, num: int) -> int:
+    """Examples whose values stay below the bound on memory, one at least."""
+    leaves = jax.tree.leaves(jax.eval_shape(per_example, batch))
+    each = sum(leaf.size * leaf.dtype.itemsize for leaf in leaves) // max(1, num)
+    return min(_MOST_EXAMPLES, max(1, _MOST_BYTES // max(1, each)))
 
 
 def _start(zeros: PyTree) -> PyTree:
