@@ -104,6 +104,21 @@ class LinearModel:
         assert self.radius is not None
         return squared_slopes(self.label_bound, self.radius, self.input_bound)
 
+    @property
+    def lipschitz(self) -> float:
+        """Largest gradient of a record."""
+        return self.slope_bounds().slope
+
+    @property
+    def smoothness(self) -> float:
+        """Largest curvature of a record."""
+        return self.slope_bounds().curvature
+
+    @property
+    def factored(self) -> bool:
+        """True: gradients are multiples of inputs."""
+        return True
+
     def check(self, data: PyTree) -> None:
         """Raises ValueError unless `data` holds inputs `x` `[n, p]` and labels `y`."""
         check_records(data, self.num_features)

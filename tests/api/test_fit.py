@@ -37,9 +37,7 @@ def linear_risk(radius, dim=10):
 PROBLEMS = {
     "classes": (LinearModel("logistic", 10, radius=2.0), "objective_perturbation"),
     "squares": (LinearModel("squared", 10, radius=2.0), "sufficient_statistics"),
-    "near, noisy": (linear_risk(4.0, 500), "online_to_batch"),
-    "near": (linear_risk(4.0), "dpsgd"),
-    "far, noisy": (linear_risk(40.0, 500), "dpsgd"),
+    "linear": (linear_risk(4.0), "dpsgd"),
     "network": (Risk(lambda w, record: jnp.sum(w * record["x"]), jnp.zeros(3)), "dpsgd"),
     "sparse": (
         SimplexRisk.linear(
@@ -189,22 +187,17 @@ def squared_risk():
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("problem", "best"),
-    [
-        (squared_risk(), "online_to_batch"),
-        (linear_risk(6.0), "dpsgd"),
-        (linear_risk(30.0), "dpsgd"),
-    ],
+    ("problem", "noisy"),
+    [(squared_risk(), True), (linear_risk(6.0), False), (linear_risk(30.0), False)],
     ids=["noisy", "near", "far"],
 )
-def test_predictions_rank_measured_runs_on_fresh_instances(problem, best):
-    """Labels of signs, or answers with noise; 4 data sets, 4 seeds.
-
-    The rule is known to lose for logistic loss with the optimum at the boundary: at radius 3,
-    d = 10 (add or remove one) and radius 2, d = 100 (replace one). These cases are left out.
-    """
-    noisy, d = best == "online_to_batch", problem.num_params
-    budget, n = dpjax.Budget(1.0, 1e-5, "replace_one"), 3_000 if noisy else 8_000
+def test_the_choice_has_less_error_on_fresh_instances(problem, noisy):
+    """Labels of signs, or answers with noise; 4 data sets, 4 seeds."""
+    d, budget, n = (
+        problem.num_params,
+        dpjax.Budget(1.0, 1e-5, "replace_one"),
+        3_000 if noisy else 8_000,
+    )
     losses = {"online_to_batch": [], "dpsgd": []}
     for seed in range(4):
         rng = np.random.default_rng(100 + seed)
@@ -223,4 +216,4 @@ def test_predictions_rank_measured_runs_on_fresh_instances(problem, best):
             run = jax.vmap(lambda key, s=solver, d=data: dpjax.solve(s, problem, d, key=key).params)
             found += [float(problem.mean_loss(w, data)) for w in jax.jit(run)(keys)]
     measured = min(losses, key=lambda name: np.mean(losses[name]))
-    assert measured == best == dpjax.plan(problem, n, budget).method
+    assert measured == dpjax.plan(problem, n, budget).method
