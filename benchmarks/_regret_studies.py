@@ -1,5 +1,6 @@
 """The choice of `dpjax.fit` against all that was run, in the committed cells of other studies."""
 
+import warnings
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -99,7 +100,10 @@ def _choice(task: str, dim: int, n: int, epsilon: float) -> str:
         problem = Risk.linear(instances.logistic_loss, dim, 2.0, lipschitz=1.0, smoothness=0.25)
     else:
         problem = Risk.linear(instances.squared_loss, dim, 1.0, lipschitz=2.0, smoothness=1.0)
-    return _NAMES[dpjax.plan(problem, n, dpjax.Budget(epsilon, 1e-5, "replace_one")).method]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        budget = dpjax.Budget(epsilon, 1e-5, "replace_one")
+        return _NAMES[dpjax.plan(problem, n, budget).method]
 
 
 def summary(found: list[Row]) -> str:
