@@ -48,9 +48,7 @@ from dpjax.transforms import (
 from dpjax.transforms.clipping._weighted_sum import noised_sum
 
 SGD = optax.sgd(1.0)
-# a step may move by six times the noise in it where later noise takes that back, and by 0.3 times
-# where it does not
-_LEAST_STEPS = 0.3 / 6
+_MOST_MOVED = 6.0  # times the noise of a step that later noise takes back
 
 
 class DPSGDState(NamedTuple):
@@ -378,14 +376,13 @@ def with_defaults(
         smoothness = None if over_vertices(problem) else optional(problem, "smoothness")
         largest = 1.0 if smoothness is None else 1 / float(smoothness)
         unit = fields["clip_norm"] * problem.num_params**0.5 / fields["batch_size"]
-        noise, first = fields["noise_multiplier"], 0.0
-        strategy = fields.get("noise")
-        if isinstance(strategy, NoiseStrategy):
-            # correlated noise has less in the sums, along which descent moves, than in a step
-            first = _LEAST_STEPS * noise * float(strategy.prefix_stddev()[0])
-            noise = equivalent_noise(strategy, noise, sampler.steps)
-        noise = max(noise, first) * unit  # its norm in a mean gradient
+        noise = fields["noise_multiplier"] * unit  # its norm in a mean gradient
         moved = _moved(problem, sampler.steps) if linear else 0.3
+        strategy = fields.get("noise")
+        if isinstance(strategy, NoiseStrategy) and noise > 0:
+            # correlated noise has less in the sums, along which descent moves, than in a step
+            largest = min(largest, _MOST_MOVED / (noise * float(strategy.prefix_stddev()[0])))
+            noise = equivalent_noise(strategy, noise, sampler.steps)
         fields["learning_rate"] = min(largest, moved / noise) if noise > 0 else largest
     return fields
 
