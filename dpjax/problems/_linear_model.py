@@ -146,7 +146,7 @@ class LinearModel:
         if self.link == "logistic":
             return jax.nn.softplus(-y * margins)
         if self.link == "huber":
-            return optax.losses.huber_loss(margins, y, self.largest_threshold)
+            return optax.losses.huber_loss(margins, y, delta=self.largest_threshold)
         return (margins - y) ** 2 / 2
 
     def slopes(

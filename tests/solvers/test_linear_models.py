@@ -313,3 +313,15 @@ def test_refusals():
         dataclasses.replace(quiet(problem), sampler=dpjax.sampling.FullBatch(2))
     with pytest.raises(ValueError, match="lam must be >"):
         ObjectivePerturbation.for_budget(problem, N, Budget(1.0, 1e-4), lam=0.01)
+
+
+@pytest.mark.parametrize("link", ["logistic", "huber", "squared"])
+def test_constants_bound_gradients_and_losses_are_their_integrals(link):
+    problem, data = LinearModel(link, P, 1.5, threshold=0.4), records(n=60)
+    params = jnp.array([0.8, -0.7, 0.3])
+    want = jax.grad(problem.mean_loss)(params, data)
+    dense = np.asarray(problem.per_example_gradients(params, data).materialize())[:, :, 0]
+    np.testing.assert_allclose(dense.mean(axis=0), want, rtol=1e-5, atol=1e-6)
+    assert np.linalg.norm(dense, axis=1).max() <= problem.lipschitz * (1 + 1e-6)
+    curvature = np.linalg.eigvalsh(jax.hessian(problem.mean_loss)(params, data)).max()
+    assert curvature <= problem.smoothness * (1 + 1e-6)
