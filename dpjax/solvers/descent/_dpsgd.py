@@ -377,8 +377,8 @@ def with_defaults(
         largest = 1.0 if smoothness is None else 1 / float(smoothness)
         unit = fields["clip_norm"] * problem.num_params**0.5 / fields["batch_size"]
         noise = fields["noise_multiplier"] * unit  # its norm in a mean gradient
-        moved = _moved(problem, sampler.steps, linear)
         strategy = fields.get("noise")
+        moved = _moved(problem, sampler.steps, linear, strategy is not None)
         if isinstance(strategy, NoiseStrategy) and noise > 0:
             # correlated noise has less in the sums, along which descent moves, than in a step
             largest = min(largest, _MOST_MOVED / (noise * float(strategy.prefix_stddev()[0])))
@@ -387,20 +387,20 @@ def with_defaults(
     return fields
 
 
-def _moved(problem: Problem, steps: int, falls: bool) -> float:
+def _moved(problem: Problem, steps: int, falls: bool, correlated: bool) -> float:
     r"""How far a first step may move by noise alone, by whether the rate falls.
 
     $D / \sqrt T$ with D the guessed way: of linear models the radius, up to 5 L / H (a margin of 20
-    for the logistic loss); of others, where the rate falls, 0.5 in each coordinate. Chosen on
-    instances of softmax and Huber regression, networks, logistic and squared loss (d = 8 to 1,638,
-    n = 1,000 to 60,000, epsilon 0.25 to 8) that no study reports.
+    for the logistic loss); of others 0.5 in each coordinate where the rate falls, and 0.3 where
+    noise is correlated. Chosen on instances of softmax and Huber regression, networks, logistic and
+    squared loss (d = 8 to 1,638, n = 1,000 to 60,000, epsilon 0.25 to 8) that no study reports.
     """
     radius, smoothness = optional(problem, "radius"), optional(problem, "smoothness")
     if over_vertices(problem):
         return 0.45 if falls else 0.3
-    if not optional(problem, "factored"):
-        return 0.5 * (problem.num_params / steps) ** 0.5 if falls else 0.3
-    if radius is None:
+    if not optional(problem, "factored") and (falls or correlated):
+        return (0.5 if falls else 0.3) * (problem.num_params / steps) ** 0.5
+    if radius is None or not optional(problem, "factored"):
         return 0.3
     if smoothness is not None:
         radius = min(radius, 5 * stated(problem, "lipschitz", math.inf) / smoothness)
