@@ -65,14 +65,15 @@ def microbatched_sum(
         return total
 
     num = mask.shape[0]
-    if size is not None:
-        check_int("size", size, minimum=1)
+    if size is None:
+        per_example = jax.jit(per_example, inline=True)  # traced once for its shapes and values
+        size = _fitting(per_example, batch, num)
+    check_int("size", size, minimum=1)
 
     def of(part: PyTree, part_mask: jax.Array, position: jax.Array) -> PyTree:
         part_key = None if key is None else jax.random.fold_in(key, position)
         return reduce(part, part_mask, part_key)
 
-    size = _fitting(per_example, batch, num) if size is None else size
     if num <= size:
         total = reduce(batch, mask, key)
     else:
