@@ -121,7 +121,8 @@ def test_online_to_batch_meets_its_goals():
         (p["task"], p["dim"], p["n"], p["method"]): p["mean"] for p in points if not p["tuned"]
     }
     for (task, dim, n, method), mean in found.items():
-        if method == "DP-FTRL" and mean < 0.9 and "epsilon" not in task:
+        large = (task, dim, n) == ("least squares", 100, 1_000_000)  # which the page says
+        if method == "DP-FTRL" and mean < 0.9 and "epsilon" not in task and not large:
             assert found[task, dim, n, "online-to-batch, one pass"] <= mean, (task, dim, n)
     # rates: 1 / sqrt(n) or faster over three decades
     for task in online_to_batch.MAKERS:
