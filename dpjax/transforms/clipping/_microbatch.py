@@ -11,6 +11,7 @@ from dpjax.transforms.clipping._parts import fold_in_parts
 
 _MOST_EXAMPLES = 2**16
 _MOST_BYTES = 2**28
+_FEW = 64
 _MOST_IN_FLOAT32 = 2**24
 
 
@@ -38,8 +39,8 @@ def microbatched_sum(
       aggregator: Reduces them to leaves `[*p]`.
       batch: Tree with leaves `[B, ...]` (*secret*).
       mask: bool `[B]` (*secret*).
-      size: Examples a microbatch, `>= 1`; None for as many as there are, up to 65,536 and up to
-        256 MiB of per-example values.
+      size: Examples a microbatch, `>= 1`; None for as many as there are, up to 65,536, and of more
+        than 64 up to 256 MiB of per-example values.
       key: Passed on to the aggregator, folded with the position of the microbatch.
       consecutive: Whether microbatches are of consecutive examples on many devices too, where it
         moves examples between them; for values that depend on how a batch is cut.
@@ -66,8 +67,8 @@ def microbatched_sum(
 
     num = mask.shape[0]
     if size is None:
-        per_example = jax.jit(per_example, inline=True)  # traced once for its shapes and values
-        size = _fitting(per_example, batch, num)
+        # for its shapes a loss is traced once more, which few examples are not worth
+        size = _fitting(per_example, batch, num) if num > _FEW else _FEW
     check_int("size", size, minimum=1)
 
     def of(part: PyTree, part_mask: jax.Array, position: jax.Array) -> PyTree:
