@@ -69,7 +69,7 @@ def test_large_values_are_taken_a_few_at_a_time():
         seen.append(batch.shape[0])
         return jnp.broadcast_to(batch[:, None], (batch.shape[0], 2**20))
 
-    x, mask = jnp.ones(1000), jnp.ones(1000, bool)
+    x, mask = jnp.ones(1000, jnp.float32), jnp.ones(1000, bool)
     clip = clip_by_norm(1.0)
     jax.eval_shape(lambda: microbatched_sum(per_example, clip, x, mask, size=None))
     assert set(seen[1:]) == {64}  # of 4 MiB each
