@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from dpjax.privacy import BudgetExceeded as BudgetExceeded
     from dpjax.privacy import Guarantee as Guarantee
     from dpjax.privacy import Ledger as Ledger
+    from dpjax.random import secret_key as secret_key
     from dpjax.runtime import solve as solve
 
 __version__ = "0.1.0"
@@ -75,6 +76,7 @@ _HOMES = {
     "load": "api",
     "plan": "api",
     "release": "api",
+    "secret_key": "random",
     "seeded": "core",
     "shard_records": "core",
     "solve": "runtime",

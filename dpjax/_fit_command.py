@@ -3,7 +3,6 @@
 import argparse
 import csv
 import json
-import secrets
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -17,6 +16,7 @@ from dpjax.api._plan import Candidate, table_of
 from dpjax.api._table_model import Features, TableModel
 from dpjax.privacy import Budget
 from dpjax.queries import Categorical, Date, Domain, Numeric
+from dpjax.random import secret_key
 
 _SHOWN = 20
 _EPILOG = """\
@@ -96,7 +96,7 @@ def _run(args: argparse.Namespace) -> dict[str, Any]:
         model.problem,
         records,
         Budget(args.epsilon, delta, args.relation),
-        key=jax.random.key(secrets.randbits(63) if args.seed is None else args.seed),
+        key=secret_key() if args.seed is None else jax.random.key(args.seed),
         num_records=size,
         method=args.method,
     )

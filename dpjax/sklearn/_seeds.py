@@ -1,12 +1,13 @@
 """From `random_state` to a typed key."""
 
 import hashlib
-import secrets
+import math
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from dpjax.random import secret_key
 from dpjax.runtime.checkpoint._digest import value_digest
 
 
@@ -31,20 +32,18 @@ def key_for(random_state: object, *inputs: object) -> jax.Array:
       ValueError: If `random_state` is none of these.
       TypeError: If a parameter holds what cannot be read, such as a generator or an open file.
     """
-    # how many words a key has: nothing is evaluated, and no key is made
-    shape = jax.eval_shape(lambda: jax.random.key_data(jax.random.key(0))).shape
-    size = 4 * int(np.prod(shape))
+    fresh = secret_key()
     if random_state is None:
-        raw = secrets.token_bytes(size)
-    else:
-        digest = hashlib.blake2b(key=_seed(random_state), digest_size=size)
-        for value in inputs:
-            named = value if isinstance(value, dict) else {"": value}
-            for name, entry in named.items():
-                digest.update(value_digest(name, strict=True) + _digest(name, entry))
-            digest.update(value_digest(len(named), strict=True))
-        raw = digest.digest()
-    return jax.random.wrap_key_data(jnp.asarray(np.frombuffer(raw, np.uint32)).reshape(shape))
+        return fresh
+    shape = jax.random.key_data(fresh).shape  # how many words a key has
+    digest = hashlib.blake2b(key=_seed(random_state), digest_size=4 * math.prod(shape))
+    for value in inputs:
+        named = value if isinstance(value, dict) else {"": value}
+        for name, entry in named.items():
+            digest.update(value_digest(name, strict=True) + _digest(name, entry))
+        digest.update(value_digest(len(named), strict=True))
+    words = np.frombuffer(digest.digest(), np.uint32)
+    return jax.random.wrap_key_data(jnp.asarray(words).reshape(shape))
 
 
 def _seed(random_state: object) -> bytes:
