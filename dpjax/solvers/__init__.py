@@ -13,8 +13,8 @@ from dpjax.solvers.descent._histogram_share import (
     optimal_histogram_share as optimal_histogram_share,
 )
 from dpjax.solvers.descent._rate_constrained_sgda import RateConstrainedSGDA as RateConstrainedSGDA
-from dpjax.solvers.descent._rate_constrained_sgda import SGDAInfo as SGDAInfo
-from dpjax.solvers.descent._rate_constrained_sgda import SGDAState as SGDAState
+from dpjax.solvers.descent._sgda_state import SGDAInfo as SGDAInfo
+from dpjax.solvers.descent._sgda_state import SGDAState as SGDAState
 from dpjax.solvers.erm._choice import linear_model_solver as linear_model_solver
 from dpjax.solvers.erm._objective_perturbation import ObjectivePerturbation as ObjectivePerturbation
 from dpjax.solvers.erm._objective_perturbation import (

@@ -1,4 +1,4 @@
-"""The dual side of rate-constrained training: sets of multipliers and shares of noise."""
+"""The dual side of rate-constrained training: tables, sets of multipliers, shares of noise."""
 
 from typing import Any
 
@@ -8,9 +8,10 @@ import numpy as np
 import optax
 from jax.typing import ArrayLike
 
-from dpjax.core import is_traced
+from dpjax.core import PyTree, is_traced
 from dpjax.privacy import split_noise_multiplier
 from dpjax.privacy._warnings import MultiplierWarning, warn
+from dpjax.problems import RateConstrained
 
 HISTOGRAMS = ("gaussian", "laplace", "none")
 MULTIPLIER_SETS = ("box", "orthant", "l1")
@@ -64,3 +65,28 @@ def split_noise(noise: float, share: float, histogram: str) -> tuple[float, floa
 def default_share(steps: int) -> float:
     """Share of the precision for the table, of a run of so many steps."""
     return 0.1 if steps >= 1000 else 0.2
+
+
+def table_of(
+    problem: RateConstrained,
+    params: PyTree,
+    batch: PyTree,
+    mask: jax.Array,
+    rates: str,
+    temperature: ArrayLike,
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Logits, which records count, and the table `[Q, K]` without noise."""
+    logits = problem.class_logits(params, batch["x"])
+    valid = mask & problem.valid(logits, batch)
+    each = problem.rates(logits, temperature=temperature, hard=rates == "hard")
+    each = jnp.where(valid[:, None], each.astype(jnp.promote_types(each.dtype, float)), 0)
+    if rates == "soft":
+        each = _summable(each)
+    constraints = problem.constraints
+    return logits, valid, constraints.tabulate(each, constraints.part(batch))
+
+
+def _summable(rates: jax.Array) -> jax.Array:
+    """Rates `[B, K]` cut towards zero so far that their sums over B are exact, in any order."""
+    unit = 2.0 ** ((rates.shape[0] - 1).bit_length() - jnp.finfo(rates.dtype).nmant - 1)
+    return jnp.floor(rates / unit) * unit

@@ -3,7 +3,7 @@
 import dataclasses
 import math
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import dp_accounting
 import jax
@@ -34,13 +34,8 @@ from dpjax.solvers._published import moved_setting
 from dpjax.solvers._request import default_sampler, requested
 from dpjax.solvers._summary import register_solver
 from dpjax.solvers._swamped import checked_gradients
-from dpjax.solvers.descent._dpsgd import (
-    DPSGD,
-    DPSGDState,
-    clipping_diagnostics,
-    fall_by_default,
-    with_defaults,
-)
+from dpjax.solvers.descent._adaptive_clip import following
+from dpjax.solvers.descent._dpsgd import DPSGD, clipping_diagnostics, fall_by_default, with_defaults
 from dpjax.solvers.descent._dual import (
     HISTOGRAMS,
     MULTIPLIER_SETS,
@@ -49,14 +44,11 @@ from dpjax.solvers.descent._dual import (
     default_share,
     project_multipliers,
     split_noise,
+    table_of,
 )
-from dpjax.solvers.descent._rates import (
-    ControlVariate,
-    RateMemory,
-    Ratio,
-    dual_step,
-)
+from dpjax.solvers.descent._rates import ControlVariate, RateMemory, RateReading, Ratio, dual_step
 from dpjax.solvers.descent._resolution import check_resolution, resolution
+from dpjax.solvers.descent._sgda_state import SGDAInfo, SGDAState
 from dpjax.transforms import AddNoiseState, add_gaussian, add_laplace
 from dpjax.transforms.noise._independent import noise_on_leaves
 from dpjax.transforms.noise._noisy_counts import (
@@ -68,46 +60,6 @@ from dpjax.transforms.noise._noisy_counts import (
 )
 
 _MOST_WIDTH = 256
-
-
-class SGDAState(NamedTuple):
-    """State of `RateConstrainedSGDA`; all of it but the keys is covered by the guarantee.
-
-    Attributes:
-      primal: State of the descent.
-      multipliers: lambda, `[J]`.
-      memory: What is remembered of earlier tables.
-      noise: State of the noise of the tables.
-      key: Key of that noise, `[]` (*secret*).
-    """
-
-    primal: DPSGDState
-    multipliers: jax.Array
-    memory: RateMemory
-    noise: AddNoiseState
-    key: jax.Array
-
-
-class SGDAInfo(NamedTuple):
-    """Released values of a step.
-
-    Attributes:
-      gradient_norm: l2 norm of the noisy mean gradient, `[]`.
-      multipliers: lambda after the step, `[J]`.
-      constraint_values: Gamma of `rates`, `[J]`.
-      sizes: Estimated records of each subset in a batch, `[S]`.
-      rates: Estimated rates, `[S, K]`, that lag behind those of the parameters.
-      deviation: Standard deviation of the estimate of Gamma that moves the multipliers, `[J]`.
-      clip_norm: C of the step, `[]`.
-    """
-
-    gradient_norm: jax.Array
-    multipliers: jax.Array
-    constraint_values: jax.Array
-    sizes: jax.Array
-    rates: jax.Array
-    deviation: jax.Array
-    clip_norm: jax.Array
 
 
 @register_solver
@@ -417,12 +369,12 @@ class RateConstrainedSGDA:
             return state._replace(primal=primal), told
 
         constraints, params = problem.constraints, state.primal.params
-        logits, valid, table = self._table(problem, params, batch, mask)
+        logits, valid, table = table_of(problem, params, batch, mask, self.rates, self.temperature)
         key = jax.random.fold_in(state.key, 1)
         cells, noise = self._add_noise().update(table, state.noise, key=key)
-        reading = self._estimator().read(constraints, cells, state.memory, state.primal.count + 1)
-        descent, weights = self._descent(problem, state.multipliers, reading.sizes)
-        cotangent = self._cotangent(problem, logits, valid, batch, weights)
+        reading, weights, descent = self._weighted(problem, cells, state)
+        cotangent = problem.cotangent(logits, batch, weights, self.temperature)
+        cotangent = jnp.where(valid[:, None], cotangent, 0)
 
         def gradients(part: PyTree) -> PyTree:
             return problem.pullback(params, part["batch"], part["cotangent"])
@@ -463,11 +415,11 @@ class RateConstrainedSGDA:
         """
         if problem.num_constraints == 0:
             return self.primal.diagnose(problem, batch, mask, state.primal)
-        constraints, params = problem.constraints, state.primal.params
-        logits, valid, table = self._table(problem, params, batch, mask)
-        reading = self._estimator().read(constraints, table, state.memory, state.primal.count + 1)
-        descent, weights = self._descent(problem, state.multipliers, reading.sizes)
-        cotangent = self._cotangent(problem, logits, valid, batch, weights)
+        params = state.primal.params
+        logits, valid, table = table_of(problem, params, batch, mask, self.rates, self.temperature)
+        _, weights, descent = self._weighted(problem, table, state)
+        cotangent = problem.cotangent(logits, batch, weights, self.temperature)
+        cotangent = jnp.where(valid[:, None], cotangent, 0)
         gradients = problem.pullback(params, batch, cotangent)
         loss = jnp.where(valid, problem.losses(logits, batch["y"]), 0)
         return {
@@ -513,6 +465,17 @@ class RateConstrainedSGDA:
             lambda table, key: noisy_counts(key, table.astype(jnp.int32), noise, tables)
         )
 
+    def _weighted(
+        self, problem: RateConstrained, cells: jax.Array, state: SGDAState
+    ) -> tuple[RateReading, jax.Array, DPSGD]:
+        """What a table tells: its reading, the weights of the cells, the descent they call for."""
+        constraints, descent = problem.constraints, self.primal
+        reading = self._estimator().read(constraints, cells, state.memory, state.primal.count + 1)
+        weights = descent.batch_size * constraints.cell_weights(state.multipliers, reading.sizes)
+        if self.adaptive_clip:  # a function of released values alone
+            descent = following(descent, problem, weights, self.temperature, self.noise_step)
+        return reading, weights, descent
+
     def _event(self) -> dp_accounting.DpEvent:
         released = {"gaussian": float(self.primal.noise_multiplier)}
         if self.histogram != "none":
@@ -524,31 +487,6 @@ class RateConstrainedSGDA:
             event = dp_accounting.ComposedDpEvent([event, counts])
         return event
 
-    def _table(
-        self, problem: RateConstrained, params: PyTree, batch: PyTree, mask: jax.Array
-    ) -> tuple[jax.Array, jax.Array, jax.Array]:
-        """Logits, which records count, and the noiseless table `[Q, K]`."""
-        logits = problem.class_logits(params, batch["x"])
-        valid = mask & problem.valid(logits, batch)
-        rates = problem.rates(logits, temperature=self.temperature, hard=self.rates == "hard")
-        rates = jnp.where(valid[:, None], rates.astype(jnp.promote_types(rates.dtype, float)), 0)
-        if self.rates == "soft":
-            rates = _summable(rates)
-        constraints = problem.constraints
-        return logits, valid, constraints.tabulate(rates, constraints.part(batch))
-
-    def _cotangent(
-        self,
-        problem: RateConstrained,
-        logits: jax.Array,
-        valid: jax.Array,
-        batch: PyTree,
-        weights: jax.Array,
-    ) -> jax.Array:
-        """Gradient of each record's Lagrangian in its logits, in units of m, `[B, K]`."""
-        cotangent = problem.cotangent(logits, batch, weights, self.temperature)
-        return jnp.where(valid[:, None], cotangent, 0)
-
     def _estimator(self) -> ControlVariate | Ratio:
         deviation = cell_deviation(self.histogram, self.histogram_noise)
         if self.estimator == "ratio" or self.denominator in ("batch", "ema"):
@@ -557,29 +495,3 @@ class RateConstrainedSGDA:
         fixed = self.denominator == "fixed"
         size, steps = self.primal.batch_size, self.sampler.steps
         return ControlVariate(deviation, size, steps, fixed, self.size_floor)
-
-    def _descent(
-        self, problem: RateConstrained, multipliers: jax.Array, sizes: jax.Array
-    ) -> tuple[DPSGD, jax.Array]:
-        """The descent with this step's clip norm, and the weights `[Q, K]` in units of m.
-
-        Both are functions of released values alone; clip and noise follow from one field.
-        """
-        descent = self.primal
-        weights = descent.batch_size * problem.constraints.cell_weights(multipliers, sizes)
-        if not self.adaptive_clip:
-            return descent, weights
-        spread = jnp.max(jnp.max(weights, axis=1) - jnp.min(weights, axis=1))
-        clip_norm = jnp.maximum(descent.clip_norm, self.temperature * spread)
-        rate = jnp.asarray(descent.learning_rate)
-        if self.noise_step is not None:
-            noise = descent.noise_multiplier * clip_norm * problem.num_params**0.5
-            most = self.noise_step * descent.batch_size / jnp.where(noise > 0, noise, 1e-9)
-            rate = jnp.minimum(rate, most)
-        return dataclasses.replace(descent, clip_norm=clip_norm, learning_rate=rate), weights
-
-
-def _summable(rates: jax.Array) -> jax.Array:
-    """Rates `[B, K]` cut towards zero so far that their sums over B are exact, in any order."""
-    unit = 2.0 ** ((rates.shape[0] - 1).bit_length() - jnp.finfo(rates.dtype).nmant - 1)
-    return jnp.floor(rates / unit) * unit
