@@ -119,7 +119,7 @@ def plan(
 
     The rates in d, n and mu are those of Bassily, Smith and Thakurta (2014). On 21 fresh instances
     of logistic and squared loss (Laplace features, d = 8 to 150, n = 1,500 to 60,000, epsilon 0.25
-    to 4) `DPSGD` had less error than `OnlineToBatch` but for three, by up to ten times. A
+    to 4) `DPSGD` had lower error than `OnlineToBatch` on all but three, by up to ten times. A
     `RateConstrained` problem takes `RateConstrainedSGDA`, or `DPSGD` without constraints; a game
     `solver_for_game`; other saddle points descent on both players up to 2,000 parameters, and
     draws of vertices beyond; a `QueryRelease` what `dpjax.release` takes.
@@ -238,7 +238,7 @@ def _of_risk(problem: Risk, n: int, budget: Budget) -> Iterator[_Offer]:
     radius, lipschitz = (float(np.asarray(constant)) for constant in constants)
     excess = radius * lipschitz * min(1.0, _noise(problem, n, budget))
     yield _Offer("dpsgd", DPSGD.for_budget, excess)
-    remark = "more error on 18 of 21 fresh instances, and 0.7 times as much at the least"
+    remark = "higher error on 18 of 21 fresh instances, at best 0.7 times that of `dpsgd`"
     yield _Offer("online_to_batch", OnlineToBatch.for_budget, None, remark)
 
 

@@ -1,4 +1,4 @@
-"""A key that nobody can guess."""
+"""A PRNG key that cannot be guessed."""
 
 import secrets
 
@@ -10,20 +10,19 @@ from dpjax.core import is_traced
 
 
 def secret_key() -> jax.Array:
-    """A key of the operating system's entropy, for a release.
+    """A PRNG key from the operating system's entropy, for a release.
 
-    All bits of the key are random. `jax.random.key(seed)` has 32 at most unless
-    `jax_enable_x64` is set, whatever the seed: they can be tried one after another by whoever sees
-    a release, and the noise subtracted.
+    All bits of the key are random. Unless `jax_enable_x64` is set, `jax.random.key(seed)` keeps 32
+    bits of any seed: an attacker who sees a release can try them all and subtract the noise.
 
-    Guarantee: none of its own; that of a mechanism needs a key that is as secret as the data.
+    Guarantee: none of its own; every mechanism assumes a key as secret as the data.
 
     Returns:
-      A typed key, scalar, of JAX's default generator (*secret*); another one in each call, and in
-      each process.
+      A typed scalar key of JAX's default generator (*secret*); each call and each process gets its
+      own.
 
     Raises:
-      RuntimeError: Inside `jit`, or a loop of JAX, where it would be a constant of the program.
+      RuntimeError: Inside `jit` or a JAX loop, where the key would be a constant of the program.
 
     Example:
       >>> import dpjax
@@ -32,10 +31,10 @@ def secret_key() -> jax.Array:
     """
     if is_traced(jnp.zeros(())):
         raise RuntimeError(
-            "secret_key must be called outside jit and loops of JAX, where it would be drawn once "
-            "for all calls: make the key an argument"
+            "secret_key must be called outside jit and JAX loops, where one key would serve every "
+            "call: pass the key as an argument"
         )
-    # nothing is evaluated: how many words a key has
+    # the number of words in a key; nothing is evaluated
     shape = jax.eval_shape(lambda: jax.random.key_data(jax.random.key(0))).shape
     words = np.frombuffer(secrets.token_bytes(4 * int(np.prod(shape))), np.uint32)
     return jax.random.wrap_key_data(jnp.asarray(words).reshape(shape))

@@ -17,15 +17,15 @@ def following(
     temperature: ArrayLike,
     noise_step: ArrayLike | None,
 ) -> DPSGD:
-    """The descent with the clip norm of one step; its noise follows from the same field.
+    """The descent of one step: its clip norm, which scales its noise, and its learning rate.
 
     Args:
-      descent: Whose clip norm is the least.
-      problem: Its number of parameters is used (*public*).
-      weights: Of the cells in the Lagrangian, `[Q, K]`, in units of the batch size; a function of
+      descent: Its clip norm is the smallest.
+      problem: Only its number of parameters is used (*public*).
+      weights: Weights of the cells in the Lagrangian, `[Q, K]`, times the batch size; a function of
         released values.
-      temperature: Of the soft rates.
-      noise_step: How far noise may move a step; None for no limit.
+      temperature: Temperature of the soft rates.
+      noise_step: Largest distance that noise may move a step; None for no limit.
     """
     spread = jnp.max(jnp.max(weights, axis=1) - jnp.min(weights, axis=1))
     clip_norm = jnp.maximum(descent.clip_norm, temperature * spread)

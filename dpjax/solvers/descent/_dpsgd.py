@@ -48,7 +48,7 @@ from dpjax.transforms import (
 from dpjax.transforms.clipping._weighted_sum import noised_sum
 
 SGD = optax.sgd(1.0)
-_MOST_MOVED = 6.0  # times the noise of a step that later noise takes back
+_MOST_MOVED = 6.0  # a step of correlated noise, over the part that later noise cancels
 
 
 class DPSGDState(NamedTuple):
@@ -122,8 +122,8 @@ class DPSGD:
       average: `"ema"`, `"uniform"` or `"last"`: which iterate is returned (static).
       optimizer: An optax transformation (static); keep one object for a sweep. Of learning rate 1
         where `learning_rate` has it, or with its own and `learning_rate=1`.
-      microbatch_size: Records whose gradients coexist; None for up to 65,536, of
-        256 MiB (static).
+      microbatch_size: Records a microbatch; None for as many as fit in 256 MiB, at most 65,536
+        (static).
       relation: Neighbouring relation of the guarantee (static).
       noise: A strategy that correlates noise over the steps, of at least as many (static); None for
         independent noise.
@@ -388,12 +388,14 @@ def with_defaults(
 
 
 def _moved(problem: Problem, steps: int, falls: bool, correlated: bool) -> float:
-    r"""How far a first step may move by noise alone, by whether the rate falls.
+    r"""Largest distance that noise alone may move the first step.
 
-    $D / \sqrt T$ with D the guessed way: of linear models the radius, up to 5 L / H (a margin of 20
-    for the logistic loss); of others 0.5 in each coordinate where the rate falls, and 0.3 where
-    noise is correlated. Chosen on instances of softmax and Huber regression, networks, logistic and
-    squared loss (d = 8 to 1,638, n = 1,000 to 60,000, epsilon 0.25 to 8) that no study reports.
+    $D / \sqrt T$ with D a guess of the distance to the optimum: the radius of a linear model, at
+    most 5 L / H (a margin of 20 for the logistic loss); in other models 0.5 per coordinate where
+    the rate falls, 0.3 where noise is correlated. This replaces a rate that lost to four times
+    itself in the study `networks`. The constants were chosen on softmax and Huber regression, other
+    networks, logistic and squared loss (d = 8 to 1,638, n = 1,000 to 60,000, epsilon 0.25 to 8), on
+    instances that no study reports.
     """
     radius, smoothness = optional(problem, "radius"), optional(problem, "smoothness")
     if over_vertices(problem):

@@ -75,7 +75,7 @@ def table_of(
     rates: str,
     temperature: ArrayLike,
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Logits, which records count, and the table `[Q, K]` without noise."""
+    """Logits, the mask of valid records, and the noiseless table `[Q, K]`."""
     logits = problem.class_logits(params, batch["x"])
     valid = mask & problem.valid(logits, batch)
     each = problem.rates(logits, temperature=temperature, hard=rates == "hard")

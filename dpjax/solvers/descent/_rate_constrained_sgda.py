@@ -468,7 +468,7 @@ class RateConstrainedSGDA:
     def _weighted(
         self, problem: RateConstrained, cells: jax.Array, state: SGDAState
     ) -> tuple[RateReading, jax.Array, DPSGD]:
-        """What a table tells: its reading, the weights of the cells, the descent they call for."""
+        """Estimates from a table, the cell weights they give, and the descent of this step."""
         constraints, descent = problem.constraints, self.primal
         reading = self._estimator().read(constraints, cells, state.memory, state.primal.count + 1)
         weights = descent.batch_size * constraints.cell_weights(state.multipliers, reading.sizes)

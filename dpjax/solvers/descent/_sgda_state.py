@@ -1,4 +1,4 @@
-"""What `RateConstrainedSGDA` carries from step to step, and what a step releases."""
+"""State and released values of `RateConstrainedSGDA`."""
 
 from typing import NamedTuple
 
@@ -15,9 +15,9 @@ class SGDAState(NamedTuple):
     Attributes:
       primal: State of the descent.
       multipliers: lambda, `[J]`.
-      memory: What is remembered of earlier tables.
-      noise: State of the noise of the tables.
-      key: Key of that noise, `[]` (*secret*).
+      memory: Running estimates from earlier tables.
+      noise: State of the table noise.
+      key: Key of the table noise, `[]` (*secret*).
     """
 
     primal: DPSGDState
@@ -34,10 +34,10 @@ class SGDAInfo(NamedTuple):
       gradient_norm: l2 norm of the noisy mean gradient, `[]`.
       multipliers: lambda after the step, `[J]`.
       constraint_values: Gamma of `rates`, `[J]`.
-      sizes: Estimated records of each subset in a batch, `[S]`.
-      rates: Estimated rates, `[S, K]`, that lag behind those of the parameters.
-      deviation: Standard deviation of the estimate of Gamma that moves the multipliers, `[J]`.
-      clip_norm: C of the step, `[]`.
+      sizes: Estimated number of records of each subset in a batch, `[S]`.
+      rates: Estimated rates, `[S, K]`; they lag behind the parameters.
+      deviation: Standard deviation of the estimate of Gamma in the multiplier update, `[J]`.
+      clip_norm: Clip norm C of the step, `[]`.
     """
 
     gradient_norm: jax.Array

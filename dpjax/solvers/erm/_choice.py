@@ -17,7 +17,7 @@ def linear_model_solver(
 
     - `LinearModel("squared")` on a ball: `SufficientStatistics`.
     - `LinearModel("huber")` without a threshold, least squares with robust residuals: likewise
-      where n epsilon is below 500, too little to draw a threshold from; with more, the Huber
+      where n epsilon is below 500, too few records to choose a threshold; above that, the Huber
       loss by `ObjectivePerturbation`, whose noise shrinks with the threshold.
     - All others, and delta 0: `ObjectivePerturbation`.
 

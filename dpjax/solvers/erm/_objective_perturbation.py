@@ -44,11 +44,11 @@ from dpjax.transforms.noise.correlated._knorm import knorm_noise
 
 _RELATIONS = ("replace_one", "add_or_remove_one")
 _BINS = 40  # of the labels' sizes
-_LEAST_BEYOND = 3  # of so many labels other than 0 one is beyond the threshold
-_RECORDS_PER_BEYOND = 2500  # times epsilon: with more records bias costs more than noise
+_LEAST_BEYOND = 3  # one in this many nonzero labels exceeds the threshold
+_RECORDS_PER_BEYOND = 2500  # n epsilon: with more records bias outweighs noise
 _MOST_BEYOND = 1000
 _QUANTILE_SHARE = 0.1  # of epsilon
-LEAST_RECORDS = 500  # times epsilon, below which the draw of a threshold is too far off
+LEAST_RECORDS = 500  # n epsilon: below it a drawn threshold is too inaccurate
 _HIDDEN = {"gaussian": 0.1, "gamma": 0.02}  # share of the noise's cost that hides inaccuracy
 _OUTPUT_SHARE = 0.1  # of the error that noise is expected to cause
 
@@ -83,9 +83,9 @@ class ObjectivePerturbation:
     scale `output_scale` hides that distance. How long this takes depends on the data; the number
     of steps is bounded, by one that provably reaches the certificate.
 
-    For `LinearModel("huber")` without a threshold, a size that one in `beyond` of the labels other
-    than 0 exceeds is first drawn by the exponential mechanism; b, `accuracy` and `output_scale`
-    shrink with it.
+    For `LinearModel("huber")` without a threshold, the exponential mechanism first draws one: the
+    size that one in `beyond` of the nonzero labels exceeds. b, `accuracy` and `output_scale` are
+    scaled by it.
 
     Guarantee: `ObjectivePerturbationGuarantee`, for the slopes that the problem enforces; a run is
     refused where these are not `bounds`. It holds in real arithmetic: nothing is claimed of the
@@ -110,7 +110,7 @@ class ObjectivePerturbation:
         a number; None for no draw (data).
       growth: lambda is at least this number times the square of the threshold over that of
         `bounds` (data).
-      beyond: One in so many labels should exceed the threshold, an integer >= 2 (static).
+      beyond: One in `beyond` labels should exceed the threshold, an integer >= 2 (static).
       noise: "gaussian" or "gamma", for both noises (static).
       relation: Neighbouring relation of the guarantee (static).
 
@@ -284,14 +284,14 @@ class ObjectivePerturbation:
 
 
 def quantile_logits(counts: jax.Array, beyond: int, eta: jax.Array) -> jax.Array:
-    """Logits of the upper edges of bins, for a draw of an edge with few records beyond.
+    """Logits of the upper edges of bins, highest where one in `beyond` records lies above.
 
-    One record moves the records below an edge, less those that should be, by at most 1 in one
-    direction, so the logits' changes have range eta, under either relation.
+    The number of records below an edge, minus its target, changes by at most 1 with one record,
+    under either relation; the changes of the logits have range at most eta.
 
     Args:
       counts: Records in each bin, int32 `[bins]` (*secret*).
-      beyond: One record in so many should be (*public*).
+      beyond: One in `beyond` records should lie above (*public*).
       eta: Bounded range of the draw, a number (*public*).
 
     Returns:

@@ -157,8 +157,8 @@ class OnlineToNonconvex:
       selection: Which block is returned: the `"last"`, a `"uniform"` one, for which the bounds
         are proved, or that of `"min_norm"`, of the smallest private mean gradient, which on a
         plateau may well be the first (static).
-      microbatch_size: Records whose values coexist; None for up to 65,536, of
-        256 MiB (static).
+      microbatch_size: Records a microbatch; None for as many as fit in 256 MiB, at most 65,536
+        (static).
       relation: Neighbouring relation of the guarantee (static).
 
     Raises:
