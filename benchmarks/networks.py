@@ -4,10 +4,10 @@ The digits of scikit-learn, 1,347 to train on and 450 to test; two convolutions 
 channels, d = 6,090; delta 1e-4, add-or-remove-one, batches of 64 expected records, 20 epochs (421
 steps), clip norm 1, plain descent and the default average of iterates. `DP-SGD` is `DPSGD`; `auto`
 is `DPFTRL` with bands chosen by `for_budget`; `buffered` is its noise for the same batches in every
-epoch, without amplification. All have the step size that `for_budget` sets, and four times that,
-which stands for one that was looked for. Accuracies on the test set are means over seeds of noise
-and batches; the start is the same for all. Neither the rule for bands nor its threshold was chosen
-on these runs.
+epoch, without amplification. All have the step size that `for_budget` sets, half of it and twice
+it. Accuracies on the test set are means over seeds of noise and batches; the start is the same for
+all. The rule for bands was not chosen on these runs. The rule for step sizes was looked for because
+an earlier default lost here to four times itself; its constants were chosen on other networks.
 """
 
 import dataclasses
@@ -23,7 +23,7 @@ from dpjax.solvers import DPFTRL, DPSGD
 
 DELTA = 1e-4
 EPSILONS = (1.0, 3.0, 8.0)
-FACTORS = (1.0, 4.0)  # of the default step size
+FACTORS = (0.5, 1.0, 2.0)  # of the default step size
 WAYS = ("DP-SGD", "auto", "buffered")
 
 
@@ -35,7 +35,7 @@ def run(*, fast: bool, data: Path | None) -> dict[str, Any]:
     for epsilon in (3.0,) if fast else EPSILONS:
         for way in WAYS:
             made = solver(way, train["y"].size, epsilon, fast=fast)
-            for factor in FACTORS[:1] if fast else FACTORS:
+            for factor in FACTORS[1:2] if fast else FACTORS:
                 rate = factor * float(made.learning_rate)
                 swept = dataclasses.replace(made, learning_rate=rate)
                 accuracies = [accuracy(swept, train, test, seed) for seed in range(seeds)]

@@ -12,8 +12,6 @@ from dpjax.sampling import DisjointPartition, IndependentPartition, PoissonSampl
 from dpjax.transforms import BinaryTree, BufferedToeplitz, NoiseStrategy
 
 STRATEGIES = ("buffered", "tree", "variance_reduced_tree")
-_COEXISTING = 2**22  # numbers in the gradients of a microbatch
-_FEWEST = 64
 _Value = TypeVar("_Value")
 
 
@@ -88,12 +86,6 @@ def stated(problem: object, name: str, default: _Value) -> _Value:
     """A public constant of the problem, or a default where it states none."""
     value = optional(problem, name)
     return default if value is None else value
-
-
-def microbatch(width: int, rows: int) -> int | None:
-    """As many records of so many numbers as keep memory in bounds; None for all rows."""
-    size = max(_FEWEST, _COEXISTING // max(1, width))
-    return None if size >= rows else size
 
 
 def named_strategy(

@@ -13,7 +13,7 @@ from dpjax.core import Problem, check_choice, check_fields, check_int, check_pos
 from dpjax.privacy import Budget, joint_release
 from dpjax.sampling import DisjointPartition, FullBatch
 from dpjax.solvers._check_sampler import check_sampler
-from dpjax.solvers._request import Request, default_sampler, microbatch, requested, stated
+from dpjax.solvers._request import Request, default_sampler, requested, stated
 from dpjax.solvers.nonconvex._checks import gaussian_multiplier
 from dpjax.solvers.nonconvex._smoothed_oracle import ORACLES
 from dpjax.transforms import BufferedToeplitz, NoiseStrategy, RestartNoise, SplitNoise
@@ -113,10 +113,6 @@ def plan_fields(
         noise = fields["noise_multiplier"] * fields["clip_norm"] * asked.dim**0.5
         length = fields["clip_norm"] / 2 + noise / fields["batch_size"]
         fields["learning_rate"] = _RATE * fields["max_displacement"] / length
-    coordinates = oracle == "zeroth" and fields["directions"] == "shared"
-    if coordinates or oracle == "zeroth" or not optional(problem, "factored"):
-        width = fields["num_directions"] if coordinates else problem.num_params
-        fields.setdefault("microbatch_size", microbatch(width, sampler.slots or num_records))
     return fields
 
 

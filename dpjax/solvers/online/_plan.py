@@ -7,13 +7,13 @@ from typing import Any
 import numpy as np
 from dp_accounting import dp_event as dpe
 
-from dpjax.core import Problem, check_fields, check_int, check_positive, is_traced, optional
+from dpjax.core import Problem, check_fields, check_int, check_positive, is_traced
 from dpjax.geometry import L1Ball, Simplex
 from dpjax.privacy import Budget
 from dpjax.privacy._relations import relation_factor
 from dpjax.sampling import DisjointPartition, FullBatch
 from dpjax.solvers._check_sampler import check_sampler, distribution_of
-from dpjax.solvers._request import Request, microbatch, named_strategy, requested, stated
+from dpjax.solvers._request import Request, named_strategy, requested, stated
 from dpjax.solvers._vertex_problem import over_vertices
 from dpjax.transforms import NoiseStrategy, SplitNoise
 
@@ -63,8 +63,6 @@ def plan_fields(
         batch = max(1, num_records // sampler.steps)
     fields.setdefault("batch_size", float(batch))
     fields["noise"] = _noise(fields, radius * (2 if on_vertices else 1))
-    if not optional(problem, "factored"):
-        fields.setdefault("microbatch_size", microbatch(problem.num_params, batch))
     if "noise_multiplier" not in fields:
         fields["noise_multiplier"] = request.noise_multiplier(
             lambda z: fields["noise"].event(z, request.relation), sampler.failure_probability()
