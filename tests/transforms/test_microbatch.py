@@ -62,17 +62,25 @@ def test_microbatches_get_keys_of_their_own(key):
     np.testing.assert_allclose(got, want, rtol=1e-6)
 
 
-def test_large_values_are_taken_a_few_at_a_time():
+@pytest.mark.parametrize(
+    ("width", "size", "elsewhere"),
+    [(2**14, 256, 1000), (2**17, 64, 512), (2**20, 64, 64), (2**22, 16, 16), (2**27, 1, 1)],
+)
+def test_large_values_are_taken_a_few_at_a_time(width, size, elsewhere, monkeypatch):
     seen = []
 
     def per_example(batch):
         seen.append(batch.shape[0])
-        return jnp.broadcast_to(batch[:, None], (batch.shape[0], 2**20))
+        return jnp.broadcast_to(batch[:, None], (batch.shape[0], width))
 
     x, mask = jnp.ones(1000, jnp.float32), jnp.ones(1000, bool)
     clip = clip_by_norm(1.0)
     jax.eval_shape(lambda: microbatched_sum(per_example, clip, x, mask, size=None))
-    assert set(seen[1:]) == {64}  # of 4 MiB each
+    assert set(seen[1:]) == {size}
+    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+    seen.clear()
+    jax.eval_shape(lambda: microbatched_sum(per_example, clip, x, mask, size=None))
+    assert set(seen[1:]) == {elsewhere}
 
 
 def test_errors(batch):

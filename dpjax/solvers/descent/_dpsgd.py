@@ -122,8 +122,7 @@ class DPSGD:
       average: `"ema"`, `"uniform"` or `"last"`: which iterate is returned (static).
       optimizer: An optax transformation (static); keep one object for a sweep. Of learning rate 1
         where `learning_rate` has it, or with its own and `learning_rate=1`.
-      microbatch_size: Records a microbatch; None for as many as fit in 256 MiB, at most 65,536
-        (static).
+      microbatch_size: Records a microbatch; None for the default of `microbatched_sum` (static).
       relation: Neighbouring relation of the guarantee (static).
       noise: A strategy that correlates noise over the steps, of at least as many (static); None for
         independent noise.

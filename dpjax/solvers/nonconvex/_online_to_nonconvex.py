@@ -157,8 +157,7 @@ class OnlineToNonconvex:
       selection: Which block is returned: the `"last"`, a `"uniform"` one, for which the bounds
         are proved, or that of `"min_norm"`, of the smallest private mean gradient, which on a
         plateau may well be the first (static).
-      microbatch_size: Records a microbatch; None for as many as fit in 256 MiB, at most 65,536
-        (static).
+      microbatch_size: Records a microbatch; None for the default of `microbatched_sum` (static).
       relation: Neighbouring relation of the guarantee (static).
 
     Raises:

@@ -152,8 +152,7 @@ class OnlineToBatch:
         not fall with the number of records (static).
       norm: Of gradients: `"l2"`, or `"linf"` with displacements in l1, for simplices and l1 balls;
         Gaussian noise is then sqrt(d) times as large (static).
-      microbatch_size: Records a microbatch; None for as many as fit in 256 MiB, at most 65,536
-        (static).
+      microbatch_size: Records a microbatch; None for the default of `microbatched_sum` (static).
       relation: Neighbouring relation of the guarantee (static).
       shrinkage: Whether the learner is fed estimates that are shrunk by what of their squared norm
         is noise, $(1 - (d - 2) v_t / \|\hat g_t\|^2)_+$ with $v_t$ the variance of its noise in a

@@ -11,6 +11,7 @@ from dpjax.transforms.clipping._parts import fold_in_parts
 
 _MOST_EXAMPLES = 2**16
 _MOST_BYTES = 2**28
+_CACHED_BYTES = 2**24  # on CPU, 1.4 to 2 times faster than 2^28
 _FEW = 64
 _MOST_IN_FLOAT32 = 2**24
 
@@ -39,8 +40,8 @@ def microbatched_sum(
       aggregator: Reduces them to leaves `[*p]`.
       batch: Tree with leaves `[B, ...]` (*secret*).
       mask: bool `[B]` (*secret*).
-      size: Examples a microbatch, `>= 1`; None for as many as there are, up to 65,536, and of more
-        than 64 up to 256 MiB of per-example values.
+      size: Examples a microbatch, `>= 1`; None for as many as have 256 MiB of per-example values,
+        on CPU 16 MiB or 64 examples, and at most 65,536.
       key: Passed on to the aggregator, folded with the position of the microbatch.
       consecutive: Whether microbatches are of consecutive examples on many devices too, where it
         moves examples between them; for values that depend on how a batch is cut.
@@ -86,10 +87,13 @@ def microbatched_sum(
 
 
 def _fitting(per_example: Callable[[PyTree], PyTree], batch: PyTree, num: int) -> int:
-    """Examples whose values stay below the bound on memory, one at least."""
+    """Examples whose values stay within the bound on memory, at least one."""
     leaves = jax.tree.leaves(jax.eval_shape(per_example, batch))
     each = sum(leaf.size * leaf.dtype.itemsize for leaf in leaves) // max(1, num)
-    return min(_MOST_EXAMPLES, max(1, _MOST_BYTES // max(1, each)))
+    most = max(1, _MOST_BYTES // max(1, each))
+    if jax.default_backend() == "cpu":
+        most = min(most, max(_FEW, _CACHED_BYTES // max(1, each)))
+    return min(_MOST_EXAMPLES, most)
 
 
 def _start(zeros: PyTree) -> PyTree:
