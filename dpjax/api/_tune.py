@@ -13,8 +13,8 @@ from dp_accounting import dp_event as dpe
 from jax.typing import ArrayLike
 from numpy.typing import NDArray
 
-from dpjax.api._tune_candidates import Candidates, Sampled, candidates_of, with_noise
-from dpjax.api._tune_scores import Correct, Scores, default_correct
+from dpjax.api._tune_candidates import Candidates, Sampled, candidates_of, has_noise_multiplier
+from dpjax.api._tune_scores import Correct, Scores, default_correct, levels_of
 from dpjax.api._tuned import Tuned
 from dpjax.core import PyTree, Solver, check_int, check_key, check_nonnegative
 from dpjax.core._records import Records, num_rows
@@ -36,13 +36,14 @@ from dpjax.solvers import DPSGD, RateConstrainedSGDA
 from dpjax.solvers._swamped import candidates as quiet
 
 _BLOCK = 16
+_CACHED = 2**18  # numbers in the batches of a block, beyond which vmap gains nothing on CPU
 _ROUNDED_UP = 1 + 1e-6  # of noise, which runs in float32
 _SCORE_SHARE = 0.1  # of a run's precision, where training and scores read the same records
 
 
 def tune(
     candidates: Mapping[str, Sequence[Any]] | Sequence[Any] | Sampled,
-    kind: type,
+    kind: Any,
     problem: PyTree,
     data: PyTree,
     budget: Budget,
@@ -72,10 +73,10 @@ def tune(
     | a held-out share `validation` | noisy counts | the worse of training and scoring |
     | the training records, `validation=0` | noisy counts | a tenth of a run's precision |
 
-    A score is the noisy accuracy; of `RateConstrained` problems with constraints, less
-    `violation_weight` times the largest excess of a noisy rate over its slack. With `checkpoints`
-    of more than 1 a run scores that many of its iterates, evenly spaced, and takes the best: early
-    stopping, inside one run with `trials=1`, and in each of several otherwise.
+    A score is the noisy accuracy, or mean grade; of `RateConstrained` problems with constraints,
+    less `violation_weight` times the largest excess of a noisy rate over its slack. With
+    `checkpoints` of more than 1 a run scores that many of its iterates, evenly spaced, and takes
+    the best: early stopping, inside one run with `trials=1`, and in each of several otherwise.
 
     Guarantee: `SelectionGuarantee` of the solvers that ran, at most the budget. K, the other runs
     and the winner's place are not returned. Candidates of other events (steps, batch sizes) are
@@ -90,8 +91,10 @@ def tune(
       candidates: Values by name of a field or option of `kind.for_budget`, whose grid is searched;
         a function of a key that gives such overrides, called 4 `trials` times for a list; or
         configured solvers, whose noise is replaced (*public*, and so must be what it reads).
-      kind: `dpjax.solvers.DPSGD`, `RateConstrainedSGDA`, or without `checkpoints` another class
-        with a `noise_multiplier` that is all of its noise.
+      kind: `dpjax.solvers.DPSGD` or `RateConstrainedSGDA`; without `checkpoints` another class with
+        a `noise_multiplier` that is all of its noise, or, with options for candidates, a class or
+        function that makes solvers for a budget, such as `ObjectivePerturbation` or
+        `linear_model_solver`.
       problem: What is solved.
       data: Tree of arrays with one leading axis `[n, ...]` (*secret*).
       budget: epsilon, delta and relation of the total.
@@ -102,8 +105,9 @@ def tune(
       max_trials: Largest number of runs; default 4 `trials` with `constant_time`, else 64
         `trials`, and 1 of 1 (*public*). `max_trials / trials` is the price of constant time.
       validation: Share of records held out, in [0, 1); without `score` (*public*).
-      correct: `correct(params, records) -> [n]` bool, each from its own record alone; default:
-        right predictions of `RateConstrained`, and signs of a linear `Risk`.
+      correct: `correct(params, records) -> [n]`, bool or grades in [0, 1], each from its own record
+        alone; default: right predictions of `RateConstrained`, signs of a linear `Risk`; of a
+        `LinearModel` right classes, or 1 less the residual over the bound on labels.
       violation_weight: >= 0, what an excess of 1 costs in accuracy (*public*).
       score: `score(params) -> []` on *public* data, larger is better, in place of `validation`.
       checkpoints: Iterates of a run that are scored, >= 1; divides the steps (*public*).
@@ -115,7 +119,7 @@ def tune(
 
     Raises:
       TypeError: If the key is missing or not typed, the budget none, or `kind` has no noise that
-        can be calibrated or no iterates.
+        can be calibrated, no iterates, or no event that scores compose with.
       ValueError: If a value is outside its bound, candidates are of another relation, a part
         would have less than one record, `num_records` is missing under add-or-remove-one, no run
         that counts has a finite score, or the budget cannot be met.
@@ -136,7 +140,8 @@ def tune(
     check_key("key", key)
     check_budget(budget)
     *keys, list_key = jax.random.split(key, 5)
-    _check_kind(kind, checkpoints)
+    private = budget.epsilon < math.inf
+    _check_kind(kind, checkpoints, private=private)
     check_int("checkpoints", checkpoints, minimum=1)
     check_nonnegative("violation_weight", violation_weight)
     if not trials >= 1:
@@ -154,7 +159,6 @@ def tune(
         raise ValueError(f"validation = {validation!r} of {public} records leaves a part empty")
     # a coin's count of training records is secret: their bound is that of all
     bound = rows - round(share * rows) if relation == "replace_one" else public
-    private = budget.epsilon < math.inf
     most = math.ceil(trials)
     if private and trials > 1:
         most = max_trials or math.ceil((4 if constant_time else 64) * trials)
@@ -163,14 +167,15 @@ def tune(
     if score is None:
         correct = correct or default_correct(problem)
         scored = (share or 1.0) * public
-        scores = Scores(problem, correct, scored, violation_weight, checkpoints, relation)
-    finite = dataclasses.replace(budget, epsilon=budget.epsilon if private else 1.0)
+        levels = levels_of(correct, problem, data, public)
+        scores = Scores(problem, correct, scored, violation_weight, checkpoints, relation, levels)
+    finite = Budget(budget.epsilon if private else 1.0, budget.delta, relation)
     with quiet():
         choices = candidates_of(
             candidates, kind, problem, bound, finite, math.ceil(4 * trials), list_key
         )
         for unit in choices.units:
-            _check_unit(unit, relation, checkpoints)
+            _check_unit(unit, relation, checkpoints, joint=scores is not None and not share)
         noise, score_noise = [0.0] * len(choices.units), 0.0
         if runs:
             noise, score_noise = _calibrated(choices, scores, runs, budget, joint=not share)
@@ -179,15 +184,22 @@ def tune(
     if runs:
         guarantee = _guarantee(solvers, scores, score_noise, runs, joint=not share)
     names = choices.choices
-    plan = _Plan(problem, names, solvers, guarantee, runs, checkpoints, scores, score_noise, score)
+    block = _block(solvers, problem, public)
+    plan = _Plan(
+        problem, names, solvers, guarantee, runs, checkpoints, scores, score_noise, score, block
+    )
     return plan.release(data, share, constant_time, keys)
 
 
-def _check_kind(kind: type, checkpoints: int) -> None:
+def _check_kind(kind: Any, checkpoints: int, *, private: bool) -> None:
     """What every noise is calibrated of, and of whose iterates the event is known to hold."""
-    known = issubclass(kind, DPSGD | RateConstrainedSGDA)
-    if not known and "noise_multiplier" not in {field.name for field in dataclasses.fields(kind)}:
-        raise TypeError(f"kind must have a noise_multiplier, as DPSGD has, got {kind.__name__}")
+    known = isinstance(kind, type) and issubclass(kind, DPSGD | RateConstrainedSGDA)
+    by_budget = hasattr(kind, "for_budget") or not isinstance(kind, type)
+    if not has_noise_multiplier(kind) and not (by_budget and callable(kind) and private):
+        raise TypeError(
+            "kind must have a noise_multiplier, as DPSGD has, or make solvers for a finite budget, "
+            f"got {getattr(kind, '__name__', kind)}"
+        )
     if checkpoints != 1 and not known:
         raise TypeError(
             f"checkpoints needs DPSGD or RateConstrainedSGDA, whose iterates are covered by their "
@@ -195,10 +207,15 @@ def _check_kind(kind: type, checkpoints: int) -> None:
         )
 
 
-def _check_unit(solver: Any, relation: str, checkpoints: int) -> None:
-    given = solver.guarantee().relation
-    if given != resolve_relation(relation):
-        raise ValueError(f"candidates must be under {relation}, got {given}")
+def _check_unit(solver: Any, relation: str, checkpoints: int, *, joint: bool) -> None:
+    guarantee = solver.guarantee()
+    if guarantee.relation != resolve_relation(relation):
+        raise ValueError(f"candidates must be under {relation}, got {guarantee.relation}")
+    if joint and not isinstance(guarantee, Guarantee):
+        raise TypeError(
+            f"scores on the training records need a solver with an event, got "
+            f"{type(solver).__name__}: use validation > 0, or score on public data"
+        )
     if solver.sampler.steps % checkpoints:
         raise ValueError(
             f"checkpoints must divide the steps, got {checkpoints} and {solver.sampler.steps}"
@@ -209,13 +226,15 @@ def _calibrated(
     candidates: Candidates, scores: Scores | None, runs: RunsLaw, budget: Budget, *, joint: bool
 ) -> tuple[list[float], float]:
     """Noise of each candidate, and of the scores, with which the selection meets the budget."""
-    kinds, units = candidates.kinds(), candidates.units
+    kinds = candidates.kinds()
     several = sorted(set(kinds))
     own, own_score = dict.fromkeys(several, 1.0), 1.0
     joint = joint and scores is not None
-    if len(several) > 1 or joint:  # in proportion to what each alone needs for the budget
+    # in proportion to what each alone needs for the budget
+    if candidates.by_budget is None and (len(several) > 1 or joint):
         own = {
-            first: _alone(functools.partial(_training, units[first]), budget) for first in several
+            first: _alone(functools.partial(candidates.guarantee, first), budget)
+            for first in several
         }
     if joint:
         assert scores is not None
@@ -224,7 +243,7 @@ def _calibrated(
 
     def base(z: float) -> Guarantee | tuple[Guarantee, ...]:
         z *= _ROUNDED_UP  # as it runs: curves on grids are not monotone in the last digits
-        each = [_training(units[first], own[first] * z) for first in several]
+        each = [candidates.guarantee(first, own[first] * z) for first in several]
         if joint:
             assert scores is not None
             each = [compose_guarantees(one, scores.guarantee(own_score * z)) for one in each]
@@ -235,10 +254,6 @@ def _calibrated(
     if scores and not joint:
         score_noise = calibrate_selection(scores.guarantee, runs, budget)
     return [own[first] * scale for first in kinds], score_noise
-
-
-def _training(unit: Any, noise: float) -> Guarantee:
-    return with_noise(unit, noise).guarantee()
 
 
 def _alone(guarantee: Callable[[float], Guarantee], budget: Budget) -> float:
@@ -277,6 +292,7 @@ class _Plan:
     scores: Scores | None
     score_noise: float
     public_score: Callable[[PyTree], jax.Array] | None
+    block: int
 
     def release(
         self, data: PyTree, share: float, constant_time: bool, keys: Sequence[jax.Array]
@@ -293,7 +309,7 @@ class _Plan:
             drawn = _draw_candidates(len(self.solvers), executed, draw_key)
         held = None if self.scores is None else held
         winner, best, found = _best(
-            self.solvers, drawn, counted, run_key, self._compiled, (train, held)
+            self.solvers, drawn, counted, run_key, self._compiled, (train, held), self.block
         )
         if not math.isfinite(best):
             raise ValueError("no run that counts has a finite score")
@@ -340,6 +356,15 @@ def _iterates(solver: Solver, problem: PyTree, data: PyTree, key: jax.Array, num
     return jax.lax.scan(part, state, parts)[1]
 
 
+def _block(solvers: list[Any], problem: PyTree, num_records: int) -> int:
+    """Runs that go through `vmap` together, from public sizes."""
+    if jax.default_backend() != "cpu":
+        return _BLOCK
+    rows = max(solver.sampler.slots or num_records for solver in solvers)
+    width = sum(np.size(leaf) for leaf in jax.tree.leaves(problem.init))
+    return max(1, min(_BLOCK, _CACHED // (rows * max(1, width))))
+
+
 def _draw_runs(runs: RunsLaw, key: jax.Array) -> int:
     bits = np.asarray(jax.random.bits(key, (2,), jnp.uint32)).astype(np.uint64)
     return runs.draw(float((bits[0] << np.uint64(21)) | (bits[1] >> np.uint64(11))) / 2**53)
@@ -357,13 +382,14 @@ def _best(
     key: jax.Array,
     compiled: Callable[..., tuple[PyTree, jax.Array]],
     data: tuple[PyTree, PyTree],
+    block: int = _BLOCK,
 ) -> tuple[int, float, PyTree]:
     """The candidate, score and parameters of the best of the first `counted` runs.
 
     Each structure of solvers is run for every draw, in blocks; what a run shows is looked at only
     where it counts and is of its own structure.
     """
-    size = min(_BLOCK, drawn.size)
+    size = min(block, drawn.size)
     places = np.resize(drawn, size * math.ceil(drawn.size / size))
     tie_key, run_key = jax.random.split(key)
     ties = np.asarray(jax.random.uniform(tie_key, places.shape, jnp.float32))
@@ -383,12 +409,12 @@ def _best(
         position = np.zeros(len(solvers), int)
         position[members] = np.arange(len(members))
         for first in range(0, places.size, size):
-            block = slice(first, first + size)
-            chosen = jax.tree.map(lambda leaf, i=position[places[block]]: leaf[i], stacked)
-            found, scores = compiled(chosen, keys[block], *data)
-            valid = (np.arange(first, first + size) < counted) & np.isin(places[block], members)
+            part = slice(first, first + size)
+            chosen = jax.tree.map(lambda leaf, i=position[places[part]]: leaf[i], stacked)
+            found, scores = compiled(chosen, keys[part], *data)
+            valid = (np.arange(first, first + size) < counted) & np.isin(places[part], members)
             values = np.where(valid & np.isfinite(scores), scores, -np.inf)
-            index = int(np.lexsort((ties[block], values))[-1])
+            index = int(np.lexsort((ties[part], values))[-1])
             one = jax.tree.map(lambda leaf, i=index: leaf[i], found)
             if (values[index], ties[first + index]) > best and values[index] > -math.inf:
                 best = float(values[index]), float(ties[first + index])

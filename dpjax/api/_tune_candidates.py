@@ -2,6 +2,7 @@
 
 import dataclasses
 import itertools
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -9,11 +10,14 @@ import jax
 import numpy as np
 
 from dpjax.core import PyTree, check_int
-from dpjax.privacy import Budget, Guarantee
-from dpjax.solvers import RateConstrainedSGDA
+from dpjax.privacy import Budget, DeltaWarning, Guarantee
+from dpjax.solvers import DPSGD, RateConstrainedSGDA
 from dpjax.solvers.descent._dual import default_share, split_noise
 
 Sampled = Callable[[jax.Array], Mapping[str, Any]]
+
+# of the total's delta: where one run chooses between kinds of noise, tails matter less than alone
+_RUN_DELTA = 10.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -22,17 +26,28 @@ class Candidates:
 
     Attributes:
       choices: What names each in the result.
-      units: Their solvers, with noise multiplier 1.
+      units: Their solvers, with noise 1.
       make: A solver of a choice and its noise, whose defaults may depend on it; None for configured
         solvers.
+      by_budget: A solver of a choice and a part of the budget, where noise is set by that alone;
+        noise is then the number by which epsilon is divided.
     """
 
     choices: list[Any]
     units: list[Any]
-    make: Callable[[Any, dict[str, Any]], Any] | None
+    make: Callable[[Any, dict[str, Any]], Any] | None = None
+    by_budget: Callable[[Any, float], Any] | None = None
+
+    def guarantee(self, index: int, noise: float) -> Guarantee:
+        """Of one run of a candidate at this noise."""
+        if self.by_budget is None:
+            return with_noise(self.units[index], noise).guarantee()
+        return self.by_budget(self.choices[index], noise).guarantee()
 
     def with_noise(self, noise: Sequence[float]) -> list[Any]:
-        """The solvers, each with its own noise multiplier."""
+        """The solvers, each with its own noise."""
+        if self.by_budget is not None:
+            return [self.by_budget(c, z) for c, z in zip(self.choices, noise, strict=True)]
         solvers = [with_noise(unit, z) for unit, z in zip(self.units, noise, strict=True)]
         if self.make is None:
             return solvers
@@ -54,14 +69,20 @@ def candidates_of(
     key: jax.Array,
 ) -> Candidates:
     """A grid, a list of solvers, or `number` draws of a sampler of overrides."""
+    calibrated = has_noise_multiplier(kind)
     if not (isinstance(given, Mapping) or callable(given)):
+        if not calibrated:
+            raise TypeError(
+                f"candidates must be options, by name or from a function of a key, for "
+                f"{kind.__name__}, which has no noise_multiplier to be replaced"
+            )
         for solver in given:
             if not isinstance(solver, kind):
                 raise TypeError(
                     f"candidates must be of {kind.__name__}, got {type(solver).__name__}"
                 )
         units = [with_noise(solver, 1.0) for solver in _some(list(given))]
-        return Candidates(list(range(len(units))), units, None)
+        return Candidates(list(range(len(units))), units)
     if isinstance(given, Mapping):
         grid = itertools.product(*given.values())
         choices = [dict(zip(given, values, strict=True)) for values in grid]
@@ -71,6 +92,18 @@ def candidates_of(
             {name: _plain(value) for name, value in given(one).items()}
             for one in jax.random.split(key, number)
         ]
+
+    if not calibrated:
+        for_budget = getattr(kind, "for_budget", kind)
+
+        def by_budget(choice: dict[str, Any], noise: float) -> Any:
+            delta = min(_RUN_DELTA * budget.delta, 0.1)
+            part = Budget(budget.epsilon / noise, delta, budget.relation)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", DeltaWarning)  # the total's has been looked at
+                return for_budget(problem, num_records, part, **choice)
+
+        return Candidates(choices, [by_budget(c, 1.0) for c in _some(choices)], None, by_budget)
 
     def make(choice: dict[str, Any], noise: dict[str, Any]) -> Any:
         fixed = sorted(set(choice) & set(noise))
@@ -91,6 +124,14 @@ def candidates_of(
             unit = dataclasses.replace(unit, primal=primal, histogram_noise=table)
         units.append(with_noise(unit, 1.0))
     return Candidates(choices, units, make)
+
+
+def has_noise_multiplier(kind: Any) -> bool:
+    """Whether one number sets all noise of these solvers; else a budget does."""
+    if not (isinstance(kind, type) and dataclasses.is_dataclass(kind)):
+        return False
+    known = issubclass(kind, DPSGD | RateConstrainedSGDA)
+    return known or "noise_multiplier" in {field.name for field in dataclasses.fields(kind)}
 
 
 def with_noise(solver: Any, noise: float) -> Any:

@@ -1,8 +1,10 @@
 """Private scores of `dpjax.tune`: counts over records, with noise, and what is read from them."""
 
 import dataclasses
+import functools
 import math
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -11,12 +13,15 @@ from dp_accounting import dp_event as dpe
 from dpjax.core import PyTree
 from dpjax.privacy import Guarantee
 from dpjax.privacy._relations import relation_factor
-from dpjax.problems import RateConstrained, Risk
+from dpjax.problems import LinearModel, RateConstrained, Risk
 from dpjax.problems._constraints import violation
 from dpjax.solvers.descent._rates import default_size_floor
 from dpjax.transforms import add_rounded_gaussian, rounded_gaussian_shortfall
 
 Correct = Callable[[PyTree, PyTree], jax.Array]
+
+_LEVELS = 256
+_LARGEST_SUM = 2**30
 
 
 @dataclasses.dataclass(frozen=True)
@@ -26,15 +31,17 @@ class Scores:
     Of each iterate right less wrong predictions are counted and, where there are constraints, hard
     predictions by part. Under add-or-remove-one a record moves the first by 1, and one cell of the
     table by 1; under replace-one by at most twice that. With c counts in the l2 sense (1 or 2 for
-    each iterate) each number has noise $\sqrt c\, z$, so that all are `GaussianDpEvent(z)`.
+    each iterate) each number has noise $\sqrt c\, z$, so that all are `GaussianDpEvent(z)`. Grades
+    between 0 and 1 are rounded to `levels` steps, and counted, with their noise, in these.
 
     Attributes:
       problem: What is solved.
-      correct: `correct(params, records) -> [n]` bool.
+      correct: `correct(params, records) -> [n]`, bool or grades in [0, 1].
       size: Expected number of records that are scored (*public*).
       weight: Of the excess over the slack.
       number: Iterates of a run.
       relation: Of the guarantee.
+      levels: 1 of bool.
     """
 
     problem: PyTree
@@ -43,6 +50,7 @@ class Scores:
     weight: float
     number: int
     relation: str
+    levels: int = 1
 
     @property
     def _constrained(self) -> bool:
@@ -54,7 +62,8 @@ class Scores:
     def guarantee(self, noise: float) -> Guarantee:
         """Of all iterates' counts together."""
         cells = relation_factor(self.relation) if self._constrained else 0
-        each = rounded_gaussian_shortfall(self._stddev(noise))
+        stddev = self._stddev(noise)
+        each = max(map(rounded_gaussian_shortfall, (stddev, self.levels * stddev)))
         failure = self.number * (1 + cells) * each
         return Guarantee(dpe.GaussianDpEvent(noise), self.relation, failure)
 
@@ -64,15 +73,33 @@ class Scores:
         """The best of the iterates, `[number, *p]`, by its noisy score: its place and score."""
         counts = jax.vmap(self._counts, in_axes=(0, None))(params, records)
         if noise > 0:
-            transform = add_rounded_gaussian(self._stddev(noise))
-            counts, _ = transform.update(counts, transform.init(counts), key=key)
+            counts = self._noisy(counts, self._stddev(noise), key)
         scores = jax.vmap(lambda one: self._score(one, noise))(counts)
         place = jnp.argmax(scores)
         return place, scores[place]
 
+    def _noisy(
+        self, counts: dict[str, jax.Array], stddev: float, key: jax.Array
+    ) -> dict[str, jax.Array]:
+        def noisy(part: dict[str, jax.Array], stddev: float, key: jax.Array) -> Any:
+            transform = add_rounded_gaussian(stddev)
+            return transform.update(part, transform.init(part), key=key)[0]
+
+        if self.levels == 1:
+            return noisy(counts, stddev, key)
+        first, second = jax.random.split(key)
+        graded = {"margin": counts["margin"]}
+        rest = {name: count for name, count in counts.items() if name != "margin"}
+        return noisy(graded, self.levels * stddev, first) | noisy(rest, stddev, second)
+
     def _counts(self, params: PyTree, records: PyTree) -> dict[str, jax.Array]:
-        right = jnp.asarray(self.correct(params, records), bool)
-        counts = {"margin": jnp.sum(2 * right.astype(jnp.int32) - 1)}
+        right = jnp.asarray(self.correct(params, records))
+        if self.levels == 1:
+            steps = right.astype(bool).astype(jnp.int32)
+        else:
+            graded = jnp.clip(jnp.where(jnp.isfinite(right), right, 0), 0, 1)
+            steps = jnp.round(self.levels * graded).astype(jnp.int32)
+        counts = {"margin": jnp.sum(2 * steps - self.levels, dtype=jnp.int32)}
         if self._constrained:
             logits = self.problem.class_logits(params, records["x"])
             constraints = self.problem.constraints
@@ -82,7 +109,7 @@ class Scores:
         return counts
 
     def _score(self, counts: dict[str, jax.Array], noise: float) -> jax.Array:
-        accuracy = 0.5 + counts["margin"].astype(float) / (2 * self.size)
+        accuracy = 0.5 + counts["margin"].astype(float) / (2 * self.size * self.levels)
         if not self._constrained:
             return accuracy
         constraints, cells = self.problem.constraints, counts["table"].astype(float)
@@ -92,13 +119,32 @@ class Scores:
         return accuracy - self.weight * excess
 
 
+def levels_of(correct: Correct, problem: PyTree, data: PyTree, num_records: int) -> int:
+    """1 of bool; of grades as many steps as a sum over the records holds, from *public* sizes."""
+    dtype = jax.eval_shape(correct, problem.init, data).dtype
+    if not jnp.issubdtype(dtype, jnp.floating):
+        return 1
+    return max(2, min(_LEVELS, _LARGEST_SUM // num_records))
+
+
 def default_correct(problem: PyTree) -> Correct:
     """Whether a prediction is right, for the problems that say what a prediction is."""
     if isinstance(problem, RateConstrained):
         return lambda w, held: jnp.argmax(problem.class_logits(w, held["x"]), axis=-1) == held["y"]
     if isinstance(problem, Risk) and problem.factored:
         return lambda w, held: (held["x"] @ w) * held["y"] > 0
+    if isinstance(problem, LinearModel):
+        return functools.partial(_linear_model_correct, problem)
     raise ValueError(
         f"correct is required for {type(problem).__name__}: correct(params, records) -> [n] bool, "
         "or score(params) on public data"
     )
+
+
+def _linear_model_correct(problem: LinearModel, params: PyTree, records: PyTree) -> jax.Array:
+    """Right classes, or 1 less the residual over the bound on labels."""
+    inputs, labels = problem.prepare(records)
+    margins = inputs @ params
+    if problem.link == "logistic":
+        return margins * labels > 0
+    return 1 - jnp.abs(margins - labels) / problem.label_bound

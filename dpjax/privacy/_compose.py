@@ -3,6 +3,7 @@
 import dataclasses
 import math
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 from dp_accounting import NeighboringRelation
@@ -49,17 +50,19 @@ def compose_guarantees(*guarantees: Guarantee) -> Guarantee:
     return Guarantee(dpe.ComposedDpEvent([g.event for g in guarantees]), relation, failure)
 
 
-def shared_relation(guarantees: Sequence[Guarantee]) -> NeighboringRelation:
+def shared_relation(
+    guarantees: Sequence[Any], kinds: tuple[type, ...] = (Guarantee,)
+) -> NeighboringRelation:
     """The relation of all of them.
 
     Raises:
-        TypeError: If one is no Guarantee.
+        TypeError: If one is of none of the kinds.
         ValueError: If there is none, or they differ.
     """
     if not guarantees:
         raise ValueError("needs at least 1 guarantee, got 0")
     for guarantee in guarantees:
-        if not isinstance(guarantee, Guarantee):
+        if not isinstance(guarantee, kinds):
             raise TypeError(
                 f"guarantee must be a dpjax.Guarantee, got {type(guarantee).__name__}: a solver's "
                 "is solver.guarantee()"

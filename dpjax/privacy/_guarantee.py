@@ -161,7 +161,8 @@ def epsilon_line(guarantee: GuaranteeLike, *deltas: float) -> str:
     known = vars(guarantee).get(SHOWN_DELTA)
     deltas = deltas or (_SHOWN_DELTAS if known is None else (known,))
     try:
-        if not isinstance(guarantee, Guarantee):  # a curve without an event
+        event_decides = getattr(type(guarantee), "epsilon", None) is Guarantee.epsilon
+        if not (isinstance(guarantee, Guarantee) and event_decides):  # a curve of its own
             values = [guarantee.epsilon(delta) for delta in deltas]
         elif len(flatten(guarantee.event)) <= _MOST_PARTS:
             values = [quiet_epsilon(guarantee, delta) for delta in deltas]

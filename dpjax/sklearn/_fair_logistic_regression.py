@@ -1,6 +1,6 @@
 """Private logistic regression under rate constraints, as a classifier of scikit-learn."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -31,6 +31,7 @@ from dpjax.sklearn._public import (
     default_delta,
     public_codes,
     public_size,
+    with_options,
 )
 from dpjax.sklearn._seeds import key_for
 from dpjax.solvers import RateConstrainedSGDA
@@ -202,7 +203,7 @@ class FairLogisticRegression(ShowsPrivacy, ClassifierMixin, BaseEstimator):
             solution, self.choice_ = solve(solver, problem, data, key=key, progress=False), None
         else:
             rest = {"num_records": size} | self.tune
-            candidates = _with_options(rest.pop("candidates", None), options)
+            candidates = with_options(rest.pop("candidates", None), options)
             solution = tuned_by(
                 candidates, RateConstrainedSGDA, problem, data, budget, key=key, **rest
             )
@@ -305,15 +306,3 @@ class FairLogisticRegression(ShowsPrivacy, ClassifierMixin, BaseEstimator):
         check_positive("data_norm", self.data_norm)
         norms = np.linalg.norm(rows, axis=1, keepdims=True)
         return rows * (self.data_norm / np.maximum(norms, self.data_norm))
-
-
-def _with_options(candidates: Any, options: dict[str, Any]) -> Any:
-    """The candidates, where they leave an option open as it is without tuning."""
-    if callable(candidates):
-        return lambda key: options | dict(candidates(key))
-    if not isinstance(candidates, Mapping):
-        raise TypeError(
-            "tune must hold candidates, a dict of lists or a function of a key, got "
-            f"{type(candidates).__name__}"
-        )
-    return {name: [value] for name, value in options.items()} | dict(candidates)

@@ -1,6 +1,7 @@
 """Private linear models of scikit-learn: logistic regression and least squares."""
 
 import warnings
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -21,8 +22,10 @@ from dpjax.sklearn._public import (
     default_delta,
     public_codes,
     public_size,
+    with_options,
 )
 from dpjax.sklearn._seeds import key_for
+from dpjax.sklearn._tuned_linear import tuned_linear_model
 from dpjax.solvers import linear_model_solver
 
 _FLOATS = [np.float64, np.float32]
@@ -39,38 +42,64 @@ class _LinearEstimator(ShowsPrivacy, BaseEstimator):
             raise ValueError(f"num_records must bound the records, got {size}, and more records")
         delta = default_delta(size) if given.delta is None else given.delta
         budget = Budget(given.epsilon, delta, given.relation)
-        scale, dim = self._scale(rows), rows.shape[1]
-        intercept = 1.0 if given.fit_intercept else None
-        problem = LinearModel(link, dim, given.radius, intercept=intercept)
+        each, dim = self._feature_scale(rows.shape[1]), rows.shape[1]
+        public = {**self.get_params(), "random_state": None, "n": size}
+        if given.tune is None:
+            del public["tune"]  # a seed gives the models that it gave before there was one
+            scale = each * self._norm(rows / each)
+        else:
+            scale = np.ones(dim)
         with np.errstate(over="ignore"):
             data = {"x": (rows / scale).astype(np.float32), "y": labels}
-        solver = linear_model_solver(problem, size, budget)
-        public = {**self.get_params(), "random_state": None, "n": size}
         key = key_for(given.random_state, type(self).__name__, public, *data.values())
-        solution = solve(solver, problem, data, key=key, progress=False)
+        solution: Any
+        if given.tune is None:
+            intercept = 1.0 if given.fit_intercept else None
+            problem = LinearModel(link, dim, given.radius, intercept=intercept)
+            solver = linear_model_solver(problem, size, budget)
+            solution, self.choice_ = solve(solver, problem, data, key=key, progress=False), None
+            weights = np.asarray(solution.params, np.float64)
+            weights = np.append(weights, np.zeros(dim + 1 - weights.size))
+        else:
+            chosen = {"num_records": size} | given.tune
+            options = {"radius": given.radius}
+            candidates = chosen.get("candidates")
+            left_out = isinstance(candidates, Mapping) and "data_norm" not in candidates
+            if given.data_norm is not None or left_out:
+                options["data_norm"] = self._norm(rows / each)
+            chosen["candidates"] = with_options(candidates, options)
+            solution = tuned_linear_model(
+                link, data, budget, each, chosen, fit_intercept=given.fit_intercept, key=key
+            )
+            self.choice_ = solution.choice
+            weights = np.asarray(solution.params, np.float64)
         self.guarantee_, self.delta_ = solution.guarantee, delta
         self.epsilon_ = solution.guarantee.epsilon(delta)
-        weights = np.asarray(solution.params, np.float64)
-        return np.append(weights[:dim] / scale, weights[dim:] if given.fit_intercept else 0.0)
+        return np.append(weights[:dim] / scale, weights[dim:])
 
-    def _scale(self, rows: np.ndarray) -> np.ndarray:
-        """What features are divided by, `[p]`, after which rows have norms of at most 1."""
+    def _feature_scale(self, dim: int) -> np.ndarray:
+        """What features are divided by before norms are taken, `[p]`."""
         given: Any = self
-        each = np.ones(rows.shape[1])
+        each = np.ones(dim)
         if given.feature_scale is not None:
             shape, each = each.shape, np.asarray(given.feature_scale, np.float64)
             if each.shape != shape or not np.all((each > 0) & np.isfinite(each)):
                 raise ValueError(
-                    f"feature_scale must be positive numbers of shape [{rows.shape[1]}], got "
+                    f"feature_scale must be positive numbers of shape [{dim}], got "
                     f"shape {list(np.shape(given.feature_scale))}"
                 )
+        return each
+
+    def _norm(self, rows: np.ndarray) -> float:
+        """The bound on norms of rows: the public one, or the largest, with a warning."""
+        given: Any = self
         if given.data_norm is None:
             _warn("data_norm", "the largest norm of a row", "a public bound on it")
             with np.errstate(over="ignore"):
-                norm = np.linalg.norm(rows / each, axis=1).max()
-            return each * (norm if 0 < norm < np.inf else 1.0)
+                norm = np.linalg.norm(rows, axis=1).max()
+            return float(norm) if 0 < norm < np.inf else 1.0
         check_positive("data_norm", given.data_norm)
-        return each * given.data_norm
+        return given.data_norm
 
 
 class LogisticRegression(ClassifierMixin, _LinearEstimator):
@@ -108,6 +137,10 @@ class LogisticRegression(ClassifierMixin, _LinearEstimator):
         (*public*).
       num_records: *Public* bound on the number of records, and the nominal size; None: the number
         of rows, which is public under replace-one only.
+      tune: Arguments of `dpjax.tune`, by name, to choose bounds inside the same budget:
+        `candidates`, values of `data_norm` and `radius` by name, or a function of a key that gives
+        such, and perhaps `trials` or `validation`; None takes those given, at less noise.
+        `guarantee_` is then that of the selection (*public*).
       random_state: None for a key that nobody knows; what is released should have that. An integer,
         `RandomState` or `Generator` makes runs repeatable and is *secret*.
 
@@ -118,6 +151,7 @@ class LogisticRegression(ClassifierMixin, _LinearEstimator):
       guarantee_: `dpjax.privacy.ObjectivePerturbationGuarantee`.
       delta_: The delta asked for, or the default.
       epsilon_: `guarantee_.epsilon(delta_)`, at most `epsilon`.
+      choice_: With `tune`, the winner's bounds, by name; else None.
       n_features_in_: Number of features p.
       feature_names_in_: Their names, where `X` has some.
 
@@ -142,6 +176,7 @@ class LogisticRegression(ClassifierMixin, _LinearEstimator):
         fit_intercept: bool = True,
         relation: str = "replace_one",
         num_records: int | None = None,
+        tune: dict[str, Any] | None = None,
         random_state: object = None,
     ) -> None:
         self.epsilon = epsilon
@@ -153,6 +188,7 @@ class LogisticRegression(ClassifierMixin, _LinearEstimator):
         self.fit_intercept = fit_intercept
         self.relation = relation
         self.num_records = num_records
+        self.tune = tune
         self.random_state = random_state
 
     def fit(self, X: ArrayLike, y: ArrayLike) -> "LogisticRegression":
@@ -250,6 +286,10 @@ class LinearRegression(RegressorMixin, _LinearEstimator):
         (*public*).
       num_records: *Public* bound on the number of records, and the nominal size; None: the number
         of rows, which is public under replace-one only.
+      tune: Arguments of `dpjax.tune`, by name, to choose bounds inside the same budget:
+        `candidates`, values of `data_norm` and `radius` by name, or a function of a key that gives
+        such, and perhaps `trials` or `validation`; None takes those given, at less noise.
+        `guarantee_` is then that of the selection (*public*).
       random_state: None for a key that nobody knows; what is released should have that. An integer,
         `RandomState` or `Generator` makes runs repeatable and is *secret*.
 
@@ -259,6 +299,7 @@ class LinearRegression(RegressorMixin, _LinearEstimator):
       guarantee_: That of the solver.
       delta_: The delta asked for, or the default.
       epsilon_: `guarantee_.epsilon(delta_)`, at most `epsilon`.
+      choice_: With `tune`, the winner's bounds, by name; else None.
       n_features_in_: Number of features p.
       feature_names_in_: Their names, where `X` has some.
 
@@ -285,6 +326,7 @@ class LinearRegression(RegressorMixin, _LinearEstimator):
         fit_intercept: bool = True,
         relation: str = "replace_one",
         num_records: int | None = None,
+        tune: dict[str, Any] | None = None,
         random_state: object = None,
     ) -> None:
         self.epsilon = epsilon
@@ -297,6 +339,7 @@ class LinearRegression(RegressorMixin, _LinearEstimator):
         self.fit_intercept = fit_intercept
         self.relation = relation
         self.num_records = num_records
+        self.tune = tune
         self.random_state = random_state
 
     def fit(self, X: ArrayLike, y: ArrayLike) -> "LinearRegression":

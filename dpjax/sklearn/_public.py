@@ -1,6 +1,7 @@
 """Public bounds, and the warning where they are read from the data instead."""
 
 import warnings
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -99,3 +100,15 @@ def public_size(num_records: int | None, relation: str, present: int) -> int:
 def default_delta(num_records: int) -> float:
     """$n^{-3/2}$ of the public size, and at most 1e-5."""
     return min(1e-5, float(num_records) ** -1.5)
+
+
+def with_options(candidates: Any, options: dict[str, Any]) -> Any:
+    """The candidates, where they leave an option open as it is without tuning."""
+    if callable(candidates):
+        return lambda key: options | dict(candidates(key))
+    if not isinstance(candidates, Mapping):
+        raise TypeError(
+            "tune must hold candidates, a dict of lists or a function of a key, got "
+            f"{type(candidates).__name__}"
+        )
+    return {name: [value] for name, value in options.items()} | dict(candidates)

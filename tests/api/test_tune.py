@@ -9,7 +9,7 @@ import pytest
 
 import dpjax
 from dpjax.api import _tune
-from dpjax.api._tune_scores import Scores, default_correct
+from dpjax.api._tune_scores import Scores, default_correct, levels_of
 from dpjax.privacy import SelectionGuarantee
 
 # Each call of `tune` calibrates two noises and compiles a block of runs: seconds, and no less.
@@ -289,6 +289,63 @@ def test_scores_have_the_noise_that_they_declare():
     assert 0.93 < margins.std() / math.sqrt(declared**2 + 1 / 12) < 1.07
 
 
+def grade(params, records):
+    """Between 0 and 1, and at times neither."""
+    return records["x"][:, 0] + params["b"][0]
+
+
+@pytest.mark.parametrize("relation", ["add_or_remove_one", "replace_one"])
+@pytest.mark.parametrize("problem", [PROBLEM, PARITY], ids=["plain", "parity"])
+def test_grades_are_counted_in_steps_with_noise_in_the_same(problem, relation):
+    levels = levels_of(grade, problem, grouped(8), 8)
+    scores = Scores(problem, grade, 8, 1.0, 1, relation, levels)
+    assert levels == 256
+    data = grouped(8) | {"x": jnp.zeros((8, 3)).at[:, 0].set(jnp.linspace(0, 1, 8))}
+    params = {"w": jnp.zeros((3, 2)), "b": jnp.zeros(2)}
+
+    def margin(value):
+        changed = data | {"x": data["x"].at[0, 0].set(value)}
+        return int(scores._counts(params, changed)["margin"])
+
+    values = (-9.0, 0.0, 0.5, 1.0, 9.0, math.nan, math.inf, -math.inf)
+    margins = np.array([margin(value) for value in values])
+    assert np.ptp(margins) == 2 * levels  # replaced; the event is doubled
+    fewer = jax.tree.map(lambda a: a[1:], data)
+    without = int(scores._counts(params, fewer)["margin"])
+    assert np.abs(margins - without).max() == levels
+
+    keys = jax.random.split(jax.random.key(0), 3000)
+    counts = {"margin": jnp.int32(5), "table": jnp.zeros((2, 2), jnp.int32)}
+    noisy = jax.jit(jax.vmap(lambda key: scores._noisy(counts, 3.0, key)))(keys)
+    for name, stddev in (("margin", 3.0 * levels), ("table", 3.0)):
+        assert 0.93 < float(jnp.std(noisy[name].astype(float))) / stddev < 1.07
+    both = np.corrcoef(noisy["margin"], noisy["table"][:, 0, 0])
+    assert abs(both[0, 1]) < 0.1
+    key = jax.random.key(1)
+    place, score = scores(jax.tree.map(lambda a: a[None], params), data, 0.0, key)
+    exact = float(np.mean(np.round(np.linspace(0, 1, 8) * levels) / levels))
+    less = scores.weight * problem.violation(params, data) if problem is PARITY else 0.0
+    assert abs(float(score) - (exact - float(less))) < 1e-5
+    assert int(place) == 0
+
+
+def test_levels_are_few_where_records_are_many():
+    assert levels_of(default_correct(PROBLEM), PROBLEM, records(8), 8) == 1
+    assert levels_of(grade, PROBLEM, records(8), 2**26) == 16
+    assert 2**26 * 16 <= 2**31 - 1
+
+
+@pytest.mark.parametrize("link", ["logistic", "huber", "squared"])
+def test_linear_models_say_what_is_right(link):
+    problem = dpjax.problems.LinearModel(link, 3, 2.0, label_bound=2.0, intercept=1.0)
+    data = {"x": jnp.eye(3)[jnp.array([0, 0, 1, 2])], "y": jnp.array([1.0, -2.0, 0.5, jnp.nan])}
+    found = default_correct(problem)(jnp.array([1.0, 0.0, 0.0, 0.5]), data)
+    if link == "logistic":
+        np.testing.assert_array_equal(found[:3], [True, False, True])
+    else:
+        np.testing.assert_allclose(found[:3], [0.75, -0.75, 1.0])
+
+
 def test_the_score_is_accuracy_less_the_excess():
     data = grouped(4000)
     scores = Scores(PARITY, default_correct(PARITY), 4000, 2.0, 1, "add_or_remove_one")
@@ -355,13 +412,68 @@ def test_refusals(options, message):
         tuned(**options)
 
 
-def test_refuses_solvers_of_another_noise():
-    with pytest.raises(TypeError, match="noise_multiplier"):
+LOGISTIC = dpjax.problems.LinearModel("logistic", 3)
+
+
+@pytest.mark.parametrize(
+    ("kind", "options", "message"),
+    [
+        (
+            dpjax.solvers.FrankWolfe,
+            {"candidates": [LOGISTIC]},
+            "no noise_multiplier to be replaced",
+        ),
+        (dict, {}, "make solvers for a finite budget, got dict"),
+        (dpjax.solvers.ObjectivePerturbation, {"epsilon": math.inf}, "finite budget"),
+        (dpjax.solvers.ObjectivePerturbation, {"validation": 0.0}, "use validation > 0"),
+        (dpjax.solvers.ObjectivePerturbation, {"checkpoints": 2}, "checkpoints needs"),
+    ],
+)
+def test_refuses_solvers_of_another_noise(kind, options, message):
+    budget = dpjax.Budget(options.pop("epsilon", 1.0), 1e-5)
+    options = {"candidates": {"lam": [3.0]}, "num_records": ROWS} | options
+    with pytest.raises(TypeError, match=message):
         dpjax.tune(
-            GRID,
-            dpjax.solvers.GaussianFit,
-            PROBLEM,
+            options.pop("candidates"),
+            kind,
+            LOGISTIC,
             records(),
-            dpjax.Budget(1.0, 1e-5),
+            budget,
             key=jax.random.key(0),
+            **options,
         )
+
+
+@pytest.mark.slow  # compiles a float64 solver
+@pytest.mark.parametrize("relation", ["add_or_remove_one", "replace_one"])
+def test_solvers_that_are_made_for_a_budget(relation):
+    kind, data = dpjax.solvers.ObjectivePerturbation, records()
+    problem = dpjax.problems.LinearModel("huber", 3, threshold=1.0)
+    data["y"] = 2.0 * data["y"] - 1
+    budget = dpjax.Budget(4.0, 1e-5, relation)
+    options = {"key": jax.random.key(1), "num_records": ROWS, "trials": 4}
+    found = dpjax.tune({"lam": [10.0, 1e7]}, kind, problem, data, budget, **options)
+    assert found.choice == {"lam": 10.0}
+    assert 3.99 < found.guarantee.epsilon(1e-5) <= 4.0
+    training, scoring = found.guarantee.bases
+    assert found.solver.guarantee() in training
+    assert scoring.event.noise_multiplier > 0
+    assert found.solver.lam == 10.0
+    assert found.solver.guarantee().epsilon(1e-5) < 4.0
+    assert np.mean(default_correct(problem)(found.params, data)) > 0.25
+    with dpjax.Ledger(dpjax.Budget(8.0, 1e-4, relation)) as ledger:
+        ledger.spend(found.guarantee)
+
+
+def test_blocks_shrink_with_batches_on_cpu(monkeypatch):
+    def solvers_of(slots):
+        sampler = dpjax.sampling.PoissonSampler(0.01, 3, 10_000, capacity=slots)
+        return [dpjax.solvers.DPSGD(sampler, 1.0, 1.0, 1.0, 1.0)]
+
+    wide = dpjax.problems.Risk.linear(lambda m, y: m * y, 1000)
+    sizes = [_tune._block(solvers_of(slots), wide, 10_000) for slots in (10, 32, 128, 4096)]
+    assert sizes == [16, 8, 2, 1]
+    everyone = [dpjax.solvers.DPSGD(dpjax.sampling.FullBatch(3), 1.0, 1.0, 1.0, 1.0)]
+    assert _tune._block(everyone, wide, 10_000) == 1
+    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+    assert _tune._block(everyone, wide, 10_000) == 16

@@ -5,6 +5,7 @@ import math
 
 import numpy as np
 import pytest
+from dp_accounting import dp_event as dpe
 from scipy import stats
 from scipy.special import expit
 
@@ -13,6 +14,8 @@ from dpjax.privacy import (
     Guarantee,
     Ledger,
     ObjectivePerturbationGuarantee,
+    RunsLaw,
+    SelectionGuarantee,
     SlopeBounds,
     UnsupportedEventError,
     calibrate_objective_perturbation,
@@ -23,6 +26,7 @@ from dpjax.privacy import (
     plan_objective_perturbation,
     squared_slopes,
 )
+from tests.privacy.selection_brute import generating
 
 CHANGES = {1: 1.099095, 2: 1.269841, 5: 1.617278, 20: 1.927358}
 # radius, delta, epsilon, dimensions, lam, sigma replace, k replace, sigma add, noises
@@ -432,3 +436,79 @@ def test_exact_delta_of_logistic_regression_on_the_disc(delta):
         mutant = max(mutant, disc_delta(one, other, epsilon, lam, radius, added)[0])
     assert 1e-3 * delta < worst <= delta
     assert mutant > 1.2 * delta
+
+
+LAW = RunsLaw(4.0, 1.0, max_runs=16)
+
+
+def selected_delta(pairs, epsilon, lam, radius, log_noise, span):
+    """The largest delta of the best of runs on two data sets, by two orders of the outputs."""
+    inside = np.linspace(-radius, radius, 8001)
+    outside = np.linspace(radius, radius + span / lam, 8001)
+    edges = np.unique(np.concatenate([-outside, inside, outside]))
+    middle, cell = (edges[1:] + edges[:-1]) / 2, np.diff(edges)
+    worst = 0.0
+    for one, other in pairs:
+        p, q = (density(middle, *sums, lam, radius, log_noise) * cell for sums in (one, other))
+        p, q = p / p.sum(), q / q.sum()
+        for order in (np.argsort(p / np.maximum(q, 1e-300)), np.arange(p.size)):
+            a, b = (
+                np.diff(generating(LAW, np.minimum(np.append(0.0, np.cumsum(w[order])), 1.0)))
+                for w in (p, q)
+            )
+            worst = max(worst, np.sum(np.maximum(a - math.exp(epsilon) * b, 0.0)))
+    return worst
+
+
+@pytest.mark.parametrize(("lam", "sigma"), [(2.6, 2.0), (0.3, 4.0), (20.0, 1.0)])
+@pytest.mark.parametrize("relation", ["add_or_remove_one", "replace_one"])
+def test_the_best_of_several_runs_costs_no_more_than_is_claimed(lam, sigma, relation):
+    radius, bounds = 2.0, logistic_slopes(2.0)
+    one = ObjectivePerturbationGuarantee("gaussian", sigma, lam, bounds, 0.0, relation)
+    best = SelectionGuarantee((one,), LAW)
+    pairs = []
+    for others in [(), (1.0,), (1.0, -1.0)]:
+        smaller = logistic_sum(others)
+        if relation == "replace_one":
+            pairs.append((logistic_sum((*others, 1.0)), logistic_sum((*others, -1.0))))
+        else:
+            larger = logistic_sum((*others, 1.0))
+            pairs += [(smaller, larger), (larger, smaller)]
+    for epsilon in (0.3, 1.0, 2.0):
+        true = selected_delta(pairs, epsilon, lam, radius, gaussian_noise(sigma), 10 * sigma + 3)
+        assert one.delta(epsilon) < best.delta(epsilon)
+        assert true <= best.delta(epsilon)
+    # the cost of one run alone would not cover the best of four
+    true = selected_delta(pairs, 0.3, lam, radius, gaussian_noise(sigma), 10 * sigma + 3)
+    assert true > 0.02 * best.delta(0.3)
+
+
+def test_the_best_of_pure_runs_is_that_of_randomized_response():
+    one = ObjectivePerturbationGuarantee("gamma", 4.0, 3.0, logistic_slopes(2.0))
+    epsilon = one.epsilon(0.0)
+    response = dpe.RandomizedResponseDpEvent(2 / (1 + math.exp(epsilon)), 2)
+    best = SelectionGuarantee((one,), LAW)
+    known = SelectionGuarantee((Guarantee(response, "replace_one"),), LAW)
+    for at in (0.0, 0.2, 0.5, 2.9 * epsilon):
+        # losses of one are on a grid of 0.01
+        assert known.delta(at) - 1e-9 <= best.delta(at) <= known.delta(max(at - 0.02, 0)) + 2e-3
+    assert best.epsilon(1e-9) <= 3 * epsilon + 0.02
+
+
+def test_the_best_of_runs_of_other_curves_and_with_failures():
+    gaussian = Guarantee(dpe.GaussianDpEvent(3.0), "replace_one")
+    ours, failing = made(), made(failure_probability=1e-7)
+    both = SelectionGuarantee(((ours, gaussian),), LAW)
+    for epsilon in (0.2, 1.0, 3.0):
+        each = [SelectionGuarantee((one,), LAW).delta(epsilon) for one in (ours, gaussian)]
+        assert max(each) <= both.delta(epsilon) * (1 + 1e-6)
+        parts = SelectionGuarantee((ours, gaussian), LAW)
+        assert parts.delta(epsilon) == max(each)
+    extra = SelectionGuarantee((failing,), LAW).delta(1.0)
+    extra -= SelectionGuarantee((ours,), LAW).delta(1.0)
+    assert extra == pytest.approx(4e-7 * (1 + math.e), rel=1e-5)
+    assert both == SelectionGuarantee(((made(), gaussian),), LAW)
+    with pytest.raises(ValueError, match="one relation"):
+        SelectionGuarantee((ours, Guarantee(dpe.GaussianDpEvent(3.0))), LAW)
+    with Ledger(Budget(9.0, 1e-5, "replace_one")) as ledger:
+        ledger.spend(both)

@@ -6,7 +6,7 @@ from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
 
 import dpjax
-from dpjax.privacy import ObjectivePerturbationGuarantee
+from dpjax.privacy import ObjectivePerturbationGuarantee, SelectionGuarantee
 from dpjax.problems import LinearModel
 from dpjax.sklearn import LinearRegression, LogisticRegression, PrivacyWarning
 from dpjax.sklearn._public import default_delta
@@ -147,3 +147,77 @@ def test_nothing_is_predicted_before_a_fit(small):
     for model in (LogisticRegression(), LinearRegression()):
         with pytest.raises(NotFittedError):
             model.predict(small[0])
+
+
+@pytest.fixture
+def heavy(rng):
+    """4,000 records, most of them shorter than 4."""
+    x = np.clip(rng.standard_t(3, size=(4000, 3)), -50, 50)
+    margins = x @ [0.6, 0.3, -0.3] + 0.5
+    noise = rng.normal(size=4000)
+    return x, (margins + 0.2 * noise > 0).astype(int), np.clip(margins + 0.2 * noise, -20, 20)
+
+
+NORMS = {"candidates": {"data_norm": [2.0, 3.0, 4.0, 6.0, 1e4]}, "trials": 8}
+
+
+@compiles
+@pytest.mark.parametrize("relation", ["replace_one", "add_or_remove_one"])
+@pytest.mark.parametrize("intercept", [True, False])
+def test_a_bound_on_rows_is_chosen_inside_the_budget(heavy, relation, intercept):
+    x, y, _ = heavy
+    fields = {"relation": relation, "num_records": 4000, "fit_intercept": intercept}
+    model = LogisticRegression(classes=[0, 1], tune=NORMS, random_state=0, **fields).fit(x, y)
+    loose = LogisticRegression(classes=[0, 1], data_norm=1e4, random_state=0, **fields).fit(x, y)
+    assert model.choice_["radius"] is None
+    assert model.choice_["data_norm"] < 1e4
+    assert loose.choice_ is None
+    assert isinstance(model.guarantee_, SelectionGuarantee)
+    assert 0.999 < model.epsilon_ <= 1.0
+    assert model.score(x, y) > loose.score(x, y) + 0.1
+    assert (model.intercept_[0] != 0) == intercept
+    assert "fitted: epsilon 1.000 at" in repr(model)
+
+
+@compiles
+def test_bounds_of_a_regression_are_chosen_too(heavy):
+    x, _, target = heavy
+    fields = {"target_range": (-20, 20), "random_state": 0, "epsilon": 2.0}
+    loose = LinearRegression(data_norm=1e4, **fields).fit(x, target)
+    drawn = {"candidates": lambda key: {"data_norm": 5.0, "radius": 2.0}, "trials": 1}
+    for tune in (NORMS, drawn):
+        model = LinearRegression(tune=tune, **fields).fit(x, target)
+        assert model.score(x, target) > 0.7 > loose.score(x, target)
+        assert model.epsilon_ <= 2.0
+    assert model.choice_ == {"radius": 2.0, "data_norm": 5.0}
+    # in units of the features: one per cent of the scale is a hundred times the weight
+    scaled = LinearRegression(tune=NORMS, feature_scale=[0.01, 1.0, 1.0], **fields).fit(
+        x * [0.01, 1.0, 1.0], target
+    )
+    again = LinearRegression(tune=NORMS, **fields).fit(x, target)
+    np.testing.assert_allclose(scaled.coef_ * [0.01, 1, 1], again.coef_, atol=0.3)
+
+
+@compiles
+def test_a_norm_that_is_not_chosen_is_read_with_a_warning(heavy):
+    x, y, _ = heavy
+    tune = {"candidates": {"radius": [1.0, 5.0]}, "trials": 1}
+    with pytest.warns(PrivacyWarning, match="data_norm"):
+        LogisticRegression(classes=[0, 1], tune=tune).fit(x, y)
+
+
+@pytest.mark.parametrize(
+    ("tune", "error", "message"),
+    [
+        ({}, TypeError, "tune must hold candidates"),
+        ({"candidates": [1.0]}, TypeError, "tune must hold candidates"),
+        ({"candidates": {"data_norm": [-1.0]}}, ValueError, "data_norm must be > 0"),
+        ({"candidates": {"data_norm": [1.0], "lam": [1.0]}}, TypeError, "lam"),
+        ({"candidates": {"data_norm": [1.0]}, "trials": 0}, ValueError, "trials must be >= 1"),
+        ({"candidates": lambda key: {"radius": 1.0}}, TypeError, "data_norm"),
+    ],
+)
+def test_what_tune_cannot_hold_is_refused(small, tune, error, message):
+    x, y, _ = small
+    with pytest.raises(error, match=message):
+        LogisticRegression(classes=[0, 1], tune=tune).fit(x, y)

@@ -21,6 +21,7 @@ from dpjax.privacy.accounting._joint import Atoms
 from dpjax.privacy.accounting._pure import PureZCDpEvent
 from dpjax.privacy.accounting._structure import EventId, flatten
 from dpjax.privacy.accounting._support import UnsupportedEventError, route
+from dpjax.privacy.objective_perturbation._guarantee import ObjectivePerturbationGuarantee
 from dpjax.privacy.selection._curve import (
     atoms_of,
     cells_of,
@@ -31,7 +32,9 @@ from dpjax.privacy.selection._curve import (
 )
 from dpjax.privacy.selection._law import RunsLaw
 
-Base = Guarantee | tuple[Guarantee, ...]
+_Run = Guarantee | ObjectivePerturbationGuarantee
+Base = _Run | tuple[_Run, ...]
+_Curve = EventId | ObjectivePerturbationGuarantee
 
 _REST = 1e-12  # P-mass of the largest losses, which the event leaves to the failure probability
 _LOSSES = 4000  # of the rounded loss whose divergences are computed
@@ -66,7 +69,7 @@ class SelectionGuarantee(Guarantee):
 
     Args:
         bases: Guarantees of one run, one for each part of the records, or for each a tuple of those
-            that a candidate may have. *Public*.
+            that a candidate may have; `Guarantee` or `ObjectivePerturbationGuarantee`. *Public*.
         runs: The law of the number of runs. *Public*.
 
     Raises:
@@ -92,7 +95,8 @@ class SelectionGuarantee(Guarantee):
     runs: RunsLaw
 
     def __post_init__(self) -> None:
-        relation = shared_relation([each for base in self.bases for each in _each(base)])
+        runs = [each for base in self.bases for each in _each(base)]
+        relation = shared_relation(runs, (Guarantee, ObjectivePerturbationGuarantee))
         event, rest = _zcdp(self._losses)
         object.__setattr__(self, "event", event)
         object.__setattr__(self, "relation", relation)
@@ -146,12 +150,18 @@ class SelectionGuarantee(Guarantee):
         return self.runs.mean * max(map(_failing, self.bases))  # a union over runs that count
 
 
-def _each(base: Base) -> tuple[Guarantee, ...]:
+def _each(base: Base) -> tuple[_Run, ...]:
     return base if isinstance(base, tuple) else (base,)
 
 
-def _ids(base: Base) -> frozenset[EventId]:
-    return frozenset(each._id for each in _each(base))
+def _ids(base: Base) -> frozenset[_Curve]:
+    """What decides the curves of these runs, failures apart."""
+    return frozenset(
+        each._id
+        if isinstance(each, Guarantee)
+        else dataclasses.replace(each, failure_probability=0.0)
+        for each in _each(base)
+    )
 
 
 def _failing(base: Base) -> float:
@@ -165,17 +175,18 @@ def _delta(base: Base, runs: RunsLaw, epsilon: float) -> float:
 
 
 @functools.lru_cache(maxsize=16)
-def _selected(which: frozenset[EventId], runs: RunsLaw) -> list[Atoms]:
+def _selected(which: frozenset[_Curve], runs: RunsLaw) -> list[Atoms]:
     """The losses of the selection in each direction, from those of one run."""
-    parts = {one: _parts(one) for one in which}
-    if not any(parts.values()):
+    parts = {one: _parts(one) for one in which if isinstance(one, EventId)}
+    own = [one.loss_distribution() for one in which if not isinstance(one, EventId)]
+    if not own and not any(parts.values()):
         return [Atoms(np.zeros(1), np.ones(1), 0.0)]
-    if len(parts) == 1:
+    if len(which) == len(parts) == 1:
         ((one, events),) = parts.items()
         if len(events) == 1 and isinstance(events[0][0], dpe.GaussianDpEvent):
             shift = relation_factor(one.relation) / events[0][0].noise_multiplier
             return [selected(gaussian_cells(shift), runs)]
-    totals = [compose_pld(events, one.relation) for one, events in parts.items() if events]
+    totals = [compose_pld(events, one.relation) for one, events in parts.items() if events] + own
     directions = [[total._pmf_remove for total in totals]]
     if not all(total._symmetric for total in totals):
         directions.append([total._pmf_add for total in totals])

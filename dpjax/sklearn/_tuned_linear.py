@@ -1,0 +1,109 @@
+"""Linear models whose bounds are chosen inside the budget."""
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.typing import ArrayLike
+
+from dpjax.api import Tuned, tune
+from dpjax.core import PyTree, check_positive, register_dataclass, static_field
+from dpjax.privacy import Budget
+from dpjax.problems import LinearModel
+from dpjax.sampling import FullBatch
+from dpjax.solvers import linear_model_solver
+
+
+@register_dataclass
+@dataclasses.dataclass(frozen=True)
+class ScaledLinear:
+    """A solver of a linear model, on features divided by a scale of its own.
+
+    Guarantee: that of the solver, whose problem brings each scaled record within its bounds.
+
+    Attributes:
+      solver: Of `problem`.
+      scale: Of the features, `[p]` (*public*).
+      problem: Of scaled features, whatever problem the methods are given (static).
+    """
+
+    solver: Any
+    scale: ArrayLike
+    problem: LinearModel = static_field()
+
+    @property
+    def sampler(self) -> FullBatch:
+        """All records, once."""
+        return self.solver.sampler
+
+    def init(self, problem: LinearModel, *, key: jax.Array) -> PyTree:
+        """The solver's state."""
+        return self.solver.init(self.problem, key=key)
+
+    def step(
+        self, problem: LinearModel, batch: PyTree, mask: jax.Array, state: PyTree
+    ) -> tuple[PyTree, None]:
+        """The solver's step on scaled features."""
+        scaled = batch["x"] / jnp.asarray(self.scale, batch["x"].dtype)[None]
+        return self.solver.step(self.problem, batch | {"x": scaled}, mask, state)
+
+    def finalize(self, problem: LinearModel, state: PyTree) -> jax.Array:
+        """Weights of the features as they are given and the intercept or 0, `[p + 1]`."""
+        params = self.solver.finalize(self.problem, state)
+        scale = jnp.asarray(self.scale, params.dtype)
+        rest = params[scale.size :] if self.problem.intercept else jnp.zeros(1, params.dtype)
+        return jnp.concatenate([params[: scale.size] / scale, rest])
+
+    def guarantee(self) -> Any:
+        """The solver's guarantee (host)."""
+        return self.solver.guarantee()
+
+
+def tuned_linear_model(
+    link: str,
+    data: dict[str, np.ndarray],
+    budget: Budget,
+    feature_scale: np.ndarray,
+    options: dict[str, Any],
+    *,
+    fit_intercept: bool,
+    key: jax.Array,
+) -> Tuned:
+    """The winner of `dpjax.tune` over bounds on rows and parameters; `params` are `[p + 1]`.
+
+    Args:
+      link: Of `LinearModel`.
+      data: `x` `[n, p]` and `y` `[n]` float32 (*secret*).
+      budget: Of the total.
+      feature_scale: What features are divided by beside the bound on rows, `[p]` (*public*).
+      options: Arguments of `dpjax.tune`; candidates are values of `data_norm` and `radius`.
+      fit_intercept: Whether there is one.
+      key: Typed key (*secret*).
+    """
+    dim = feature_scale.size
+
+    def make(
+        problem: LinearModel,
+        num_records: int,
+        budget: Budget,
+        *,
+        data_norm: float,
+        radius: float | None = None,
+    ) -> ScaledLinear:
+        check_positive("data_norm", data_norm)
+        own = LinearModel(link, dim, radius, intercept=1.0 if fit_intercept else None)
+        solver = linear_model_solver(own, num_records, budget)
+        return ScaledLinear(solver, feature_scale * data_norm, own)
+
+    def correct(params: jax.Array, records: PyTree) -> jax.Array:
+        margins = jnp.nan_to_num(records["x"] @ params[:dim] + params[dim])
+        if link == "logistic":
+            return (margins > 0) == (records["y"] > 0)
+        return 1 - jnp.abs(margins - records["y"])
+
+    outer = LinearModel("logistic" if link == "logistic" else "huber", dim, intercept=1.0)
+    rest = {name: value for name, value in options.items() if name != "candidates"}
+    candidates = options["candidates"]
+    return tune(candidates, make, outer, data, budget, key=key, correct=correct, **rest)
