@@ -107,7 +107,7 @@ def tune(
       validation: Share of records held out, in [0, 1); without `score` (*public*).
       correct: `correct(params, records) -> [n]`, bool or grades in [0, 1], each from its own record
         alone; default: right predictions of `RateConstrained`, signs of a linear `Risk`; of a
-        `LinearModel` right classes, or 1 less the residual over the bound on labels.
+        `LinearModel` right classes, or 1 less the root of the residual over the bound on labels.
       violation_weight: >= 0, what an excess of 1 costs in accuracy (*public*).
       score: `score(params) -> []` on *public* data, larger is better, in place of `validation`.
       checkpoints: Iterates of a run that are scored, >= 1; divides the steps (*public*).
@@ -183,6 +183,8 @@ def tune(
     guarantee = Guarantee(dpe.NonPrivateDpEvent(), relation)
     if runs:
         guarantee = _guarantee(solvers, scores, score_noise, runs, joint=not share)
+        if guarantee.delta(budget.epsilon) > budget.delta:  # of solvers that do not repeat
+            raise ValueError(f"candidates of {kind.__name__} cannot be calibrated to {budget}")
     names = choices.choices
     block = _block(solvers, problem, public)
     plan = _Plan(
@@ -247,7 +249,8 @@ def _calibrated(
         if joint:
             assert scores is not None
             each = [compose_guarantees(one, scores.guarantee(own_score * z)) for one in each]
-        return each[0] if len(each) == 1 else tuple(each)
+        distinct = tuple(dict.fromkeys(each))
+        return distinct[0] if len(distinct) == 1 else distinct
 
     scale = calibrate_selection(base, runs, budget) * _ROUNDED_UP
     score_noise = own_score * scale if joint else 0.0

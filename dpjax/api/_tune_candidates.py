@@ -55,6 +55,8 @@ class Candidates:
 
     def kinds(self) -> list[int]:
         """For each candidate the first of the same guarantee at equal noise."""
+        if self.by_budget is not None:  # equal at one noise, they may differ at another
+            return list(range(len(self.units)))
         first: dict[Guarantee, int] = {}
         return [first.setdefault(unit.guarantee(), i) for i, unit in enumerate(self.units)]
 

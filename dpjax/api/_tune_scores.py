@@ -142,9 +142,9 @@ def default_correct(problem: PyTree) -> Correct:
 
 
 def _linear_model_correct(problem: LinearModel, params: PyTree, records: PyTree) -> jax.Array:
-    """Right classes, or 1 less the residual over the bound on labels."""
+    """Right classes, or 1 less the root of the residual over the bound on labels."""
     inputs, labels = problem.prepare(records)
     margins = inputs @ params
     if problem.link == "logistic":
         return margins * labels > 0
-    return 1 - jnp.abs(margins - labels) / problem.label_bound
+    return 1 - jnp.sqrt(jnp.abs(margins - labels) / problem.label_bound)

@@ -101,7 +101,7 @@ def tuned_linear_model(
         margins = jnp.nan_to_num(records["x"] @ params[:dim] + params[dim])
         if link == "logistic":
             return (margins > 0) == (records["y"] > 0)
-        return 1 - jnp.abs(margins - records["y"])
+        return 1 - jnp.sqrt(jnp.abs(margins - records["y"]))  # small residuals count too
 
     outer = LinearModel("logistic" if link == "logistic" else "huber", dim, intercept=1.0)
     rest = {name: value for name, value in options.items() if name != "candidates"}

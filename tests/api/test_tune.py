@@ -1,5 +1,6 @@
 """`dpjax.tune`: what ran, what it costs, and what is not returned."""
 
+import dataclasses
 import math
 
 import jax
@@ -343,7 +344,7 @@ def test_linear_models_say_what_is_right(link):
     if link == "logistic":
         np.testing.assert_array_equal(found[:3], [True, False, True])
     else:
-        np.testing.assert_allclose(found[:3], [0.75, -0.75, 1.0])
+        np.testing.assert_allclose(found[:3], 1 - np.sqrt([0.25, 1.75, 0.0]), atol=1e-6)
 
 
 def test_the_score_is_accuracy_less_the_excess():
@@ -463,6 +464,18 @@ def test_solvers_that_are_made_for_a_budget(relation):
     assert np.mean(default_correct(problem)(found.params, data)) > 0.25
     with dpjax.Ledger(dpjax.Budget(8.0, 1e-4, relation)) as ledger:
         ledger.spend(found.guarantee)
+
+
+def test_candidates_that_cost_the_same_at_one_noise_alone_are_all_paid_for():
+    def kind(problem, num_records, budget, *, power):
+        part = dataclasses.replace(budget, epsilon=budget.epsilon**power)
+        return dpjax.solvers.DPSGD.for_budget(problem, num_records, part, steps=5)
+
+    one = dpjax.Budget(1.0, 1e-5)  # whose powers are one
+    options = {"key": jax.random.key(0), "num_records": ROWS, "trials": 2}
+    found = dpjax.tune({"power": [1.0, 0.5]}, kind, PROBLEM, records(), one, **options)
+    assert len(found.guarantee.bases[0]) == 2
+    assert 0.99 < found.guarantee.epsilon(1e-5) <= 1.0
 
 
 def test_blocks_shrink_with_batches_on_cpu(monkeypatch):
