@@ -101,7 +101,7 @@ def handed_over(monkeypatch, **options):
         raise Stop
 
     monkeypatch.setattr(_tune, "_best", stop)
-    monkeypatch.setattr(_tune, "calibrate_selection", lambda *_: 20.0)
+    monkeypatch.setattr(_tune, "calibrate_selection", lambda *_: 40.0)
     with pytest.raises(Stop):
         dpjax.tune(
             {"learning_rate": [0.1, 1.0], "steps": [10]},
