@@ -13,7 +13,13 @@ from dp_accounting import dp_event as dpe
 from jax.typing import ArrayLike
 from numpy.typing import NDArray
 
-from dpjax.api._tune_candidates import Candidates, Sampled, candidates_of, has_noise_multiplier
+from dpjax.api._tune_candidates import (
+    Candidates,
+    Kind,
+    Sampled,
+    candidates_of,
+    has_noise_multiplier,
+)
 from dpjax.api._tune_scores import Correct, Scores, default_correct, levels_of
 from dpjax.api._tuned import Tuned
 from dpjax.core import PyTree, Solver, check_int, check_key, check_nonnegative
@@ -43,7 +49,7 @@ _SCORE_SHARE = 0.1  # of a run's precision, where training and scores read the s
 
 def tune(
     candidates: Mapping[str, Sequence[Any]] | Sequence[Any] | Sampled,
-    kind: Any,
+    kind: Kind,
     problem: PyTree,
     data: PyTree,
     budget: Budget,
@@ -193,7 +199,7 @@ def tune(
     return plan.release(data, share, constant_time, keys)
 
 
-def _check_kind(kind: Any, checkpoints: int, *, private: bool) -> None:
+def _check_kind(kind: Kind, checkpoints: int, *, private: bool) -> None:
     """What every noise is calibrated of, and of whose iterates the event is known to hold."""
     known = isinstance(kind, type) and issubclass(kind, DPSGD | RateConstrainedSGDA)
     by_budget = hasattr(kind, "for_budget") or not isinstance(kind, type)

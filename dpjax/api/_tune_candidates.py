@@ -9,12 +9,13 @@ from typing import Any
 import jax
 import numpy as np
 
-from dpjax.core import PyTree, check_int
+from dpjax.core import PyTree, Solver, check_int
 from dpjax.privacy import Budget, DeltaWarning, Guarantee
 from dpjax.solvers import DPSGD, RateConstrainedSGDA
 from dpjax.solvers.descent._dual import default_share, split_noise
 
 Sampled = Callable[[jax.Array], Mapping[str, Any]]
+Kind = type | Callable[..., Solver]  # a class of solvers, or a function that makes them
 
 # of the total's delta: where one run chooses between kinds of noise, tails matter less than alone
 _RUN_DELTA = 10.0
@@ -128,7 +129,7 @@ def candidates_of(
     return Candidates(choices, units, make)
 
 
-def has_noise_multiplier(kind: Any) -> bool:
+def has_noise_multiplier(kind: Kind) -> bool:
     """Whether one number sets all noise of these solvers; else a budget does."""
     if not (isinstance(kind, type) and dataclasses.is_dataclass(kind)):
         return False

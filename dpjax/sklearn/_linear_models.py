@@ -34,72 +34,79 @@ _FLOATS = [np.float64, np.float32]
 class _LinearEstimator(ShowsPrivacy, BaseEstimator):
     """What both have in common: scales of features, one solve, and what is released of it."""
 
+    epsilon: float
+    delta: float | None
+    data_norm: float | None
+    feature_scale: ArrayLike | None
+    radius: float | None
+    fit_intercept: bool
+    relation: str
+    num_records: int | None
+    tune: dict[str, Any] | None
+    random_state: object
+
     def _solve(self, link: str, rows: np.ndarray, labels: np.ndarray) -> np.ndarray:
         """Weights of the features as given and the intercept's, `[p + 1]`."""
-        given: Any = self
-        size = public_size(given.num_records, given.relation, len(rows))
+        size = public_size(self.num_records, self.relation, len(rows))
         if len(rows) > size:
             raise ValueError(f"num_records must bound the records, got {size}, and more records")
-        delta = default_delta(size) if given.delta is None else given.delta
-        budget = Budget(given.epsilon, delta, given.relation)
+        delta = default_delta(size) if self.delta is None else self.delta
+        budget = Budget(self.epsilon, delta, self.relation)
         each, dim = self._feature_scale(rows.shape[1]), rows.shape[1]
         public = {**self.get_params(), "random_state": None, "n": size}
-        if given.tune is None:
+        if self.tune is None:
             del public["tune"]  # a seed gives the models that it gave before there was one
             scale = each * self._norm(rows / each)
         else:
             scale = np.ones(dim)
         with np.errstate(over="ignore"):
             data = {"x": (rows / scale).astype(np.float32), "y": labels}
-        key = key_for(given.random_state, type(self).__name__, public, *data.values())
-        solution: Any
-        if given.tune is None:
-            intercept = 1.0 if given.fit_intercept else None
-            problem = LinearModel(link, dim, given.radius, intercept=intercept)
+        key = key_for(self.random_state, type(self).__name__, public, *data.values())
+        if self.tune is None:
+            intercept = 1.0 if self.fit_intercept else None
+            problem = LinearModel(link, dim, self.radius, intercept=intercept)
             solver = linear_model_solver(problem, size, budget)
-            solution, self.choice_ = solve(solver, problem, data, key=key, progress=False), None
-            weights = np.asarray(solution.params, np.float64)
-            weights = np.append(weights, np.zeros(dim + 1 - weights.size))
+            solution = solve(solver, problem, data, key=key, progress=False)
+            params, guarantee, self.choice_ = solution.params, solution.guarantee, None
         else:
-            chosen = {"num_records": size} | given.tune
-            options = {"radius": given.radius}
+            chosen = {"num_records": size} | self.tune
+            options: dict[str, float | None] = {"radius": self.radius}
             candidates = chosen.get("candidates")
             left_out = isinstance(candidates, Mapping) and "data_norm" not in candidates
-            if given.data_norm is not None or left_out:
+            if self.data_norm is not None or left_out:
                 options["data_norm"] = self._norm(rows / each)
             chosen["candidates"] = with_options(candidates, options)
-            solution = tuned_linear_model(
-                link, data, budget, each, chosen, fit_intercept=given.fit_intercept, key=key
+            found = tuned_linear_model(
+                link, data, budget, each, chosen, fit_intercept=self.fit_intercept, key=key
             )
-            self.choice_ = solution.choice
-            weights = np.asarray(solution.params, np.float64)
-        self.guarantee_, self.delta_ = solution.guarantee, delta
-        self.epsilon_ = solution.guarantee.epsilon(delta)
+            params, guarantee, self.choice_ = found.params, found.guarantee, found.choice
+        self.guarantee_, self.delta_ = guarantee, delta
+        self.epsilon_ = guarantee.epsilon(delta)
+        weights = np.asarray(params, np.float64)
+        weights = np.append(weights, np.zeros(dim + 1 - weights.size))  # without an intercept
         return np.append(weights[:dim] / scale, weights[dim:])
 
     def _feature_scale(self, dim: int) -> np.ndarray:
         """What features are divided by before norms are taken, `[p]`."""
-        given: Any = self
         each = np.ones(dim)
-        if given.feature_scale is not None:
-            shape, each = each.shape, np.asarray(given.feature_scale, np.float64)
+        if self.feature_scale is not None:
+            shape, each = each.shape, np.asarray(self.feature_scale, np.float64)
             if each.shape != shape or not np.all((each > 0) & np.isfinite(each)):
                 raise ValueError(
                     f"feature_scale must be positive numbers of shape [{dim}], got "
-                    f"shape {list(np.shape(given.feature_scale))}"
+                    f"shape {list(np.shape(self.feature_scale))}"
                 )
         return each
 
     def _norm(self, rows: np.ndarray) -> float:
         """The bound on norms of rows: the public one, or the largest, with a warning."""
-        given: Any = self
-        if given.data_norm is None:
+        if self.data_norm is None:
             _warn("data_norm", "the largest norm of a row", "a public bound on it")
             with np.errstate(over="ignore"):
                 norm = np.linalg.norm(rows, axis=1).max()
             return float(norm) if 0 < norm < np.inf else 1.0
-        check_positive("data_norm", given.data_norm)
-        return given.data_norm
+        check_positive("data_norm", self.data_norm)
+        return self.data_norm
 
 
 class LogisticRegression(ClassifierMixin, _LinearEstimator):
