@@ -89,9 +89,14 @@ def tuned_linear_model(
         num_records: int,
         budget: Budget,
         *,
-        data_norm: float,
+        data_norm: float | None = None,
         radius: float | None = None,
+        **others: object,
     ) -> ScaledLinear:
+        if others:
+            raise TypeError(f"tune can choose data_norm and radius, got {sorted(others)[0]!r}")
+        if data_norm is None:
+            raise TypeError("tune needs data_norm: among its candidates, or of the estimator")
         check_positive("data_norm", data_norm)
         own = LinearModel(link, dim, radius, intercept=1.0 if fit_intercept else None)
         solver = linear_model_solver(own, num_records, budget)

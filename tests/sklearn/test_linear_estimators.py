@@ -212,9 +212,9 @@ def test_a_norm_that_is_not_chosen_is_read_with_a_warning(heavy):
         ({}, TypeError, "tune must hold candidates"),
         ({"candidates": [1.0]}, TypeError, "tune must hold candidates"),
         ({"candidates": {"data_norm": [-1.0]}}, ValueError, "data_norm must be > 0"),
-        ({"candidates": {"data_norm": [1.0], "lam": [1.0]}}, TypeError, "lam"),
+        ({"candidates": {"data_norm": [1.0], "lam": [1.0]}}, TypeError, "got 'lam'"),
         ({"candidates": {"data_norm": [1.0]}, "trials": 0}, ValueError, "trials must be >= 1"),
-        ({"candidates": lambda key: {"radius": 1.0}}, TypeError, "data_norm"),
+        ({"candidates": lambda key: {"radius": 1.0}}, TypeError, "tune needs data_norm"),
     ],
 )
 def test_what_tune_cannot_hold_is_refused(small, tune, error, message):
