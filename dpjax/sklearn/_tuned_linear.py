@@ -109,6 +109,5 @@ def tuned_linear_model(
         return 1 - jnp.sqrt(jnp.abs(margins - records["y"]))  # small residuals count too
 
     outer = LinearModel("logistic" if link == "logistic" else "huber", dim, intercept=1.0)
-    rest = {name: value for name, value in options.items() if name != "candidates"}
-    candidates = options["candidates"]
-    return tune(candidates, make, outer, data, budget, key=key, correct=correct, **rest)
+    rest = {"correct": correct} | options
+    return tune(rest.pop("candidates"), make, outer, data, budget, key=key, **rest)
