@@ -45,5 +45,5 @@ def test_table_of_epsilons(row):
 def test_the_readme_says_the_same():
     text = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
     assert (float(ROWS[0]["rate"]), int(ROWS[0]["steps"])) == (0.02, 1000)
-    assert f"are {ROWS[0]['joint']} together" in text
+    assert f"have epsilon {ROWS[0]['joint']} together" in text
     assert f"claims {ROWS[0]['independent']}" in text
