@@ -316,7 +316,7 @@ class _Plan:
             counted = _draw_runs(self.runs, law_key)
             executed = int(self.runs.max_runs or 1) if constant_time else counted
             drawn = _draw_candidates(len(self.solvers), executed, draw_key)
-        held = None if self.scores is None else held
+        train, held = jax.tree.map(jnp.asarray, (train, None if self.scores is None else held))
         winner, best, found = _best(
             self.solvers, drawn, counted, run_key, self._compiled, (train, held), self.block
         )
