@@ -211,6 +211,7 @@ class LogisticRegression(ClassifierMixin, _LinearEstimator):
         Raises:
           ValueError: If a parameter is outside its bound, a value is not finite, or there are not
             two classes.
+          TypeError: If `tune` holds no candidates, or others than `data_norm` and `radius`.
         """
         rows, targets = checked_rows(self, X, y, dtype=_FLOATS)
         check_classification_targets(targets)
@@ -361,6 +362,7 @@ class LinearRegression(RegressorMixin, _LinearEstimator):
 
         Raises:
           ValueError: If a parameter is outside its bound, or a value is not finite.
+          TypeError: If `tune` holds no candidates, or others than `data_norm` and `radius`.
         """
         check_choice("loss", self.loss, ("huber", "squared"))
         rows, targets = checked_rows(self, X, y, dtype=_FLOATS, y_numeric=True)
