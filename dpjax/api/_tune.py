@@ -281,7 +281,7 @@ def _guarantee(
     """Of what runs, from the fields of the solvers and scores that run."""
     training = list(dict.fromkeys(solver.guarantee() for solver in solvers))
     scoring = () if scores is None else (scores.guarantee(score_noise),)
-    if joint:
+    if joint and scoring:
         training = [compose_guarantees(one, *scoring) for one in training]
         scoring = ()
     first = training[0] if len(training) == 1 else tuple(training)

@@ -26,7 +26,8 @@ from dpjax.privacy import (
     plan_objective_perturbation,
     squared_slopes,
 )
-from tests.privacy.selection_brute import generating
+from dpjax.privacy.selection._curve import cells_of, hockey_stick, selected
+from tests.privacy.selection_brute import atoms_of_pair, exact_delta, generating
 
 CHANGES = {1: 1.099095, 2: 1.269841, 5: 1.617278, 20: 1.927358}
 # radius, delta, epsilon, dimensions, lam, sigma replace, k replace, sigma add, noises
@@ -483,16 +484,19 @@ def test_the_best_of_several_runs_costs_no_more_than_is_claimed(lam, sigma, rela
     assert true > 0.02 * best.delta(0.3)
 
 
-def test_the_best_of_pure_runs_is_that_of_randomized_response():
-    one = ObjectivePerturbationGuarantee("gamma", 4.0, 3.0, logistic_slopes(2.0))
+@pytest.mark.parametrize("size", [1.0, 1e-3])
+def test_the_best_of_pure_runs_is_that_of_randomized_response(size):
+    one = ObjectivePerturbationGuarantee("gamma", 4.0 / size, 3.0 / size, logistic_slopes(2.0))
     epsilon = one.epsilon(0.0)
-    response = dpe.RandomizedResponseDpEvent(2 / (1 + math.exp(epsilon)), 2)
+    p = np.array([1, math.exp(epsilon)]) / (1 + math.exp(epsilon))
+    known = selected(cells_of(atoms_of_pair(p, p[::-1])), LAW)
     best = SelectionGuarantee((one,), LAW)
-    known = SelectionGuarantee((Guarantee(response, "replace_one"),), LAW)
-    for at in (0.0, 0.2, 0.5, 2.9 * epsilon):
-        # losses of one are on a grid of 0.01
-        assert known.delta(at) - 1e-9 <= best.delta(at) <= known.delta(max(at - 0.02, 0)) + 2e-3
-    assert best.epsilon(1e-9) <= 3 * epsilon + 0.02
+    for at in (0.0, 0.5 * epsilon, 1.3 * epsilon, 2.9 * epsilon):
+        true = exact_delta(p, p[::-1], LAW, np.array([at])).item()
+        # losses are on a grid of a fiftieth of epsilon
+        most = hockey_stick(known, at - 0.05 * epsilon)
+        assert true <= best.delta(at) <= most + 1e-3 * size
+    assert best.epsilon(1e-9) <= 3.05 * epsilon
 
 
 def test_the_best_of_runs_of_other_curves_and_with_failures():

@@ -199,6 +199,19 @@ def test_bounds_of_a_regression_are_chosen_too(heavy):
 
 
 @compiles
+def test_a_score_on_public_data_and_a_small_epsilon(heavy):
+    x, y, _ = heavy
+
+    def score(params):
+        return -abs(params[3])
+
+    tune = {"candidates": {"data_norm": [3.0]}, "trials": 2, "score": score}
+    model = LogisticRegression(classes=[0, 1], tune=tune, epsilon=0.01, random_state=0).fit(x, y)
+    assert 0.0099 < model.epsilon_ <= 0.01
+    assert len(model.guarantee_.bases) == 1
+
+
+@compiles
 def test_a_norm_that_is_not_chosen_is_read_with_a_warning(heavy):
     x, y, _ = heavy
     tune = {"candidates": {"radius": [1.0, 5.0]}, "trials": 1}
