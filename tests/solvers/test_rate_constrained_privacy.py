@@ -13,6 +13,7 @@ from dpjax import problems
 from dpjax.papers.rate_constrained import rate_constrained_sgda
 from dpjax.sampling import DisjointPartition, FullBatch, PoissonSampler
 from dpjax.solvers import DPSGD, RateConstrainedSGDA
+from dpjax.solvers.descent._dual import table_of
 from dpjax.testing import count_false_alarm
 from dpjax.transforms.noise._noisy_counts import noisy_counts_shortfall
 
@@ -243,7 +244,7 @@ def test_sums_of_soft_rates_are_exact_in_any_order():
     @jax.jit
     def table(order):
         there = jax.tree.map(lambda a: a[order], batch)
-        return solver._table(problem, params, there, order != 3)
+        return table_of(problem, params, there, order != 3, solver.rates, solver.temperature)
 
     rng, made = np.random.default_rng(0), []
     for _ in range(10):
