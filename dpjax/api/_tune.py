@@ -19,6 +19,7 @@ from dpjax.api._tune_candidates import (
     Sampled,
     candidates_of,
     has_noise_multiplier,
+    name_of,
 )
 from dpjax.api._tune_scores import Correct, Scores, default_correct, levels_of
 from dpjax.api._tuned import Tuned
@@ -42,7 +43,7 @@ from dpjax.solvers import DPSGD, RateConstrainedSGDA
 from dpjax.solvers._swamped import candidates as quiet
 
 _BLOCK = 16
-_CACHED = 2**18  # numbers in the batches of a block, beyond which vmap gains nothing on CPU
+_CACHED = 2**18  # numbers in the batches of a block; with more, vmap is slower than a loop on CPU
 _ROUNDED_UP = 1 + 1e-6  # of noise, which runs in float32
 _SCORE_SHARE = 0.1  # of a run's precision, where training and scores read the same records
 
@@ -127,8 +128,8 @@ def tune(
       TypeError: If the key is missing or not typed, the budget none, or `kind` has no noise that
         can be calibrated, no iterates, or no event that scores compose with.
       ValueError: If a value is outside its bound, candidates are of another relation, a part
-        would have less than one record, `num_records` is missing under add-or-remove-one, no run
-        that counts has a finite score, or the budget cannot be met.
+        would have less than one record, `num_records` is missing under add-or-remove-one or below
+        the number of records, no run that counts has a finite score, or the budget cannot be met.
       UnsupportedEventError: If the solvers have no privacy loss distribution.
 
     Example:
@@ -189,8 +190,8 @@ def tune(
     guarantee = Guarantee(dpe.NonPrivateDpEvent(), relation)
     if runs:
         guarantee = _guarantee(solvers, scores, score_noise, runs, joint=not share)
-        if guarantee.delta(budget.epsilon) > budget.delta:  # of solvers that do not repeat
-            raise ValueError(f"candidates of {kind.__name__} cannot be calibrated to {budget}")
+        if guarantee.delta(budget.epsilon) > budget.delta:  # solvers differ from call to call
+            raise ValueError(f"candidates of {name_of(kind)} cannot be calibrated to {budget}")
     names = choices.choices
     block = _block(solvers, problem, public)
     plan = _Plan(
@@ -206,12 +207,12 @@ def _check_kind(kind: Kind, checkpoints: int, *, private: bool) -> None:
     if not has_noise_multiplier(kind) and not (by_budget and callable(kind) and private):
         raise TypeError(
             "kind must have a noise_multiplier, as DPSGD has, or make solvers for a finite budget, "
-            f"got {getattr(kind, '__name__', kind)}"
+            f"got {name_of(kind)}"
         )
     if checkpoints != 1 and not known:
         raise TypeError(
             f"checkpoints needs DPSGD or RateConstrainedSGDA, whose iterates are covered by their "
-            f"events, got {kind.__name__}"
+            f"events, got {name_of(kind)}"
         )
 
 
@@ -366,7 +367,7 @@ def _iterates(solver: Solver, problem: PyTree, data: PyTree, key: jax.Array, num
 
 
 def _block(solvers: list[Any], problem: PyTree, num_records: int) -> int:
-    """Runs that go through `vmap` together, from public sizes."""
+    """Number of runs in one `vmap`, from public sizes."""
     if jax.default_backend() != "cpu":
         return _BLOCK
     rows = max(solver.sampler.slots or num_records for solver in solvers)
@@ -445,6 +446,8 @@ def _public_size(num_records: int | None, rows: int, relation: str) -> int:
             )
         return rows
     check_int("num_records", num_records, minimum=1)
+    if rows > num_records:
+        raise ValueError(f"num_records must bound the records, got {num_records}, and more records")
     return num_records
 
 

@@ -17,7 +17,7 @@ from dpjax.solvers.descent._dual import default_share, split_noise
 Sampled = Callable[[jax.Array], Mapping[str, Any]]
 Kind = type | Callable[..., Solver]  # a class of solvers, or a function that makes them
 
-# of the total's delta: where one run chooses between kinds of noise, tails matter less than alone
+# delta of a run over the total's, for solvers that choose between kinds of noise
 _RUN_DELTA = 10.0
 
 
@@ -30,8 +30,8 @@ class Candidates:
       units: Their solvers, with noise 1.
       make: A solver of a choice and its noise, whose defaults may depend on it; None for configured
         solvers.
-      by_budget: A solver of a choice and a part of the budget, where noise is set by that alone;
-        noise is then the number by which epsilon is divided.
+      by_budget: A solver of a choice for a part of the budget, if that alone sets its noise;
+        "noise" is then the divisor of epsilon.
     """
 
     choices: list[Any]
@@ -40,7 +40,7 @@ class Candidates:
     by_budget: Callable[[Any, float], Any] | None = None
 
     def guarantee(self, index: int, noise: float) -> Guarantee:
-        """Of one run of a candidate at this noise."""
+        """The guarantee of one run of a candidate at this noise."""
         if self.by_budget is None:
             return with_noise(self.units[index], noise).guarantee()
         return self.by_budget(self.choices[index], noise).guarantee()
@@ -56,7 +56,7 @@ class Candidates:
 
     def kinds(self) -> list[int]:
         """For each candidate the first of the same guarantee at equal noise."""
-        if self.by_budget is not None:  # equal at one noise, they may differ at another
+        if self.by_budget is not None:  # those that agree at one noise may differ at another
             return list(range(len(self.units)))
         first: dict[Guarantee, int] = {}
         return [first.setdefault(unit.guarantee(), i) for i, unit in enumerate(self.units)]
@@ -76,8 +76,8 @@ def candidates_of(
     if not (isinstance(given, Mapping) or callable(given)):
         if not calibrated:
             raise TypeError(
-                f"candidates must be options, by name or from a function of a key, for "
-                f"{kind.__name__}, which has no noise_multiplier to be replaced"
+                f"candidates must be options, by name or from a function of a key: {name_of(kind)} "
+                "has no noise_multiplier to be replaced"
             )
         for solver in given:
             if not isinstance(solver, kind):
@@ -103,7 +103,7 @@ def candidates_of(
             delta = min(_RUN_DELTA * budget.delta, 0.1)
             part = Budget(budget.epsilon / noise, delta, budget.relation)
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore", DeltaWarning)  # the total's has been looked at
+                warnings.simplefilter("ignore", DeltaWarning)  # the total's is checked
                 return for_budget(problem, num_records, part, **choice)
 
         return Candidates(choices, [by_budget(c, 1.0) for c in _some(choices)], None, by_budget)
@@ -130,11 +130,16 @@ def candidates_of(
 
 
 def has_noise_multiplier(kind: Kind) -> bool:
-    """Whether one number sets all noise of these solvers; else a budget does."""
+    """Whether one number sets all noise of these solvers; otherwise a budget does."""
     if not (isinstance(kind, type) and dataclasses.is_dataclass(kind)):
         return False
     known = issubclass(kind, DPSGD | RateConstrainedSGDA)
     return known or "noise_multiplier" in {field.name for field in dataclasses.fields(kind)}
+
+
+def name_of(kind: Kind) -> str:
+    """The name of a class or function, for messages."""
+    return getattr(kind, "__name__", repr(kind))
 
 
 def with_noise(solver: Any, noise: float) -> Any:

@@ -32,7 +32,7 @@ class Scores:
     predictions by part. Under add-or-remove-one a record moves the first by 1, and one cell of the
     table by 1; under replace-one by at most twice that. With c counts in the l2 sense (1 or 2 for
     each iterate) each number has noise $\sqrt c\, z$, so that all are `GaussianDpEvent(z)`. Grades
-    between 0 and 1 are rounded to `levels` steps, and counted, with their noise, in these.
+    in [0, 1] are rounded to `levels` steps; counts and noise are then in units of a step.
 
     Attributes:
       problem: What is solved.
@@ -41,7 +41,7 @@ class Scores:
       weight: Of the excess over the slack.
       number: Iterates of a run.
       relation: Of the guarantee.
-      levels: 1 of bool.
+      levels: Steps of a grade; 1 for bool.
     """
 
     problem: PyTree
@@ -120,7 +120,7 @@ class Scores:
 
 
 def levels_of(correct: Correct, problem: PyTree, data: PyTree, num_records: int) -> int:
-    """1 of bool; of grades as many steps as a sum over the records holds, from *public* sizes."""
+    """Steps of a grade, from *public* sizes, so that sums fit in 32 bits; 1 for bool."""
     dtype = jax.eval_shape(correct, problem.init, data).dtype
     if not jnp.issubdtype(dtype, jnp.floating):
         return 1

@@ -54,11 +54,10 @@ class _LinearEstimator(ShowsPrivacy, BaseEstimator):
         budget = Budget(self.epsilon, delta, self.relation)
         each, dim = self._feature_scale(rows.shape[1]), rows.shape[1]
         public = {**self.get_params(), "random_state": None, "n": size}
+        scale = each
         if self.tune is None:
-            del public["tune"]  # a seed gives the models that it gave before there was one
+            del public["tune"]  # a seed gives the same model as before `tune` was added
             scale = each * self._norm(rows / each)
-        else:
-            scale = np.ones(dim)
         with np.errstate(over="ignore"):
             data = {"x": (rows / scale).astype(np.float32), "y": labels}
         key = key_for(self.random_state, type(self).__name__, public, *data.values())
@@ -77,17 +76,17 @@ class _LinearEstimator(ShowsPrivacy, BaseEstimator):
                 options["data_norm"] = self._norm(rows / each)
             chosen["candidates"] = with_options(candidates, options)
             found = tuned_linear_model(
-                link, data, budget, each, chosen, fit_intercept=self.fit_intercept, key=key
+                link, data, budget, chosen, fit_intercept=self.fit_intercept, key=key
             )
             params, guarantee, self.choice_ = found.params, found.guarantee, found.choice
         self.guarantee_, self.delta_ = guarantee, delta
         self.epsilon_ = guarantee.epsilon(delta)
         weights = np.asarray(params, np.float64)
-        weights = np.append(weights, np.zeros(dim + 1 - weights.size))  # without an intercept
+        weights = np.append(weights, np.zeros(dim + 1 - weights.size))  # if without intercept
         return np.append(weights[:dim] / scale, weights[dim:])
 
     def _feature_scale(self, dim: int) -> np.ndarray:
-        """What features are divided by before norms are taken, `[p]`."""
+        """Public divisors of the features, applied before norms are taken, `[p]`."""
         each = np.ones(dim)
         if self.feature_scale is not None:
             shape, each = each.shape, np.asarray(self.feature_scale, np.float64)
@@ -146,7 +145,7 @@ class LogisticRegression(ClassifierMixin, _LinearEstimator):
         of rows, which is public under replace-one only.
       tune: Arguments of `dpjax.tune`, by name, to choose bounds inside the same budget:
         `candidates`, values of `data_norm` and `radius` by name, or a function of a key that gives
-        such, and perhaps `trials` or `validation`; None takes those given, at less noise.
+        such, and perhaps `trials` or `validation`; None uses the given bounds, with less noise.
         `guarantee_` is then that of the selection (*public*).
       random_state: None for a key that nobody knows; what is released should have that. An integer,
         `RandomState` or `Generator` makes runs repeatable and is *secret*.
@@ -296,7 +295,7 @@ class LinearRegression(RegressorMixin, _LinearEstimator):
         of rows, which is public under replace-one only.
       tune: Arguments of `dpjax.tune`, by name, to choose bounds inside the same budget:
         `candidates`, values of `data_norm` and `radius` by name, or a function of a key that gives
-        such, and perhaps `trials` or `validation`; None takes those given, at less noise.
+        such, and perhaps `trials` or `validation`; None uses the given bounds, with less noise.
         `guarantee_` is then that of the selection (*public*).
       random_state: None for a key that nobody knows; what is released should have that. An integer,
         `RandomState` or `Generator` makes runs repeatable and is *secret*.

@@ -103,7 +103,7 @@ def default_delta(num_records: int) -> float:
 
 
 def with_options(candidates: Any, options: dict[str, Any]) -> Any:
-    """The candidates, where they leave an option open as it is without tuning."""
+    """Candidates; options that they leave open keep their values without tuning."""
     if callable(candidates):
         return lambda key: options | dict(candidates(key))
     if not isinstance(candidates, Mapping):

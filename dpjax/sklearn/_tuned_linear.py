@@ -19,14 +19,14 @@ from dpjax.solvers import linear_model_solver
 @register_dataclass
 @dataclasses.dataclass(frozen=True)
 class ScaledLinear:
-    """A solver of a linear model, on features divided by a scale of its own.
+    """A linear-model solver that first divides features by its own bound on their norm.
 
-    Guarantee: that of the solver, whose problem brings each scaled record within its bounds.
+    Guarantee: the solver's; `problem` brings each scaled record within its bounds.
 
     Attributes:
-      solver: Of `problem`.
-      scale: Of the features, `[p]` (*public*).
-      problem: Of scaled features, whatever problem the methods are given (static).
+      solver: Solver of `problem`.
+      scale: Divisor of the features, a number (*public*).
+      problem: Problem in the scaled features; the one passed to the methods is ignored (static).
     """
 
     solver: Any
@@ -46,15 +46,15 @@ class ScaledLinear:
         self, problem: LinearModel, batch: PyTree, mask: jax.Array, state: PyTree
     ) -> tuple[PyTree, None]:
         """The solver's step on scaled features."""
-        scaled = batch["x"] / jnp.asarray(self.scale, batch["x"].dtype)[None]
+        scaled = batch["x"] / jnp.asarray(self.scale, batch["x"].dtype)
         return self.solver.step(self.problem, batch | {"x": scaled}, mask, state)
 
     def finalize(self, problem: LinearModel, state: PyTree) -> jax.Array:
-        """Weights of the features as they are given and the intercept or 0, `[p + 1]`."""
+        """Weights of the unscaled features, then the intercept or 0, `[p + 1]`."""
         params = self.solver.finalize(self.problem, state)
-        scale = jnp.asarray(self.scale, params.dtype)
-        rest = params[scale.size :] if self.problem.intercept else jnp.zeros(1, params.dtype)
-        return jnp.concatenate([params[: scale.size] / scale, rest])
+        weights, rest = jnp.split(params, [self.problem.num_features])
+        rest = rest if rest.size else jnp.zeros(1, params.dtype)
+        return jnp.concatenate([weights / jnp.asarray(self.scale, params.dtype), rest])
 
     def guarantee(self) -> Any:
         """The solver's guarantee (host)."""
@@ -65,7 +65,6 @@ def tuned_linear_model(
     link: str,
     data: dict[str, np.ndarray],
     budget: Budget,
-    feature_scale: np.ndarray,
     options: dict[str, Any],
     *,
     fit_intercept: bool,
@@ -77,12 +76,11 @@ def tuned_linear_model(
       link: Of `LinearModel`.
       data: `x` `[n, p]` and `y` `[n]` float32 (*secret*).
       budget: Of the total.
-      feature_scale: What features are divided by beside the bound on rows, `[p]` (*public*).
       options: Arguments of `dpjax.tune`; candidates are values of `data_norm` and `radius`.
       fit_intercept: Whether there is one.
       key: Typed key (*secret*).
     """
-    dim = feature_scale.size
+    dim = data["x"].shape[1]
 
     def make(
         problem: LinearModel,
@@ -100,7 +98,7 @@ def tuned_linear_model(
         check_positive("data_norm", data_norm)
         own = LinearModel(link, dim, radius, intercept=1.0 if fit_intercept else None)
         solver = linear_model_solver(own, num_records, budget)
-        return ScaledLinear(solver, feature_scale * data_norm, own)
+        return ScaledLinear(solver, data_norm, own)
 
     def correct(params: jax.Array, records: PyTree) -> jax.Array:
         margins = jnp.nan_to_num(records["x"] @ params[:dim] + params[dim])

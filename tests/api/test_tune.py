@@ -1,6 +1,7 @@
 """`dpjax.tune`: what ran, what it costs, and what is not returned."""
 
 import dataclasses
+import functools
 import math
 
 import jax
@@ -401,6 +402,7 @@ def test_no_privacy_is_a_plain_sweep_and_says_so():
         ({"num_records": None}, "num_records is required"),
         ({"candidates": {"noise_multiplier": [1.0]}}, "calibration"),
         ({"checkpoints": 4}, "divide the steps"),
+        ({"num_records": ROWS - 1}, "num_records must bound the records"),
         ({"violation_weight": -1.0}, "violation_weight"),
         ({"candidates": {"steps": []}}, "at least one"),
         ({"candidates": solvers(1.0), "budget": dpjax.Budget(8.0, 1e-5, "replace_one")}, "under"),
@@ -425,6 +427,8 @@ LOGISTIC = dpjax.problems.LinearModel("logistic", 3)
             "no noise_multiplier to be replaced",
         ),
         (dict, {}, "make solvers for a finite budget, got dict"),
+        (functools.partial(dict), {"epsilon": math.inf}, "finite budget, got functools.partial"),
+        (functools.partial(dict), {"candidates": []}, "by name or from a function of a key"),
         (dpjax.solvers.ObjectivePerturbation, {"epsilon": math.inf}, "finite budget"),
         (dpjax.solvers.ObjectivePerturbation, {"validation": 0.0}, "use validation > 0"),
         (dpjax.solvers.ObjectivePerturbation, {"checkpoints": 2}, "checkpoints needs"),

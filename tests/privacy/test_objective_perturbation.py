@@ -499,6 +499,18 @@ def test_the_best_of_pure_runs_is_that_of_randomized_response(size):
     assert best.epsilon(1e-9) <= 3.05 * epsilon
 
 
+@pytest.mark.parametrize("scale", [1e3, 1e8, 1e30])
+@pytest.mark.parametrize("noise", ["gamma", "gaussian"])
+def test_much_noise_has_a_small_distribution_of_losses(noise, scale):
+    one = ObjectivePerturbationGuarantee(noise, scale, scale, logistic_slopes(2.0))
+    losses = one.loss_distribution()._pmf_remove
+    assert losses.size < 1000
+    best = SelectionGuarantee((one,), LAW)
+    assert (
+        one.delta(0.0) * 0.99 <= best.delta(0.0) <= 100 * one.delta(0.0) + 2e-5
+    )  # cells of [0, 1]
+
+
 def test_the_best_of_runs_of_other_curves_and_with_failures():
     gaussian = Guarantee(dpe.GaussianDpEvent(3.0), "replace_one")
     ours, failing = made(), made(failure_probability=1e-7)

@@ -1,15 +1,21 @@
 """Logistic and linear regression: what they guarantee, refuse, and learn."""
 
+import dataclasses
+
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
 
 import dpjax
+from dpjax.api import _tune
 from dpjax.privacy import ObjectivePerturbationGuarantee, SelectionGuarantee
 from dpjax.problems import LinearModel
 from dpjax.sklearn import LinearRegression, LogisticRegression, PrivacyWarning
 from dpjax.sklearn._public import default_delta
+from dpjax.sklearn._tuned_linear import ScaledLinear
 from dpjax.solvers import linear_model_solver
 
 CLASSES = {"classes": [0, 1], "data_norm": 2.0, "random_state": 0}
@@ -196,6 +202,54 @@ def test_bounds_of_a_regression_are_chosen_too(heavy):
     )
     again = LinearRegression(tune=NORMS, **fields).fit(x, target)
     np.testing.assert_allclose(scaled.coef_ * [0.01, 1, 1], again.coef_, atol=0.3)
+
+
+@compiles
+@pytest.mark.parametrize("intercept", [1.0, None])
+@pytest.mark.parametrize("link", ["logistic", "huber"])
+def test_a_scaled_run_is_that_of_its_solver_on_scaled_rows(heavy, link, intercept):
+    x, y, target = heavy
+    own = LinearModel(link, 3, intercept=intercept)
+    solver = linear_model_solver(own, 4000, dpjax.Budget(2.0, 1e-6, "replace_one"))
+    scaled = ScaledLinear(solver, 8.0, own)
+    data = {"x": jnp.asarray(x, jnp.float32), "y": jnp.asarray(y if link == "logistic" else target)}
+    data["x"] = data["x"].at[:3, 0].set(jnp.array([jnp.nan, jnp.inf, 3e38]))
+    outer, key = LinearModel(link, 3, intercept=1.0), jax.random.key(3)
+    found = dpjax.solve(scaled, outer, data, key=key)
+    inner = data | {"x": data["x"] / 8}
+    known = dpjax.solve(solver, own, inner, key=jax.random.clone(key))
+    assert found.guarantee == known.guarantee
+    np.testing.assert_allclose(found.params[:3] * 8, known.params[:3], rtol=1e-5, atol=1e-6)
+    assert found.params[3] == (0 if intercept is None else known.params[3])
+
+
+def test_what_runs_has_the_noise_that_is_accounted(heavy, monkeypatch):
+    x, y, _ = heavy
+    seen = []
+
+    def stop(*arguments):
+        seen.append(arguments)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(_tune, "_best", stop)
+    accounted = []
+    made = _tune._guarantee
+    monkeypatch.setattr(
+        _tune, "_guarantee", lambda *a, **k: accounted.append(made(*a, **k)) or accounted[-1]
+    )
+    with pytest.raises(KeyboardInterrupt):
+        LogisticRegression(classes=[0, 1], tune=NORMS).fit(x, y)
+    solvers, _, _, _, _, (train, held), _ = seen[0]
+    (charged, scoring) = accounted[0].bases
+    assert len(solvers) == 5
+    for one in solvers:
+        assert one.guarantee() == charged
+        assert one.solver.scale == charged.scale
+        assert one.solver.lam == charged.lam
+    assert len(train["x"]) + len(held["x"]) == 4000
+    half = dataclasses.replace(charged, scale=charged.scale / 2)
+    mutant = SelectionGuarantee((half, scoring), accounted[0].runs)
+    assert mutant.epsilon(1e-5) > 1.5 * accounted[0].epsilon(1e-5)
 
 
 @compiles

@@ -186,11 +186,12 @@ class ObjectivePerturbationGuarantee:
         event = PureZCDpEvent(bounded_range_rho(2 * epsilon), epsilon=epsilon)
         return Guarantee(event, self.relation, failure)
 
-    def loss_distribution(self, spacing: float = 0.01) -> PrivacyLossDistribution:
+    def loss_distribution(self, spacing: float | None = None) -> PrivacyLossDistribution:
         """A privacy loss distribution that dominates the mechanism, in both orders of a pair.
 
         Args:
-            spacing: Of the grid of losses, > 0; finer is tighter. *Public*.
+            spacing: Of the grid of losses, > 0; finer is tighter. None for 0.01, or a hundredth of
+                the largest loss if that is less. *Public*.
 
         Returns:
             A `PrivacyLossDistribution` of `dp_accounting`, to compose with others under the same
@@ -204,7 +205,10 @@ class ObjectivePerturbationGuarantee:
             raise ValueError(
                 f"failure_probability must be 0, got {self.failure_probability}: use for_ledger"
             )
-        reach = math.ceil(self.epsilon(_NEGLIGIBLE) / spacing) + 1
+        largest = self.epsilon(_NEGLIGIBLE)
+        if spacing is None:
+            spacing = min(0.01, largest / 100) or 0.01
+        reach = math.ceil(largest / spacing) + 1
         steps = np.arange(-reach, reach + 1)
         at = steps * spacing
         above = np.array([self.delta(e) for e in at[reach:]])

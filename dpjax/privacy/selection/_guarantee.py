@@ -9,7 +9,6 @@ import jax
 import numpy as np
 from dp_accounting import dp_event as dpe
 from dp_accounting.pld.pld_pmf import PLDPmf
-from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
 from scipy import optimize, special
 
 from dpjax.core._checks import check_delta, check_finite, check_nonnegative
@@ -40,7 +39,6 @@ _Curve = EventId | ObjectivePerturbationGuarantee
 _REST = 1e-12  # P-mass of the largest losses, which the event leaves to the failure probability
 _LOSSES = 4000  # of the rounded loss whose divergences are computed
 _ORDER_STEP = 0.02  # relative
-_SPACING, _LIKELY, _LOSSES_BELOW = 0.01, 1e-5, 50
 _LOG_DELTA = math.log(1e6)  # at which the line is chosen
 _TOLERANCE = 1e-4  # of log noise
 _FOUND = 2e-6  # relative, to which `least_epsilon` finds epsilon
@@ -157,7 +155,7 @@ def _each(base: Base) -> tuple[_Run, ...]:
 
 
 def _ids(base: Base) -> frozenset[_Curve]:
-    """What decides the curves of these runs, failures apart."""
+    """Hashable keys of these runs' curves, without failures."""
     return frozenset(
         each._id
         if isinstance(each, Guarantee)
@@ -180,7 +178,7 @@ def _delta(base: Base, runs: RunsLaw, epsilon: float) -> float:
 def _selected(which: frozenset[_Curve], runs: RunsLaw) -> list[Atoms]:
     """The losses of the selection in each direction, from those of one run."""
     parts = {one: _parts(one) for one in which if isinstance(one, EventId)}
-    own = [_distribution(one) for one in which if not isinstance(one, EventId)]
+    own = [one.loss_distribution() for one in which if not isinstance(one, EventId)]
     if not own and not any(parts.values()):
         return [Atoms(np.zeros(1), np.ones(1), 0.0)]
     if len(which) == len(parts) == 1:
@@ -193,11 +191,6 @@ def _selected(which: frozenset[_Curve], runs: RunsLaw) -> list[Atoms]:
     if not all(total._symmetric for total in totals):
         directions.append([total._pmf_add for total in totals])
     return [selected(cells_of(_worst(pmfs)), runs) for pmfs in directions]
-
-
-def _distribution(one: ObjectivePerturbationGuarantee) -> PrivacyLossDistribution:
-    """On a grid that is fine beside its losses."""
-    return one.loss_distribution(min(_SPACING, one.epsilon(_LIKELY) / _LOSSES_BELOW))
 
 
 def _worst(pmfs: list[PLDPmf]) -> Atoms:
