@@ -10,13 +10,17 @@ from dpjax.solvers.games._double_oracle import LARGEST_ARRAY, DoubleOracle
 from dpjax.solvers.games._nested import NestedGame
 
 _MOST_NOISE = 0.15  # of a single release of all payoffs, in units of half their interval
+_FEW_PAYOFFS = 25**2  # as many as an oracle itself may measure
+_MOST_NOISE_OF_ONE = 0.025  # in a single payoff; with more, the check of an oracle says little
 
 
 def solver_for_game(problem: Saddle, num_records: int, budget: Budget) -> NestedGame | DoubleOracle:
     r"""The solver of a matrix game that should do best, by public numbers.
 
-    - `NestedGame` where all payoffs can be held, at most 4e6, and a single release of all would
-      have noise of at most .15 of half their interval, $c \sqrt{d_x d_y} / (n \mu) \le .15$.
+    - `NestedGame` where all payoffs can be held, at most 4e6, and one of these holds: a single
+      release of all has noise of at most .15 of half their interval,
+      $c \sqrt{d_x d_y} / (n \mu) \le .15$; there are at most 625 payoffs; noise on a single one,
+      $c / (n \mu)$, is above .025, with which the check of an oracle says little.
     - `DoubleOracle` otherwise. Its check finds out whether few strategies matter, and its fallback
       is the nested measurement where all payoffs can be held and that noise is at most 1.
 
@@ -45,7 +49,10 @@ def solver_for_game(problem: Saddle, num_records: int, budget: Budget) -> Nested
     nested = NestedGame.for_budget(problem, num_records, budget)
     payoffs = math.prod(domain.num_vertices for domain in problem.domains)
     # the multiplier has c / mu already
-    noise = np.asarray(nested.noise_multiplier).item() * math.sqrt(payoffs) / num_records
-    if payoffs <= LARGEST_ARRAY and noise <= _MOST_NOISE:
+    of_one = np.asarray(nested.noise_multiplier).item() / num_records
+    clear = math.sqrt(payoffs) * of_one <= _MOST_NOISE
+    if payoffs <= LARGEST_ARRAY and (
+        clear or payoffs <= _FEW_PAYOFFS or of_one > _MOST_NOISE_OF_ONE
+    ):
         return nested
     return DoubleOracle.for_budget(problem, num_records, budget)

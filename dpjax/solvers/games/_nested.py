@@ -27,6 +27,7 @@ from dpjax.random._normal import normal
 from dpjax.sampling import FullBatch
 from dpjax.solvers._summary import register_solver
 from dpjax.solvers.games._equilibrium import Equilibrium, equilibrium
+from dpjax.solvers.games._robust import robust_strategies
 from dpjax.solvers.games._sums import (
     Interval,
     check_interval,
@@ -67,8 +68,9 @@ class NestedGame:
 
     with h half the length of the interval, and solves the game of *all* of H. Strategies that the
     equilibrium plays, or that are worse than its value by at most twice their noise, stay. The
-    others keep their early, noisier payoffs as constraints. Works with problems of losses affine in
-    each block, `Saddle.matrix_game`, `Saddle.game` and others of `smoothness=(0, 0)`, where an
+    others keep their early, noisier payoffs as constraints. The strategies released are those whose
+    expected loss is least, given H and its noise: with little noise an equilibrium, with much of it
+    what is clearly good, down to uniform play. Works with problems of losses affine in each block, `Saddle.matrix_game`, `Saddle.game` and others of `smoothness=(0, 0)`, where an
     array of all payoffs at vertices can be held.
 
     Guarantee: one Gaussian release, `GaussianDpEvent(noise_multiplier)`. Payoffs are clipped to the
@@ -257,7 +259,7 @@ def nested_measurement(
       limit: What payoffs are clipped to.
 
     Returns:
-      x `[rows]` and y `[columns]`.
+      x `[rows]` and y `[columns]`, by `robust_strategies`.
     """
     dtype, exact = sums.high.dtype, jax.lax.Precision.HIGHEST
 
@@ -285,8 +287,10 @@ def nested_measurement(
         return (known, rows, columns), (x, y)
 
     rounds = jnp.arange(len(_SHARES), dtype=jnp.int32), jnp.asarray(_SHARES, dtype)
-    _, (x, y) = jax.lax.scan(measure, (known, known.here, known.there), rounds)
-    return x[-1], y[-1]
+    (known, _, _), (x, y) = jax.lax.scan(measure, (known, known.here, known.there), rounds)
+    payoffs = known.total / jnp.where(known.precision > 0, known.precision, 1)
+    last = x[-1], y[-1]
+    return robust_strategies(payoffs, known.precision, known.here, known.there, last)
 
 
 def placed(problem: Saddle, x: jax.Array, y: jax.Array, like: PyTree) -> PyTree:
