@@ -278,12 +278,9 @@ def _of_saddle(problem: Saddle, n: int, budget: Budget) -> Iterator[_Offer]:
         yield _Offer(_NAMES[kind], kind.for_budget, None, why)
     small = problem.num_params <= _SMALL_GAME
 
-    def descent(problem: Saddle, n: int, budget: Budget, **options: Any) -> DPSGD:
-        return DPSGD.for_budget(problem, n, budget, **({"average": "uniform"} | options))
-
     why = f"{problem.num_params} parameters, {'up to' if small else 'above'} {_SMALL_GAME}"
     offers = [
-        _Offer("dpsgd", descent, None, why),
+        _Offer("dpsgd", DPSGD.for_budget, None, why),
         _Offer("saddle_mirror_descent", SaddleMirrorDescent.for_budget, None, why),
     ]
     yield from offers if small else reversed(offers)
