@@ -4,10 +4,16 @@ import math
 import re
 
 import jax
+import pytest
 
 ELSEWHERE = ("cuda", "tpu")
 HOST = re.compile(r'custom_call @?"?(\w*callback\w*)|stablehlo\.(?:infeed|outfeed|send|recv)\b')
 _INDICES = 2**31  # of a dimension, with 32-bit indices
+
+
+def slow_but(first, names):
+    """Names as parameters of a test, of which all but the first are slow."""
+    return [pytest.param(n, marks=[] if n in first else pytest.mark.slow) for n in names]
 
 
 def equations(jaxpr):
@@ -37,7 +43,9 @@ def largest(closed):
         for atom in (*equation.invars, *equation.outvars):
             shape = getattr(atom.aval, "shape", ())
             assert max(shape, default=0) < _INDICES, f"{name} of {atom.aval} needs 64-bit indices"
-        made += [(_size(v.aval), name, v.aval) for v in equation.outvars if hasattr(v.aval, "shape")]
+        made += [
+            (_size(v.aval), name, v.aval) for v in equation.outvars if hasattr(v.aval, "shape")
+        ]
     size, name, value = max(made, key=lambda one: one[0])
     return size, f"{name}: {value.dtype}{list(value.shape)}"
 

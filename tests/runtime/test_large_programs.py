@@ -12,7 +12,7 @@ import dpjax
 from benchmarks import _scaling_instances as made
 from dpjax import problems, queries, sampling, solvers, transforms
 from dpjax.geometry import L1Ball, sample_vertices
-from tests.runtime.programs import check
+from tests.runtime.programs import check, slow_but
 
 _KEY = jax.ShapeDtypeStruct((2,), jnp.uint32)
 _CARD = 80e9
@@ -58,7 +58,11 @@ def _run(solver, problem, data, words):
     return made.program(solver, problem, data, jax.random.wrap_key_data(words))
 
 
-@pytest.mark.parametrize("name", LARGE)
+# the others take as long, one by one, as tests that run first may in all
+_FIRST = ("dpsgd", "frank_wolfe")
+
+
+@pytest.mark.parametrize("name", slow_but(_FIRST, LARGE))
 def test_solvers(name, monkeypatch):
     # as it is read where programs are cut into parts
     monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
@@ -81,14 +85,14 @@ def _game():
 
 
 def _rows():
-    """All pairs of 100 attributes, of 10^60 cells."""
-    workload = queries.Marginals.all_kway(queries.Domain({f"x{i}": 4 for i in range(100)}), 2)
+    """All pairs of 50 attributes, of 10^30 cells."""
+    workload = queries.Marginals.all_kway(queries.Domain({f"x{i}": 4 for i in range(50)}), 2)
     problem = problems.QueryRelease(workload, max_bytes=None)
     solver = solvers.RowsFit.for_budget(problem, 10**6, dpjax.Budget(1.0, 1e-9, "replace_one"))
-    return solver, problem, jax.ShapeDtypeStruct((10**6, 100), jnp.int32)
+    return solver, problem, jax.ShapeDtypeStruct((10**6, 50), jnp.int32)
 
 
-@pytest.mark.parametrize(("make", "most"), [(_game, 64 * _MIB), (_rows, 512 * _MIB)])
+@pytest.mark.parametrize(("make", "most"), [(_game, 200 * 10**6), (_rows, 512 * _MIB)])
 def test_games_and_tables(make, most, monkeypatch):
     monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
     solver, problem, data = make()
@@ -174,7 +178,7 @@ PLANNED = {
 }
 
 
-@pytest.mark.parametrize("name", PLANNED)
+@pytest.mark.parametrize("name", slow_but((*DRAWS, "frank_wolfe"), PLANNED))
 def test_memory_and_traffic(name, monkeypatch):
     size, temporaries, moved = PLANNED[name]
     if name in DRAWS:
