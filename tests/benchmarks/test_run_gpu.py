@@ -21,7 +21,11 @@ REPORT = """<testsuites><testsuite tests="4">
 
 def said(*arguments, **environment):
     """What the script would do."""
-    given = os.environ | {"DRY": "1", "VENV": "", "WHEELS": "", "DATA": "", "XLA_FLAGS": ""} | environment
+    given = (
+        os.environ
+        | {"DRY": "1", "VENV": "", "WHEELS": "", "DATA": "", "XLA_FLAGS": ""}
+        | environment
+    )
     done = subprocess.run([SCRIPT, *arguments], env=given, capture_output=True, text=True)
     return done.returncode, done.stdout
 

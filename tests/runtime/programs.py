@@ -11,9 +11,10 @@ HOST = re.compile(r'custom_call @?"?(\w*callback\w*)|stablehlo\.(?:infeed|outfee
 _INDICES = 2**31  # of a dimension, with 32-bit indices
 
 
-def slow_but(first, names):
+def slow_but(first, names, always=()):
     """Names as parameters of a test, of which all but the first are slow."""
-    return [pytest.param(n, marks=[] if n in first else pytest.mark.slow) for n in names]
+    marks = {n: pytest.mark.always if n in always else () for n in first}
+    return [pytest.param(n, marks=marks.get(n, pytest.mark.slow)) for n in names]
 
 
 def equations(jaxpr):

@@ -38,7 +38,8 @@ def _solver(name):
     return run, jax.tree.map(jnp.asarray, case.data)
 
 
-@pytest.mark.parametrize("name", slow_but(PROGRAMS, _SOLVERS))
+# always: one of each class, on machines that are slow as well
+@pytest.mark.parametrize("name", slow_but(PROGRAMS, _SOLVERS, always=one_of_each()))
 def test_solvers(name):
     double = name.split("(")[0] in _DOUBLE
     run, data = _solver(name)
@@ -108,10 +109,13 @@ def _lowered_in_place(solver, problem, data, *, key, progress):
 @pytest.fixture
 def uncalibrated(monkeypatch):
     """How large noise is does not change what is lowered, and takes seconds to find."""
+
+    def ones(candidates, *_, **__):
+        return [1.0] * len(candidates.kinds()), 1.0
+
     monkeypatch.setattr(_request, "calibrate_noise", lambda *_, **__: 1.0)
-    monkeypatch.setattr(
-        _tune, "_calibrated", lambda candidates, *_, **__: ([9.0] * len(candidates.kinds()), 9.0)
-    )
+    monkeypatch.setattr(_tune, "_calibrated", ones)
+    monkeypatch.setattr(_tune.SelectionGuarantee, "delta", lambda *_: 0.0)
 
 
 _BUDGET = dpjax.Budget(1.0, 1e-6, "replace_one")
@@ -151,6 +155,7 @@ def test_release(attributes, method, monkeypatch):
         dpjax.release(workload, data, _BUDGET, key=jax.random.key(0), method=method)
 
 
+@pytest.mark.always  # nothing else looks at what it compiles
 def test_tune(monkeypatch, uncalibrated):
     """One block of runs, which is all that a device does."""
 
@@ -172,7 +177,7 @@ def test_tune(monkeypatch, uncalibrated):
         {"key": jax.random.key(0), "trials": 4},
     )
     with pytest.raises(_Reached):
-        dpjax.tune(grid, dpjax.solvers.DPSGD, PARITY, _CLASSES, budget, **options)
+        dpjax.tune(grid, dpjax.solvers.DPSGD, PARITY, _CLASSES, _BUDGET, **options)
 
 
 def test_a_program_that_asks_the_host_is_seen():
