@@ -172,10 +172,7 @@ def test_tune(monkeypatch, uncalibrated):
 
     monkeypatch.setattr(_tune._Plan, "_compiled", property(compiled))
     grid = {"learning_rate": [1e-3, 3.0], "steps": [15], "average": ["last"]}
-    budget, options = (
-        dpjax.Budget(8.0, 1e-6, "replace_one"),
-        {"key": jax.random.key(0), "trials": 4},
-    )
+    options = {"key": jax.random.key(0), "trials": 4}
     with pytest.raises(_Reached):
         dpjax.tune(grid, dpjax.solvers.DPSGD, PARITY, _CLASSES, _BUDGET, **options)
 
