@@ -4,6 +4,7 @@ import math
 import re
 
 import jax
+import jax.export
 import pytest
 
 ELSEWHERE = ("cuda", "tpu")
