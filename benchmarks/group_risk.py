@@ -382,19 +382,38 @@ def summary(result: dict[str, Any]) -> str:
     return table(head, lines)
 
 
+def page_table(result: dict[str, Any]) -> str:
+    """Markdown table for the page on saddle points: epsilon 1, what ran on all splits."""
+    head = ["method", "error", "worst group's error", "better than DP-SGD by (s.e.)"]
+    better, lines = gains(result, 1.0), []
+    for p in result["points"]:
+        if p["epsilon"] in (1.0, None) and len(p["splits"]) == result["num_splits"]:
+            gain = better.get(p["method"])
+            lines.append(
+                [
+                    p["method"],
+                    f"{p['error']:.3f}",
+                    f"{p['worst_group_error']:.3f}",
+                    f"{gain[0]:.3f} ({gain[1]:.3f})" if gain and p["epsilon"] else "",
+                ]
+            )
+    return table(head, lines)
+
+
 def noise_table(result: dict[str, Any]) -> str:
-    """Markdown table: the test records of a split, a row a group."""
-    first = result["noise"][0]
+    """Markdown table: a row a group, with the range of sizes over the splits' test records."""
     mean = next(p for p in result["points"] if p["method"] == PLAIN)["by_group"]
+    sizes = np.array([split["sizes"] for split in result["noise"]])
+    errors = np.mean([split["standard_errors"] for split in result["noise"]], axis=0)
     lines = [
-        [name, f"{size:,}", f"{rate:.3f}", f"{deviation:.3f}"]
+        [name, f"{min(size):,} to {max(size):,}", f"{rate:.3f}", f"{deviation:.3f}"]
         for name, size, rate, deviation in zip(
-            result["group_names"], first["sizes"], mean, first["standard_errors"], strict=True
+            result["group_names"], sizes.T, mean, errors, strict=True
         )
     ]
     return table(["group", "test records", "error", "standard error"], lines)
 
 
 def readme(result: dict[str, Any]) -> str:
-    """Worst group's error of each method."""
-    return summary(result)
+    """Worst group's error of each method, and what the test records of a group can tell."""
+    return f"{summary(result)}\n\nDP-SGD at epsilon 1, by group:\n\n{noise_table(result)}"
