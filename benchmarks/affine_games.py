@@ -125,9 +125,11 @@ def _blotto(n: int) -> Game:
 
 def _low_rank(n: int, d: int) -> Game:
     rng, rank = np.random.default_rng(13), 6
-    rows = rng.normal(size=(d, rank))
-    left = jnp.asarray(rows / np.abs(rows).sum(axis=1, keepdims=True), jnp.float32)
-    right = jnp.asarray(np.tanh(2 * rng.normal(size=(d, rank))), jnp.float32)
+    left = jnp.asarray(rng.dirichlet(np.full(rank, 0.3), d), jnp.float32)
+    gains = np.tanh(2 * rng.normal(size=(d, rank)))
+    gains -= gains.mean(axis=1, keepdims=True)  # no column is best against every row
+    gains[: d // 2] -= 0.4  # and half of them are worse
+    right = jnp.asarray(np.clip(gains, -1, 1), jnp.float32)
     mean = rng.uniform(0.3, 0.9, rank)
     signs = np.where(rng.random((n, rank)) < (1 + mean) / 2, 1, -1).astype(np.float32)
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks import _runner, group_risk, query_oracle
+from benchmarks import _runner, affine_games, group_risk, query_oracle
 
 PAGES = Path(__file__).resolve().parents[2] / "docs" / "methods"
 
@@ -90,3 +90,16 @@ def test_double_oracle_loses_at_query_release_by_as_much_as_the_page_says():
     expected.add(f"MWEM has {at['sparse queries, n = 10,000', 'mwem']:.2g}")
     expected.add(f"`FrankWolfeRelease` {at['sparse queries, n = 10,000', 'frank_wolfe']:.3f}")
     assert {one for one in expected if one not in prose} == set()
+
+
+def test_games_that_are_no_matrices_are_solved_best_by_the_rule():
+    text = (PAGES / "games.md").read_text(encoding="utf-8")
+    section = text.split("## Beside other methods\n")[1].split("\n## ")[0]
+    result = _runner.load("affine_games")
+    (found,) = re.findall(r"(?:^\|.*\n)+", section, re.MULTILINE)
+    assert found.strip() == affine_games.summary(result)
+    gaps = {(row["game"], row["method"]): row["gap"] for row in result["rows"]}
+    for (game, _), gap in gaps.items():
+        assert gaps[game, "solver_for_game"] <= gap
+    assert all(row["chosen"] in ("nested_game", "double_oracle") for row in result["rows"])
+    assert all(row["accounted"] <= 1 for row in result["rows"])
