@@ -8,7 +8,7 @@ import jax
 if hasattr(jax, "enable_x64"):
     enable_x64 = jax.enable_x64
 else:  # jax 0.6
-    from jax.experimental import enable_x64
+    from jax.experimental import enable_x64  # type: ignore[attr-defined, no-redef]
 
 
 def in_double(function: Callable[..., Any]) -> Callable[..., Any]:
