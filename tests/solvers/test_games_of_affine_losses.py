@@ -8,7 +8,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax.extend.core import jaxprs_in_params
 from scipy.optimize import linprog
 
 import dpjax
@@ -166,7 +165,8 @@ def _largest(jaxpr):
     sizes = [0]
     for eqn in jaxpr.eqns:
         sizes += [math.prod(getattr(var.aval, "shape", ())) for var in eqn.outvars]
-        sizes += [_largest(inner) for inner in jaxprs_in_params(eqn.params)]
+        params = jax.tree.leaves(list(eqn.params.values()))
+        sizes += [_largest(inner) for inner in params if hasattr(inner, "eqns")]
     return max(sizes)
 
 

@@ -7,7 +7,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.extend.core import jaxprs_in_params
 from jax.typing import ArrayLike
 
 from dpjax.core import PyTree, check_finite, many_devices, wide
@@ -106,9 +105,10 @@ def _largest(line: Callable[[PyTree], jax.Array], record: PyTree) -> int:
     """Numbers in the largest array that a line of one record forms."""
 
     def of(jaxpr: Any) -> int:
-        inner = [of(sub) for eqn in jaxpr.eqns for sub in jaxprs_in_params(eqn.params)]
+        params = jax.tree.leaves([list(eqn.params.values()) for eqn in jaxpr.eqns])
+        inner = [of(sub) for sub in params if hasattr(sub, "eqns")]
         outs = [var.aval for eqn in jaxpr.eqns for var in eqn.outvars]
-        return max(1, *inner, *(math.prod(getattr(out, "shape", ())) for out in outs))
+        return max([1, *inner, *(math.prod(getattr(out, "shape", ())) for out in outs)])
 
     return of(jax.make_jaxpr(line)(record).jaxpr)
 
