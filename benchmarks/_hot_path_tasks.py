@@ -26,7 +26,6 @@ from dpjax.transforms import (
 )
 
 BUDGET = dpjax.Budget(1.0, 1e-5)
-SEEDS = 64
 
 
 def descent(records: Any, steps: int) -> dict[str, Task]:
@@ -136,6 +135,11 @@ def _pass(logits: jax.Array) -> jax.Array:
     return top + jnp.log(jnp.sum(jnp.exp(logits - top)))
 
 
+def num_seeds() -> int:
+    """Runs at once: as many as a device of this kind is made for."""
+    return 64 if jax.default_backend() == "cpu" else 4096
+
+
 def seeds(steps: int) -> dict[str, Callable[[], tuple[Task, Task]]]:
     """What makes one run of a small problem, and as many as there are seeds under `vmap`."""
     rng, n, p = np.random.default_rng(0), 200, 5
@@ -197,7 +201,7 @@ def _one_and_many(build: Callable[..., Any], problem: Any, data: Any) -> tuple[T
         key = jax.random.wrap_key_data(words)
         return dpjax.solve(solver, problem, data, key=key).params
 
-    words = jax.random.key_data(jax.random.split(jax.random.key(0), SEEDS))
+    words = jax.random.key_data(jax.random.split(jax.random.key(0), num_seeds()))
     steps = solver.sampler.steps
     one = Task(run, (words[0], data), steps)
     return one, Task(jax.vmap(run, in_axes=(0, None)), (words, data), steps)

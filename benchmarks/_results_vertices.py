@@ -57,14 +57,14 @@ def blocks() -> list[str]:
             ({seconds["updates alone"]:.1f} s) take; peak memory
             {million["peak_gigabytes"]:.1f} GB (`benchmarks/results/million_features.json`).
         """),
-        _text(
-            """
-            The risk of the worst of ten groups (sex and race) on Adult, {seeds} seeds
-            (`benchmarks/results/group_risk.json`): plain DP-SGD serves the worst group best, and
-            even without privacy minimax training gains nothing on test data. Mirror
-            descent-ascent over vertices of an l1 ball comes nowhere near, although its loss and
-            radius were chosen among a few by looking at these test records:
-        """.format(seeds=groups["seeds"])
-        ),
+        _text(f"""
+            The error of the worst of ten groups (sex and race) on Adult, {groups["num_splits"]}
+            splits of {groups["seeds"]} seeds (`benchmarks/results/group_risk.json`): no method is
+            better than plain DP-SGD by twice the standard error of the difference, and even without
+            privacy minimax training gains nothing that these test records could show
+            ([why](methods/saddle_points.md#the-worst-of-several-groups)). Mirror descent-ascent
+            over vertices of an l1 ball comes nowhere near, although its loss and radius were chosen
+            among a few by looking at the first split's test records:
+        """),
         group_risk.readme(groups),
     ]

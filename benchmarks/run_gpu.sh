@@ -4,14 +4,20 @@
 #     benchmarks/run_gpu.sh [gpu|tpu|cpu] [OPTION ...] [STUDY ...]
 #
 #     --fast        studies at small sizes    --slow        slow tests too
-#     --no-install  use VENV as it is         --no-tests, --no-studies
+#     --no-install  use what is there         --no-tests, --no-studies
 #
 # Makes a virtual environment (VENV, by default .venv-DEVICE; PYTHON, by default python3), runs every
 # test on the device (results/tests.DEVICE.json) and writes benchmarks/results/STUDY.DEVICE.json for
-# each study; without names: scaling, noise_throughput, sampling_cost, step_time and query_universe,
-# as far as they are there. WORKERS test processes share the device, 2 by default. DATA is the folder
-# with data files, for studies that need one. With DRY=1 it only says what it would do. The exit
-# status is not 0 if a test or a study failed; what comes after still runs.
+# each study; without names: scaling, hot_paths (4,096 seeds at once), noise_throughput,
+# sampling_cost, step_time and query_universe, as far as they are there.
+#
+# Where JAX is there already: WHEELS is a folder of wheels, from which what is missing is installed,
+# without a network, into VENV, which is made beside the packages of PYTHON if need be. --no-install
+# uses VENV as it is, or, where it is not set and there is no .venv-DEVICE, PYTHON.
+#
+# WORKERS test processes share the device, 2 by default. DATA is the folder with data files, for
+# studies that need one. With DRY=1 it only says what it would do. The exit status is not 0 if a test
+# or a study failed; what comes after still runs.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -32,13 +38,17 @@ for argument in "$@"; do
   esac
 done
 if [[ ${#studies[@]} -eq 0 ]]; then
-  for study in scaling noise_throughput sampling_cost step_time query_universe; do
+  for study in scaling hot_paths noise_throughput sampling_cost step_time query_universe; do
     if [[ -f benchmarks/$study.py ]]; then studies+=("$study"); fi
   done
 fi
 
 venv=${VENV:-.venv-$device}
 python=$venv/bin/python
+report=$venv/tests.xml
+if [[ -z $install && -z ${VENV:-} && ! -x $python ]]; then
+  python=${PYTHON:-python3} report=${TMPDIR:-/tmp}/tests.$device.xml
+fi
 failed=()
 
 do_it() {
@@ -53,14 +63,19 @@ attempt() { # NAME COMMAND ...: goes on if the command fails
 }
 
 if [[ -n $install ]]; then
-  [[ -x $python ]] || do_it "${PYTHON:-python3}" -m venv "$venv"
+  [[ -x $python ]] || do_it "${PYTHON:-python3}" -m venv ${WHEELS:+--system-site-packages} "$venv"
+  package=.[${tests:+test,}bench]
   case $device in
     gpu) jax='jax[cuda12]' ;;
     tpu) jax='jax[tpu]' ;;
     cpu) jax='jax' ;;
   esac
-  do_it "$python" -m pip install --upgrade pip
-  do_it "$python" -m pip install "$jax" -e '.[test,bench]'
+  if [[ -n ${WHEELS:-} ]]; then
+    do_it "$python" -m pip install --no-index --find-links "$WHEELS" -e "$package"
+  else
+    do_it "$python" -m pip install --upgrade pip
+    do_it "$python" -m pip install "$jax" -e "$package"
+  fi
 fi
 
 # cuda in front and cpu behind it: samplers and tests use the host too
@@ -82,7 +97,6 @@ if [[ -n $tests ]]; then
     flags='--xla_backend_optimization_level=3 --xla_llvm_disable_expensive_passes=false'
   fi
   [[ $device != gpu ]] || flags+=' --xla_gpu_deterministic_ops=true'
-  report=$venv/tests.xml
   attempt tests env XLA_FLAGS="${XLA_FLAGS:-} $flags" "$python" -m pytest -q -n "${WORKERS:-2}" \
     --junitxml "$report" ${slow:+-m "$slow"}
   # what passed, and the names of what did not

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
+import jax
 import numpy as np
 
 from dpjax.api._release import METHODS, choose
@@ -276,17 +277,25 @@ def _of_saddle(problem: Saddle, n: int, budget: Budget) -> Iterator[_Offer]:
             kind = type(solver_for_game(problem, n, budget))
         why = "a game whose payoffs at vertices are stated to lie in an interval"
         yield _Offer(_NAMES[kind], kind.for_budget, None, why)
-    small = problem.num_params <= _SMALL_GAME
+    against = _no_descent(problem)
 
-    def descent(problem: Saddle, n: int, budget: Budget, **options: Any) -> DPSGD:
-        return DPSGD.for_budget(problem, n, budget, **({"average": "uniform"} | options))
-
-    why = f"{problem.num_params} parameters, {'up to' if small else 'above'} {_SMALL_GAME}"
+    said = against or f"{problem.num_params} parameters, up to {_SMALL_GAME}"
     offers = [
-        _Offer("dpsgd", descent, None, why),
-        _Offer("saddle_mirror_descent", SaddleMirrorDescent.for_budget, None, why),
+        _Offer("dpsgd", DPSGD.for_budget, None, said),
+        _Offer("saddle_mirror_descent", SaddleMirrorDescent.for_budget, None, said),
     ]
-    yield from offers if small else reversed(offers)
+    yield from reversed(offers) if against else offers
+
+
+def _no_descent(problem: Saddle) -> str | None:
+    """Why `DPSGD` is not the first choice for a saddle point; None where it is."""
+    try:
+        jax.eval_shape(problem.project, problem.init)
+    except NotImplementedError:
+        return "a polytope without a projection, which descent needs"
+    if problem.num_params > _SMALL_GAME:
+        return f"{problem.num_params} parameters, above {_SMALL_GAME}"
+    return None
 
 
 def _of_queries(problem: QueryRelease, n: int, budget: Budget) -> Iterator[_Offer]:

@@ -9,10 +9,11 @@ import numpy as np
 from jax.typing import ArrayLike
 
 _NUMBERS = (int, float, np.number, np.ndarray, jax.Array)
+_ABSTRACT = (jax.core.Tracer, jax.core.ShapedArray, jax.ShapeDtypeStruct)
 
 
 def is_traced(*values: object) -> bool:
-    """Whether any leaf of `values` is a tracer, so that its value cannot be looked at.
+    """Whether any leaf of `values` is a tracer or a mere shape, whose value cannot be looked at.
 
     Args:
       *values: Trees.
@@ -20,7 +21,7 @@ def is_traced(*values: object) -> bool:
     Returns:
       True if one is.
     """
-    return any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(values))
+    return any(isinstance(leaf, _ABSTRACT) for leaf in jax.tree.leaves(values))
 
 
 def check_finite(name: str, value: object) -> None:

@@ -39,7 +39,8 @@ def max_loss(
         range.
       third_order: Lipschitz constant of these second derivatives, 0 for quadratics; None where it
         is unknown. The saddle point's is at least `smoothness`: its derivative in $y_i$ and twice
-        in x is the Hessian of $f_i$.
+        in x is the Hessian of $f_i$. Stated quadratic losses get unbiased values from two draws
+        (`dpjax.transforms.polar_estimate`).
       payoff_interval: Of a record's losses at the vertices of X, for the methods of games where all
         losses are affine (`smoothness=0`).
 
@@ -57,12 +58,13 @@ def max_loss(
     stochastic programming", 2009, section 3.
     """
     within = float(grad_range[0]) / 2 if smoothness is None else float(smoothness)
+    quadratic = third_order == 0
     if third_order is not None:
         third_order = max(third_order, within)
     elif within == 0:
         third_order = 0.0
     return Saddle(
-        WeightedLosses(losses),
+        WeightedLosses(losses, quadratic),
         (dim, num_losses),
         tuple(grad_range),
         (vertices, None),
@@ -123,6 +125,7 @@ class WeightedLosses:
     """Sum of losses under the second player's weights; hashable by its function."""
 
     losses: Callable[..., jax.Array]
+    quadratic: bool = False
 
     def __call__(self, x: jax.Array, y: jax.Array, record: PyTree) -> jax.Array:
         """The weighted loss of one record."""

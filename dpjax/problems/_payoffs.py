@@ -8,6 +8,10 @@ import jax
 import jax.numpy as jnp
 
 from dpjax.core import PyTree
+from dpjax.geometry import Domain
+from dpjax.problems._vertex_domains import uniform_point
+
+_EXACT = jax.lax.Precision.HIGHEST
 
 
 class Payoffs(NamedTuple):
@@ -40,6 +44,33 @@ def payoffs_by_entry(
         return jax.vmap(lambda i: entry(record, i, j))(jnp.arange(rows, dtype=jnp.int32))
 
     return Payoffs(entry, row or mapped_row, column or mapped_column)
+
+
+def payoffs_of_affine(loss: Callable[..., jax.Array], first: Domain, second: Domain) -> Payoffs:
+    """Payoffs at vertices of a loss affine in each block, `loss(x, y, record)`.
+
+    A row or column is a value and a gradient, never one evaluation an entry: at a vertex v of X the
+    loss is affine in y, and its values at the vertices of Y follow from the slope at any point.
+    """
+
+    def line(of: Callable[[jax.Array], jax.Array], domain: Domain) -> jax.Array:
+        start = uniform_point(domain)
+        value, slope = jax.value_and_grad(of)(start)
+        return value + domain.scores(slope) - jnp.vdot(slope, start, precision=_EXACT)
+
+    def vertex(domain: Domain, index: jax.Array) -> jax.Array:
+        return domain.average(jnp.reshape(index, 1))
+
+    def entry(record: PyTree, i: jax.Array, j: jax.Array) -> jax.Array:
+        return loss(vertex(first, i), vertex(second, j), record)
+
+    def row(record: PyTree, i: jax.Array) -> jax.Array:
+        return line(lambda y: loss(vertex(first, i), y, record), second)
+
+    def column(record: PyTree, j: jax.Array) -> jax.Array:
+        return line(lambda x: loss(x, vertex(second, j), record), first)
+
+    return Payoffs(entry, row, column)
 
 
 @dataclass(frozen=True)

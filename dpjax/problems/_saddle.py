@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from dpjax.core import PyTree, check_shape, register_dataclass, static_field
 from dpjax.problems._gaps import GapBounds, duality_gap, matrix_game_gap
 from dpjax.problems._mean import mean_over_records
-from dpjax.problems._payoffs import PayoffGame, Payoffs, payoffs_by_entry
+from dpjax.problems._payoffs import PayoffGame, Payoffs, payoffs_of_affine
 from dpjax.problems._vertex_domains import check_constants, domain_of, uniform_point
 from dpjax.problems._vertex_linear import check_fields
 
@@ -169,13 +169,7 @@ class Saddle:
             )
         if isinstance(self.loss, MatrixGame | PayoffGame) and self.vertices == (None, None):
             return self.loss.payoffs
-        first, second = self.domains
-
-        def entry(record: PyTree, i: jax.Array, j: jax.Array) -> jax.Array:
-            x, y = first.average(jnp.reshape(i, 1)), second.average(jnp.reshape(j, 1))
-            return self.loss(x, y, record)
-
-        return payoffs_by_entry(entry, (first.num_vertices, second.num_vertices))
+        return payoffs_of_affine(self.loss, *self.domains)
 
     @property
     def domains(self) -> tuple[Any, Any]:

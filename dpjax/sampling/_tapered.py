@@ -119,11 +119,11 @@ class TaperedPartition(FixedPass):
 
     def plan(self, key: jax.Array, num_records: int) -> tuple[jax.Array, jax.Array]:
         """Indices `[steps, sizes.max()]` int32 and masks of all batches."""
-        order = self._order(key, num_records)
-        mask = np.arange(self.sizes.max())[None, :] < self.sizes[:, None]
-        place = (np.cumsum(self.sizes) - self.sizes)[:, None] + np.arange(self.sizes.max())[None, :]
-        place = np.minimum(place, num_records - 1).astype(np.int32)
-        return jnp.where(mask, order[place], 0), jnp.asarray(mask)
+        order, sizes = self._order(key, num_records), self.sizes
+        first = jnp.asarray(np.cumsum(sizes) - sizes, jnp.int32)[:, None]
+        slots = jnp.arange(self.slots, dtype=jnp.int32)[None, :]
+        mask = slots < jnp.asarray(sizes, jnp.int32)[:, None]
+        return jnp.where(mask, order[jnp.where(mask, first + slots, 0)], 0), mask
 
     def _check(self, num_records: int) -> None:
         super()._check(num_records)

@@ -1,7 +1,9 @@
 """The script for accelerators, as far as it can be tried without one."""
 
 import os
+import re
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -19,7 +21,11 @@ REPORT = """<testsuites><testsuite tests="4">
 
 def said(*arguments, **environment):
     """What the script would do."""
-    given = os.environ | {"DRY": "1", "VENV": "", "DATA": "", "XLA_FLAGS": ""} | environment
+    given = (
+        os.environ
+        | {"DRY": "1", "VENV": "", "WHEELS": "", "DATA": "", "XLA_FLAGS": ""}
+        | environment
+    )
     done = subprocess.run([SCRIPT, *arguments], env=given, capture_output=True, text=True)
     return done.returncode, done.stdout
 
@@ -35,6 +41,39 @@ def test_a_bare_clone_is_installed_tested_and_timed():
     assert "-m pytest -q -n 2 --junitxml .venv-gpu/tests.xml" in text
     assert "-m benchmarks._on_device gpu --study scaling\n" in text
     assert "--fast" not in text
+
+
+def test_the_studies_are_there():
+    named = re.findall(r"--study (\w+)", said()[1])
+    assert named == [
+        "scaling",
+        "hot_paths",
+        "noise_throughput",
+        "sampling_cost",
+        "step_time",
+        "query_universe",
+    ]
+
+
+def test_what_is_missing_is_installed_from_a_folder(tmp_path):
+    asked = ("cpu", "--no-tests", "--no-studies")
+    made, installed, _ = said(*asked, WHEELS="a b")[1].splitlines()
+    assert made == "+ python3 -m venv --system-site-packages .venv-cpu"
+    assert installed.endswith("-m pip install --no-index --find-links a b -e .[bench]")
+    assert "-e .[test,bench]" in said("gpu", WHEELS="w")[1]
+    # an environment that is there is taken as it is
+    python = tmp_path / "bin" / "python"
+    python.parent.mkdir()
+    python.symlink_to(sys.executable)
+    first, _ = said(*asked, WHEELS="w", VENV=str(tmp_path))[1].splitlines()
+    assert first.startswith(f"+ {python} -m pip install --no-index")
+
+
+def test_a_python_without_an_environment():
+    text = said("--no-install", "--no-studies", PYTHON="python3.99", TMPDIR="/t")[1]
+    assert "pip" not in text
+    assert text.startswith("+ python3.99 -m benchmarks._on_device gpu\n")
+    assert "python3.99 -m pytest -q -n 2 --junitxml /t/tests.gpu.xml" in text
 
 
 def test_options_choose():

@@ -13,22 +13,13 @@ import pytest
 
 import dpjax.testing as dpt
 from tests.entries import __file__ as _ENTRIES
+from tests.runtime.programs import equations
 
 ENTRIES = {entry.name: entry for entry in dpt.entries("solver")}
 EXACT = (jax.lax.Precision.HIGHEST,) * 2
 PRODUCTS = {"dot_general", "ragged_dot_general", "conv_general_dilated"}
 # registered cases bring their losses along: they stand for a user's
 USERS = (Path(_ENTRIES).parent, Path(__file__))
-
-
-def equations(jaxpr):
-    """All equations of a program, those of loops, branches and calls within it included."""
-    for equation in jaxpr.eqns:
-        yield equation
-        for value in jax.tree.leaves(equation.params, is_leaf=lambda v: hasattr(v, "eqns")):
-            inner = getattr(value, "jaxpr", value)
-            if hasattr(inner, "eqns"):
-                yield from equations(inner)
 
 
 def is_free(equation):

@@ -18,6 +18,7 @@ from dpjax.problems import (
     SimplexRisk,
     demographic_parity,
     from_masks,
+    max_loss,
 )
 from dpjax.sampling import (
     DisjointPartition,
@@ -327,6 +328,10 @@ def _payoff(x: jax.Array, y: jax.Array, record: PyTree) -> jax.Array:
     return x @ record["A"] @ y + jnp.sum((x - record["A"][:, 0]) ** 2)
 
 
+def _bent(x: jax.Array, record: PyTree) -> jax.Array:
+    return x @ record["A"] + 0.5 * jnp.sum((x - record["A"][:, 0]) ** 2)
+
+
 def _margin(w: jax.Array, record: PyTree) -> jax.Array:
     return jnp.log1p(jnp.exp(record["x"] @ w)) + record["x"][0]
 
@@ -337,6 +342,7 @@ def _squares(margin: jax.Array, y: jax.Array) -> jax.Array:
 
 _GAME = Saddle.matrix_game((2, 3), value_range=1.5)
 _SADDLE = Saddle(_payoff, (2, 3), grad_range=(1.5, 1.0), third_order=1.0)
+_LARGEST = max_loss(_bent, 3, grad_range=(1.3, 0.9), dim=2, smoothness=1.0, third_order=0.0)
 _SIMPLEX = SimplexRisk(_margin, dim=_P, grad_range=0.7)
 _BALL = SimplexRisk.linear(_squares, L1Ball(_P, 2.0), grad_range=1.3)
 
@@ -390,6 +396,15 @@ register(
         SaddleMirrorDescent, _SIMPLEX, DisjointPartition(4, 6), 2, "fresh", attack=True
     ),
     slow=True,
+)
+register(
+    "SaddleMirrorDescent(largest loss, polar)",
+    "solver",
+    lambda: _vertices(
+        SaddleMirrorDescent, _LARGEST, TaperedPartition(5, 20), 2, "fresh", True, attack=True
+    ),
+    slow=True,
+    relative_of="SaddleMirrorDescent(matrix game, played)",
 )
 register(
     "SaddleMirrorDescent(add or remove)",

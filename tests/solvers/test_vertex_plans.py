@@ -12,7 +12,7 @@ import dpjax
 from dpjax.geometry import L1Ball
 from dpjax.papers._multilevel_saddle import batches_of, draws_left
 from dpjax.privacy import Budget, zcdp_budget
-from dpjax.problems import Saddle, SimplexRisk, max_loss
+from dpjax.problems import Saddle, SimplexRisk
 from dpjax.sampling import DisjointPartition, IndependentPartition, TaperedPartition, tapered_sizes
 from dpjax.solvers import AnytimeMirrorDescent, MultilevelSaddle, SaddleMirrorDescent
 from dpjax.solvers.vertices._anytime_mirror_descent import refreshes_left
@@ -429,30 +429,6 @@ def test_too_little_is_refused():
         AnytimeMirrorDescent.for_budget(game, 100, budget)
     with pytest.raises(ValueError, match="output"):
         SaddleMirrorDescent.for_budget(game, 100, budget, output="last")
-
-
-def _quadratic_and_affine(x, record):
-    return jnp.stack([0.5 * jnp.sum(x * x), 0.49 - 0.4 * x[0]]) + 0 * record["z"]
-
-
-@pytest.mark.parametrize("third_order", [None, 0.0])
-def test_a_largest_of_losses_stays_below_its_bound(third_order):
-    """With one draw a step the second player sees a loss of 1/2 for ever, and x stays uniform."""
-    best, n = 0.223127, 10_000
-    problem = max_loss(
-        _quadratic_and_affine,
-        2,
-        grad_range=(1.0, 0.5),
-        dim=100,
-        smoothness=1.0,
-        third_order=third_order,
-    )
-    budget = Budget(1.0, 1e-7, "replace_one")
-    solver = SaddleMirrorDescent.for_budget(problem, n, budget)
-    x, _ = dpjax.solve(solver, problem, {"z": jnp.zeros(n)}, key=jax.random.key(0)).params
-    excess = max(0.5 * float(jnp.sum(x * x)), 0.49 - 0.4 * float(x[0])) - best
-    assert 0 < excess < min(0.05, SaddleMirrorDescent.plan(problem, n, budget).bound)
-    assert SaddleMirrorDescent.plan(problem, 10**6, budget).num_draws > 20
 
 
 def test_multilevel_plans_ask_for_the_third_order():

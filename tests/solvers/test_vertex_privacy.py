@@ -12,7 +12,7 @@ import pytest
 
 import dpjax
 from dpjax.geometry import L1Ball, Polytope, log_normalize
-from dpjax.problems import Saddle, SimplexRisk
+from dpjax.problems import Saddle, SimplexRisk, max_loss
 from dpjax.sampling import DisjointPartition, IndependentPartition, TaperedPartition
 from dpjax.solvers import AnytimeMirrorDescent, MultilevelSaddle, SaddleMirrorDescent
 from dpjax.transforms import multilevel
@@ -74,6 +74,14 @@ def _curved(n):
     return problem, _matrices(n, (2, 3))
 
 
+def _largest(n):
+    def losses(x, rec):
+        return rec["A"] @ x + 20 * jnp.sum((x - rec["A"][0, 0]) ** 2)
+
+    problem = max_loss(losses, 3, grad_range=(1.3, 0.9), dim=4, smoothness=1.0, third_order=0.0)
+    return problem, _matrices(n, (3, 4))
+
+
 def _logistic(n):
     def loss(w, rec):
         return jax.nn.softplus(rec["y"] * (rec["x"] @ w))
@@ -104,11 +112,11 @@ def _case(make, build, n, mixture=False):
     return Case(build(blocks, problem.ranges), problem, data, mixture)
 
 
-def _smd(make, sampler, k, output, n, relation="replace_one"):
+def _smd(make, sampler, k, output, n, relation="replace_one", polar=False):
     return _case(
         make,
         lambda blocks, ranges: SaddleMirrorDescent(
-            sampler, (0.5, 0.4)[:blocks], ranges, k, output, relation=relation
+            sampler, (0.5, 0.4)[:blocks], ranges, k, output, polar, relation=relation
         ),
         n,
     )
@@ -157,6 +165,12 @@ CASES: dict[str, Callable[[], Case]] = {
     "polytope, played, independent equal": lambda: _smd(
         _over_corners, IndependentPartition(4, 10), 1, "played", 10, ADD
     ),
+    "largest loss, polar, fresh, tapered": lambda: _smd(
+        _largest, TaperedPartition(4, 13, "given"), 2, "fresh", 14, polar=True
+    ),
+    "largest loss, polar, played, independent": lambda: _smd(
+        _largest, IndependentPartition(4, 12, tapered=True), 3, "played", 11, ADD, polar=True
+    ),
     "anytime, simplex": lambda: _anytime(
         _logistic, TaperedPartition(5, 13, "given", tail=2), 2, 1, 13, output_draws=3
     ),
@@ -175,6 +189,7 @@ CASES: dict[str, Callable[[], Case]] = {
     ),
 }
 SELDOM = {
+    "largest loss, polar, played, independent",
     "game, played, tapered",
     "anytime, simplex",
     "l1 ball, fresh, tapered",
@@ -216,19 +231,23 @@ def batches_of_records(sampler, xs, n):
     return where
 
 
-def draws_at_end(solver):
+def draws_at_end(solver, block):
     """Draws of one block for the result."""
     if isinstance(solver, SaddleMirrorDescent):
-        return solver.num_draws + (solver.output == "fresh")
+        return drawn_together(solver, block)
     if isinstance(solver, AnytimeMirrorDescent):
         return solver.num_draws if solver.output_draws is None else solver.output_draws
     return 0
 
 
+def drawn_together(solver, block):
+    """Vertices of one block that mirror descent draws in a step; of losses one, where polar."""
+    return 1 if solver.polar and block else solver.num_draws + (solver.output == "fresh")
+
+
 def changes(case, info, xs):
     """`(record, position) -> Change`: against what is there, or its absence under add-or-remove."""
     add_or_remove = case.solver.relation == ADD
-    at_end = draws_at_end(case.solver)
 
     def scores(data, xs):
         made = case.solver.replay(case.problem, data, info, xs)
@@ -245,7 +264,7 @@ def changes(case, info, xs):
         widths, spent, touched = [], [], []
         for b, (s, t) in enumerate(zip(before, after, strict=True)):
             number = jnp.sum(info.indices[b] >= 0, axis=1)
-            number = jnp.where(drawn, jnp.append(number, at_end), 0)
+            number = jnp.where(drawn, jnp.append(number, draws_at_end(case.solver, b)), 0)
             width, each = _mixture_loss(s, t) if case.mixture else _softmax_loss(s, t)
             # a NaN must not pass for no change
             width = jnp.where(jnp.isnan(width), jnp.inf, width)
@@ -330,7 +349,7 @@ def declared(solver):
     return parts, sum(rho * count for rho, count in parts)
 
 
-def left_by_hand(solver):
+def left_by_hand(solver, block=0):
     """Draws of one block that a record of each batch meets, from the method's definition."""
     steps = solver.sampler.steps
     if isinstance(solver, MultilevelSaddle):
@@ -340,8 +359,7 @@ def left_by_hand(solver):
             total += 2 ** (level + 1) + 1
         return np.array(left[::-1])
     if isinstance(solver, SaddleMirrorDescent):
-        each = solver.num_draws + (solver.output == "fresh")
-        return each * np.arange(steps, 0, -1)
+        return drawn_together(solver, block) * np.arange(steps, 0, -1)
     q, k = solver.refresh, solver.num_draws
     times = [t for t in range(1, steps + 1) if t <= q or t % q == 0]  # within the run
     last = k if solver.output_draws is None else solver.output_draws
@@ -369,7 +387,8 @@ def check(case, info, xs, steps=0, claimed=None):
     where = batches_of_records(solver.sampler, xs, n)
     found = attack(case, info, xs, steps)
     parts, total = declared(solver)
-    left = left_by_hand(solver)
+    blocks = range(len(case.problem.domains))
+    left = np.stack([left_by_hand(solver, b) for b in blocks], axis=1)
     assert np.isfinite(found.spent).all()
     for position, t in enumerate(where):
         width, spent, touched = (leaf[position] for leaf in found)
@@ -381,9 +400,9 @@ def check(case, info, xs, steps=0, claimed=None):
         assert (touched <= left[t]).all(), (position, t)
         assert spent <= total * (1 + 2 * ROUNDING), (position, t, spent / total)
     # the event is that of a batch which exists, and of its draws
-    worst = int(np.argmax(left / np.square(width_scale(solver))))
+    worst = int(np.argmax(left[:, 0] / np.square(width_scale(solver))))
     np.testing.assert_allclose([rho for rho, _ in parts], width_by_hand(solver, worst) ** 2 / 8)
-    assert {count for _, count in parts} == {left[worst]}
+    np.testing.assert_array_equal([count for _, count in parts], left[worst])
     assert (found.touched[where == worst] == left[worst]).all()
     return found.spent.max() / total
 

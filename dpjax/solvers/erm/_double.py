@@ -5,6 +5,11 @@ from typing import Any
 
 import jax
 
+if hasattr(jax, "enable_x64"):
+    enable_x64 = jax.enable_x64
+else:  # jax 0.6
+    from jax.experimental import enable_x64  # type: ignore[attr-defined, no-redef]
+
 
 def in_double(function: Callable[..., Any]) -> Callable[..., Any]:
     """The function of arrays, traced with x64 enabled, also where it is batched.
@@ -21,7 +26,7 @@ def in_double(function: Callable[..., Any]) -> Callable[..., Any]:
     """
 
     def scoped(*arguments: Any) -> Any:
-        with jax.enable_x64(True), jax.default_matmul_precision("highest"):
+        with enable_x64(True), jax.default_matmul_precision("highest"):
             return function(*arguments)
 
     wrapped = jax.custom_batching.custom_vmap(scoped)

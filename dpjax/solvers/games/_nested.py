@@ -41,6 +41,7 @@ from dpjax.solvers.queries._histogram_release import check_once
 
 RELATIONS = ("replace_one", "add_or_remove_one")
 _SHARES = (0.2, 0.3, 0.5)  # of the budget mu^2, one a round
+_LINES = 16  # rows or columns that a pass over the records adds up
 _KEPT = 2.0  # deviations of noise by which a strategy may be worse, and is measured again
 
 
@@ -186,12 +187,17 @@ class NestedGame:
 
 def all_sums(problem: Saddle, batch: PyTree, mask: jax.Array, interval: Interval) -> Pair:
     """Sums of the payoffs at all pairs of vertices, a pair of `[dx, dy]`."""
-    payoffs, rows = problem.payoffs, problem.domains[0].num_vertices
+    payoffs = problem.payoffs
+    rows, columns = (domain.num_vertices for domain in problem.domains)
+    # the fewer lines, the fewer passes over the records
+    along = payoffs.row if rows <= columns else payoffs.column
 
-    def row(i: jax.Array) -> Pair:
-        return line_sum(lambda record: payoffs.row(record, i), batch, mask, interval)
+    def line(index: jax.Array) -> Pair:
+        return line_sum(lambda record: along(record, index), batch, mask, interval, _LINES)
 
-    return jax.lax.map(row, jnp.arange(rows, dtype=jnp.int32))
+    indices = jnp.arange(min(rows, columns), dtype=jnp.int32)
+    sums = jax.lax.map(line, indices, batch_size=_LINES)
+    return sums if rows <= columns else Pair(*(part.T for part in sums))
 
 
 class Measured(NamedTuple):

@@ -1,6 +1,8 @@
 """Sums over records of rows and columns of payoffs, and noisy means of them."""
 
+import math
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -59,7 +61,11 @@ def present(batch: PyTree, mask: jax.Array) -> jax.Array:
 
 
 def line_sum(
-    line: Callable[[PyTree], jax.Array], batch: PyTree, mask: jax.Array, interval: Interval
+    line: Callable[[PyTree], jax.Array],
+    batch: PyTree,
+    mask: jax.Array,
+    interval: Interval,
+    together: int = 1,
 ) -> Pair:
     """Sum over records of a row or column, in units of half the interval from its middle.
 
@@ -71,6 +77,7 @@ def line_sum(
       batch: Records, leaves `[B, ...]`.
       mask: Which rows count, bool `[B]`.
       interval: (low, high).
+      together: How many such sums a caller's `vmap` makes at once, which then share memory.
 
     Returns:
       A pair of `[d]`.
@@ -85,13 +92,25 @@ def line_sum(
         unit = jnp.where(jnp.isnan(unit), 0, unit)
         return bounded_sum(unit, here.astype(unit.dtype), 1.0, cut=True)
 
-    width = jax.eval_shape(line, jax.tree.map(lambda leaf: leaf[0], batch)).shape[0]
-    size = max(_RECORDS, _NUMBERS // width)
+    formed = together * _largest(line, jax.tree.map(lambda leaf: leaf[0], batch))
+    size = max(_RECORDS, _NUMBERS // formed)
     if mask.shape[0] <= size:
         return part_sum(batch, mask)
     return fold_in_parts(
         part_sum, batch, mask, size, add_pairs, lambda zeros: zeros, strided=many_devices()
     )
+
+
+def _largest(line: Callable[[PyTree], jax.Array], record: PyTree) -> int:
+    """Numbers in the largest array that a line of one record forms."""
+
+    def of(jaxpr: Any) -> int:
+        params = jax.tree.leaves([list(eqn.params.values()) for eqn in jaxpr.eqns])
+        inner = [of(sub) for sub in params if hasattr(sub, "eqns")]
+        outs = [var.aval for eqn in jaxpr.eqns for var in eqn.outvars]
+        return max([1, *inner, *(math.prod(getattr(out, "shape", ())) for out in outs)])
+
+    return of(jax.make_jaxpr(line)(record).jaxpr)
 
 
 def larger(rows: int) -> float:

@@ -158,8 +158,11 @@ class VertexPlan(NamedTuple):
       refresh: Steps between two draws (anytime method only, else 1).
       step_size: Step size of each block, in units of 1 / gradient.
       output: `"played"` or `"fresh"`; `"anytime"` for that method.
-      bound: Bound on the expected duality gap, or excess risk.
+      bound: Bound on the expected duality gap, or excess risk, with the uniform average.
       output_draws: Vertices drawn for the result (anytime method only, else None).
+      polar: Whether values of the second block are polar estimates.
+      average: `"uniform"` or `"linear"`.
+      grad_range: Of each block where it is not the problem's, else None.
     """
 
     steps: int
@@ -169,6 +172,9 @@ class VertexPlan(NamedTuple):
     output: str
     bound: float
     output_draws: int | None = None
+    polar: bool = False
+    average: str = "uniform"
+    grad_range: tuple[float, ...] | None = None
 
 
 def tapered_scale(n: int, steps: np.ndarray) -> np.ndarray:

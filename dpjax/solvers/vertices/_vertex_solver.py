@@ -150,7 +150,8 @@ class VertexSolver:
             )
             sampler = dataclasses.replace(sampler, capacity=capacity)
         planned = {name: getattr(plan, name) for name in fields & set(plan._fields)}
-        planned |= {"grad_range": tuple(problem.ranges), "relation": relation.name.lower()}
+        planned["grad_range"] = planned.get("grad_range") or tuple(problem.ranges)
+        planned["relation"] = relation.name.lower()
         make: Callable[..., Self] = cls
         solver = make(sampler, **planned | choices)
         sizes = zip(solver.step_size, solver.grad_range, strict=True)
@@ -183,9 +184,10 @@ class VertexSolver:
         """The guarantee of the whole run (host); raises ValueError for stacked fields.
 
         As the record sees it whose batch lets it see most. A record of batch t enters the
-        `draws[t]` that follow it, each of bounded range eta = c tau omega weight_t / size_t, which
-        is eta^2 / 8 zero-concentrated and eta-DP. The batch of the largest sum of eta may be
-        another one: each draw is charged its share of that.
+        `draws[t]` that follow it, as often as a block's vertices are drawn at once, each of bounded
+        range eta = c tau omega weight_t / size_t, which is eta^2 / 8 zero-concentrated and eta-DP.
+        The batch of the largest sum of eta may be another one: each draw is charged its share of
+        that.
         """
         check_unstacked(self, "step_size", "grad_range")
         draws, weights = self._exposure()
@@ -201,10 +203,20 @@ class VertexSolver:
             PureZCDpEvent((move / sizes[worst]) ** 2 / 8, epsilon=move * pure) for move in moved
         ]
         return Guarantee(
-            dpe.ComposedDpEvent([dpe.SelfComposedDpEvent(draw, count) for draw in each]),
+            dpe.ComposedDpEvent(
+                [
+                    dpe.SelfComposedDpEvent(draw, count * repeats)
+                    for draw, repeats in zip(each, self._repeats, strict=True)
+                ]
+            ),
             self.relation,
             self.sampler.failure_probability(),
         )
+
+    @property
+    def _repeats(self) -> tuple[int, ...]:
+        """Vertices of each block drawn together, beyond what `_exposure` counts."""
+        return (1,) * len(self.step_size)
 
     @property
     def _updates(self) -> int:

@@ -1,0 +1,105 @@
+"""Numbers that pages of methods give in prose are those of committed runs."""
+
+import re
+from pathlib import Path
+
+import numpy as np
+
+from benchmarks import _runner, affine_games, group_risk, query_oracle
+
+PAGES = Path(__file__).resolve().parents[2] / "docs" / "methods"
+
+
+def _section():
+    text = (PAGES / "saddle_points.md").read_text(encoding="utf-8")
+    return re.split(r"^## ", text.split("## The worst of several groups\n")[1], flags=re.M)[0]
+
+
+def test_the_table_is_that_of_the_committed_run():
+    (found,) = re.findall(r"(?:^\|.*\n)+", _section(), re.MULTILINE)
+    assert found.strip() == group_risk.page_table(_runner.load("group_risk"))
+
+
+def test_every_number_of_the_prose_is_that_of_the_committed_run():
+    result = _runner.load("group_risk")
+    points = {(p["method"], p["epsilon"]): p for p in result["points"]}
+    noise, names = result["noise"], result["group_names"]
+    white, asian = names.index("male, White"), names.index("male, Asian-Pac-Islander")
+    plain = points["DP-SGD", 1.0]
+
+    def worst(name):
+        splits = points[name, None]["splits"]
+        return np.array([max(split["by_group"][0]) for split in splits])
+
+    gain = worst("not private") - worst("not private, minimax")
+    sizes = np.array([split["sizes"] for split in noise])
+    small = [g for g in range(len(names)) if sizes[:, g].max() < 200]
+    assert len(small) == 5
+    largest_bias = max(split["bootstrap_mean"] - split["worst"] for split in noise)
+    at_random = [split["bootstrap_std"] for split in noise]
+    equal = [split["largest_of_equal"] for split in noise]
+    descent = points["mirror descent-ascent", 1.0]
+    expected = {
+        f"worst error {descent['worst_group_error']:.3f}",
+        f"{gain.mean():.3f} with a standard error of {gain.std(ddof=1) / len(gain) ** 0.5:.3f}",
+        f"error {points['not private', None]['by_group'][white]:.3f} without privacy",
+        f"{points['not private, minimax', None]['by_group'][white]:.3f} with minimax",
+        f"{sizes[:, asian].min()} to {sizes[:, asian].max()} test records",
+        f"standard error of {np.mean([s['standard_errors'][asian] for s in noise]):.3f};",
+        f"five others have {sizes[:, small].min()} to {sizes[:, small].max()}",
+        f"by {min(at_random):.3f} to {max(at_random):.3f}",
+        f"up to {largest_bias:.3f} on average",
+        f"at {min(equal):.3f} to {max(equal):.3f}",
+        f"Splits differ by {plain['worst_split_std']:.3f}",
+        f"seeds by {plain['worst_group_std']:.3f}",
+        f"rises from {plain['by_group'][white]:.3f} to "
+        f"{points['weighted, inverse', 1.0]['by_group'][white]:.3f}",
+        f"error rate by {group_risk.CEILING}",
+    }
+    prose = " ".join(_section().split())
+    assert {one for one in expected if one not in prose} == set()
+    weights = group_risk.with_weights(1 / np.array(group_risk.SHARES, np.float32))
+    given = np.asarray(weights({"group": np.array([0, 1])})["weight"])
+    assert np.allclose(given, [0.3, 5], rtol=0.2)  # 0.26 and 5.2
+
+
+def test_nothing_is_better_than_plain_descent_by_twice_the_error_of_the_difference():
+    result = _runner.load("group_risk")
+    assert all(p["accounted"] <= p["epsilon"] for p in result["points"] if p["epsilon"])
+    for epsilon in group_risk.EPSILONS:
+        gains = group_risk.gains(result, epsilon)
+        assert len(gains) == 7
+        assert all(gain < 2 * error for gain, error in gains.values())
+
+
+def test_double_oracle_loses_at_query_release_by_as_much_as_the_page_says():
+    text = (PAGES / "query_release.md").read_text(encoding="utf-8")
+    prose = " ".join(text.split("**As a game, by double oracle**")[1].split("\n\n")[0].split())
+    result = _runner.load("query_oracle")
+    at = {(row["case"], row["method"]): row["max"] for row in result["rows"]}
+    pairs = {}
+    for case in dict.fromkeys(row["case"] for row in result["rows"]):
+        errors = query_oracle.best(result, case)
+        assert errors["chosen"] < 0.6 * errors["oracle"]
+        pairs[case] = f"{errors['oracle']:.2g}", f"{errors['chosen']:.2g}"
+    oracle, chosen = pairs["halfspaces, n = 10,000"]
+    expected = {f"at best {oracle} where `release` takes a histogram and has {chosen}"}
+    for case in pairs:
+        if case != "halfspaces, n = 10,000":
+            expected.add("{} against {}".format(*pairs[case]))
+    expected.add(f"MWEM has {at['sparse queries, n = 10,000', 'mwem']:.2g}")
+    expected.add(f"`FrankWolfeRelease` {at['sparse queries, n = 10,000', 'frank_wolfe']:.3f}")
+    assert {one for one in expected if one not in prose} == set()
+
+
+def test_games_that_are_no_matrices_are_solved_best_by_the_rule():
+    text = (PAGES / "games.md").read_text(encoding="utf-8")
+    section = text.split("## Beside other methods\n")[1].split("\n## ")[0]
+    result = _runner.load("affine_games")
+    (found,) = re.findall(r"(?:^\|.*\n)+", section, re.MULTILINE)
+    assert found.strip() == affine_games.summary(result)
+    gaps = {(row["game"], row["method"]): row["gap"] for row in result["rows"]}
+    for (game, _), gap in gaps.items():
+        assert gaps[game, "solver_for_game"] <= gap
+    assert all(row["chosen"] in ("nested_game", "double_oracle") for row in result["rows"])
+    assert all(row["accounted"] <= 1 for row in result["rows"])
