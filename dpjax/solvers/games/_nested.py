@@ -71,8 +71,9 @@ class NestedGame:
     equilibrium plays, or that are worse than its value by at most twice their noise, stay. The
     others keep their early, noisier payoffs as constraints. The strategies released are those whose
     expected loss is least, given H and its noise: with little noise an equilibrium, with much of it
-    what is clearly good, down to uniform play. Works with problems of losses affine in each block, `Saddle.matrix_game`, `Saddle.game` and others of `smoothness=(0, 0)`, where an
-    array of all payoffs at vertices can be held.
+    what is clearly good, down to uniform play. Works with problems of losses affine in each block,
+    `Saddle.matrix_game`, `Saddle.game` and others of `smoothness=(0, 0)`, where an array of all
+    payoffs at vertices can be held.
 
     Guarantee: one Gaussian release, `GaussianDpEvent(noise_multiplier)`. Payoffs are clipped to the
     interval, so a record moves the sum of m of them, in units of h, by at most $\sqrt m$ in the l2
