@@ -7,8 +7,8 @@ import jax.numpy as jnp
 
 from dpjax.core import PyTree
 
-_STEPS = 300
-_UNIFORM = 0.1  # of the start, so that no strategy is ruled out
+_STEPS = 1000
+_UNIFORM = 0.02  # of the start, so that no strategy is ruled out
 _PASSES = 2
 _CLEAR = 3.0  # standard errors from which on rows, or columns, differ
 _EXACT = jax.lax.Precision.HIGHEST
@@ -27,7 +27,8 @@ def belief(payoffs: jax.Array, precision: jax.Array, here: jax.Array, there: jax
     $$ A_{ij} = \mu + a_i + b_j + r_{ij}, \qquad H_{ij} = A_{ij} + \mathcal N(0, 1 / P_{ij}) $$
 
     with centred normal effects of rows and of columns, and a centred normal rest, whose variances
-    are estimated from H by moments; effects that are not clearly there are 0.
+    are estimated from H by moments; effects that are not clearly there are 0. Where noise is small
+    beside payoffs on average, the means are H: a game of few strategies that matter is not normal.
 
     Privacy: post-processing; no cost.
 
@@ -74,10 +75,11 @@ def belief(payoffs: jax.Array, precision: jax.Array, here: jax.Array, there: jax
     fitted = mean + rows[:, None] + columns[None, :]
     share = prior / (prior + noise)
     unsure = (1 - share) ** 2 * (doubt[0][:, None] + doubt[1][None, :])
-    return Belief(
-        jnp.where(known, fitted + share * (payoffs - fitted), 0),
-        jnp.where(known, share * noise + unsure, 0),
-    )
+    variance = jnp.where(known, share * noise + unsure, 0)
+    posterior = fitted + share * (payoffs - fitted)
+    trust = jnp.sum(variance * precision) / jnp.maximum(jnp.sum(known), 1)
+    trust = jnp.minimum(trust, 1)
+    return Belief(jnp.where(known, posterior + trust * (payoffs - posterior), 0), variance)
 
 
 def robust_strategies(
