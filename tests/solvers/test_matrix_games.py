@@ -92,6 +92,7 @@ def test_an_accountant_doubles_a_gaussian_under_replace_one_but_no_rho():
     assert epsilon(dpe.GaussianDpEvent(1 / mu)) == pytest.approx(1.886, abs=1e-3)
 
 
+@pytest.mark.always  # the claim
 def test_the_claim_of_an_oracle_is_all_of_its_rho_on_every_branch():
     for fallback in ("rounds", "nested"):
         solver = DoubleOracle.for_budget(
@@ -325,6 +326,7 @@ def test_the_largest_of_affine_losses_is_a_game_of_vertices():
     assert np.allclose(y, 1 / 3, atol=1e-3)
 
 
+@pytest.mark.always  # accuracy that the method is for
 def test_dropped_strategies_stay_as_constraints():
     matrix = np.random.default_rng(5).uniform(-1, 1, (50, 50))
     x, y = _nested_strategies(matrix, 2 / (_N * 0.2367))
