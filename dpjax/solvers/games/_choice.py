@@ -11,7 +11,7 @@ from dpjax.solvers.games._nested import NestedGame
 
 _MOST_NOISE = 0.15  # of a single release of all payoffs, in units of half their interval
 _FEW_PAYOFFS = 25**2  # as many as an oracle itself may measure
-_MOST_NOISE_OF_ONE = 0.025  # in a single payoff; with more, the check of an oracle says little
+_MOST_NOISE_OF_ONE = 0.016  # in a single payoff; with more, the check of an oracle says little
 
 
 def solver_for_game(problem: Saddle, num_records: int, budget: Budget) -> NestedGame | DoubleOracle:
@@ -20,7 +20,7 @@ def solver_for_game(problem: Saddle, num_records: int, budget: Budget) -> Nested
     - `NestedGame` where all payoffs can be held, at most 4e6, and one of these holds: a single
       release of all has noise of at most .15 of half their interval,
       $c \sqrt{d_x d_y} / (n \mu) \le .15$; there are at most 625 payoffs; noise on a single one,
-      $c / (n \mu)$, is above .025, with which the check of an oracle says little.
+      $c / (n \mu)$, is above .016, with which the check of an oracle says little.
     - `DoubleOracle` otherwise. Its check finds out whether few strategies matter, and its fallback
       is the nested measurement where all payoffs can be held and that noise is at most 1.
 
