@@ -39,6 +39,7 @@ def belief(payoffs: jax.Array, precision: jax.Array, here: jax.Array, there: jax
       here: Which rows there are, bool `[rows]`.
       there: Which columns there are, bool `[columns]`.
     """
+    precision = precision.astype(payoffs.dtype)
     known = here[:, None] & there[None, :] & (precision > 0)
     noise = jnp.where(known, 1 / jnp.where(known, precision, 1), 0)
     relative = jnp.where(known, precision / jnp.maximum(jnp.max(precision), 1e-30), 0) ** 2
@@ -55,7 +56,7 @@ def belief(payoffs: jax.Array, precision: jax.Array, here: jax.Array, there: jax
         total = jnp.sum(weight, axis)
         variance = jnp.where(total > 0, 1 / jnp.where(total > 0, total, 1), 0)
         estimate = jnp.sum(weight * rest, axis) * variance
-        number = jnp.maximum(jnp.sum(total > 0), 1)
+        number = jnp.maximum(jnp.sum(total > 0), 1).astype(total.dtype)
         excess = jnp.sum(estimate**2 - variance) / number
         error = jnp.sum(variance) / number * jnp.sqrt(2 / number)
         prior = jnp.where(excess > _CLEAR * error, excess, 0)
@@ -63,7 +64,7 @@ def belief(payoffs: jax.Array, precision: jax.Array, here: jax.Array, there: jax
         return share * estimate, share * variance
 
     mean = jnp.sum(relative * payoffs) / jnp.maximum(jnp.sum(relative), tiny)
-    rows, columns = jnp.zeros(payoffs.shape[0]), jnp.zeros(payoffs.shape[1])
+    rows, columns = (jnp.zeros(size, payoffs.dtype) for size in payoffs.shape)
     prior, doubt = spread(payoffs - mean), (rows, columns)
     for _ in range(_PASSES):
         weight = jnp.where(known, 1 / (prior + noise), 0)
@@ -78,7 +79,7 @@ def belief(payoffs: jax.Array, precision: jax.Array, here: jax.Array, there: jax
     unsure = (1 - share) ** 2 * (doubt[0][:, None] + doubt[1][None, :])
     variance = jnp.where(known, share * noise + unsure, 0)
     posterior = fitted + share * (payoffs - fitted)
-    trust = jnp.sum(variance * precision) / jnp.maximum(jnp.sum(known), 1)
+    trust = jnp.sum(variance * precision) / jnp.maximum(jnp.sum(known), 1).astype(payoffs.dtype)
     trust = jnp.minimum(trust, 1)
     return Belief(jnp.where(known, posterior + trust * (payoffs - posterior), 0), variance)
 
@@ -115,7 +116,7 @@ def robust_strategies(
     Returns:
       x `[rows]` and y `[columns]`; 0 for what is absent.
     """
-    x, y = start
+    x, y = (weights.astype(payoffs.dtype) for weights in start)
     mean, variance = belief(payoffs, precision, here, there)
     both = here[:, None] & there[None, :]
     low = jnp.min(jnp.where(both, mean, jnp.inf))
@@ -136,7 +137,8 @@ def _robust(
     mean, variance = given
 
     def logits(weights: jax.Array, present: jax.Array) -> jax.Array:
-        mixed = (1 - _UNIFORM) * weights + _UNIFORM * present / jnp.sum(present)
+        uniform = present.astype(mean.dtype) / jnp.sum(present).astype(mean.dtype)
+        mixed = (1 - _UNIFORM) * weights + _UNIFORM * uniform
         return jnp.where(present, jnp.log(jnp.where(present, mixed, 1)), -jnp.inf)
 
     def slopes(log_x: jax.Array, log_y: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
@@ -154,7 +156,8 @@ def _robust(
         new_x, new_y, scale = slopes(log_x, log_y)
         log_x = jax.nn.log_softmax(log_x - (2 * new_x - old_x))
         log_y = jax.nn.log_softmax((log_y + 2 * new_y - old_y) / (1 + scale))
-        return log_x, log_y, (new_x, new_y), total + (t + 1) * jnp.exp(log_x)
+        weight = (t + 1).astype(total.dtype)
+        return log_x, log_y, (new_x, new_y), total + weight * jnp.exp(log_x)
 
     log_x, log_y = logits(x, here), logits(y, there)
     first = log_x, log_y, slopes(log_x, log_y)[:2], jnp.zeros_like(x)
@@ -167,13 +170,13 @@ def _robust(
 def expected_loss(given: Belief, there: jax.Array, x: jax.Array) -> jax.Array:
     """The bound of `robust_strategies` on the expected loss of x `[rows]`, `[]`."""
     mean, variance = _times(x, given.mean), _times(x**2, given.variance)
-    middle = jnp.sqrt(jnp.max(variance) / (2 * jnp.log(1.0 + jnp.sum(there))))
+    middle = jnp.sqrt(jnp.max(variance) / (2 * jnp.log(1 + jnp.sum(there).astype(x.dtype))))
     middle = jnp.maximum(middle, jnp.finfo(x.dtype).tiny ** 0.5)
 
     def bound(scale: jax.Array) -> jax.Array:
         return scale * jax.nn.logsumexp(mean / scale + variance / (2 * scale**2), where=there)
 
-    return jnp.min(jax.vmap(bound)(middle * 2.0 ** jnp.linspace(-2, 3, 21)))
+    return jnp.min(jax.vmap(bound)(middle * 2.0 ** jnp.linspace(-2, 3, 21, dtype=x.dtype)))
 
 
 def _times(left: jax.Array, right: jax.Array) -> jax.Array:
