@@ -195,3 +195,23 @@ def test_an_optimizer_that_is_given_is_used_as_given():
     batch = {"x": jnp.ones((4, 400)), "y": jnp.ones(4)}
     after, _ = solver.step(problem, batch, jnp.ones(4, bool), state)
     assert np.median(abs(after.params - state.params)) == pytest.approx(1e-2, rel=1e-3)
+
+
+def test_the_default_rate_of_two_players_beats_a_quarter_and_four_times():
+    n, d, rng = 1_000, 12, np.random.default_rng(31)  # instance of no study
+    means = rng.uniform(-1, 1, (d, d))
+    payoffs = np.where(rng.random((n, d, d)) < (1 + means) / 2, 1, -1)
+    game, data = problems.Saddle.matrix_game((d, d)), {"A": jnp.asarray(payoffs, jnp.int8)}
+    solver = DPSGD.for_budget(game, n, dpjax.Budget(1.0, 1e-6, "replace_one"))
+
+    def gap(factor, key):
+        run = dataclasses.replace(solver, learning_rate=solver.learning_rate * factor)
+        x, y = dpjax.solve(run, game, data, key=key, progress=False).params
+        mean = jnp.asarray(payoffs.mean(axis=0), x.dtype)
+        return jnp.max(x @ mean) - jnp.min(mean @ y)
+
+    factors = jnp.repeat(jnp.array([0.25, 1.0, 4.0]), 4)
+    keys = jax.random.split(jax.random.key(0), 12)
+    gaps = jax.jit(jax.vmap(gap))(factors, keys).reshape(3, 4).mean(axis=1)
+    assert gaps[1] < 0.9 * gaps[0]
+    assert gaps[1] < 0.8 * gaps[2]

@@ -353,7 +353,8 @@ def test_few_rounds_find_a_core_among_many_strategies():
         assert _gap(matrix, x, y) < 0.01
 
 
-def test_a_game_of_low_rank_has_more_rounds_than_those_before_the_check():
+@pytest.mark.slow  # a large game
+def test_the_check_does_not_pass_too_early_in_a_game_of_low_rank():
     d, rank, rng = 2_500, 6, np.random.default_rng(21)
     gains = np.tanh(2 * rng.normal(size=(d, rank)))
     gains -= gains.mean(axis=1, keepdims=True)  # no column is best against every row
@@ -363,7 +364,7 @@ def test_a_game_of_low_rank_has_more_rounds_than_those_before_the_check():
     solver = DoubleOracle.for_budget(Saddle.matrix_game((d, d)), _N, _BUDGET)
     assert solver.fallback == "rounds"
     gaps = [_gap(matrix, *_play(solver, matrix, seed)[:2]) for seed in range(3)]
-    assert np.mean(gaps) < 0.02  # .07 where all checks pass, .14 by uniform play
+    assert np.mean(gaps) < 0.02  # .007; .023 if a gap of .1 passes, .30 by uniform play
 
 
 def test_an_oracle_forms_nothing_of_the_size_of_all_payoffs():
