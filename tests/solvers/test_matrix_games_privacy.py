@@ -42,7 +42,8 @@ def test_a_nested_measurement_uses_noisy_means_alone(monkeypatch):
 
 
 @pytest.mark.always  # all that depends on data is noisy or drawn
-def test_an_oracle_uses_noisy_means_and_draws_alone(monkeypatch):
+@pytest.mark.parametrize("fallback", ["rounds", "nested"])
+def test_an_oracle_uses_noisy_means_and_draws_alone(monkeypatch, fallback):
     monkeypatch.setattr(_nested, "noisy_mean", _noise_alone)
     monkeypatch.setattr(_oracle, "noisy_mean", _noise_alone)
 
@@ -50,7 +51,7 @@ def test_an_oracle_uses_noisy_means_and_draws_alone(monkeypatch):
         return jax.random.randint(key, (number,), 0, logits.shape[0], jnp.int32)
 
     monkeypatch.setattr(_oracle, "sample_vertices", draw)
-    solver = DoubleOracle(FullBatch(1), 0.02, _N, rounds=2, more_rounds=1)
+    solver = DoubleOracle(FullBatch(1), 0.02, _N, rounds=2, more_rounds=1, fallback=fallback)
 
     @jax.jit
     def play(sums):
@@ -60,11 +61,12 @@ def test_an_oracle_uses_noisy_means_and_draws_alone(monkeypatch):
             sums.high.shape,
             _N,
         )
-        return solver.play(jax.random.key(0), lines, None, 1.0)
+        uniform = tuple(jnp.full(d, 1 / d) for d in lines.shape)
+        return solver.play(jax.random.key(0), lines, lambda key, scale: uniform, 1.0)
 
     one, other = (play(sums) for sums in _games(8, 7))
     for got, want in zip(one, other, strict=True):
-        assert np.array_equal(got, want)
+        assert np.array_equal(got, want, equal_nan=True)
 
 
 @pytest.mark.always  # a payoff is paid for once
@@ -98,11 +100,11 @@ def test_draws_payoffs_and_check_are_charged_on_both_branches(fallback):
     assert _rho(passed) == pytest.approx(0.85 * 0.02, rel=1e-6)
     assert _rho(failed) == pytest.approx(0.85 * 0.02, rel=1e-6)
     draws = [sum(count for _, count in phase.draws) for phase in (guarantee.first, passed, failed)]
-    assert draws == [2 * 8 + 2, 2 * 4, 2 * 16 if fallback == "rounds" else 0]
+    assert draws == [2 * 8 + 2, 2 * 4, 2 * 16 + (2 if fallback == "nested" else 0)]
 
 
 @pytest.mark.always  # noise as claimed
-def test_the_fallback_spends_what_the_check_left(monkeypatch):
+def test_the_fallback_spends_what_the_checks_and_rounds_left(monkeypatch):
     seen, nested = [], _double_oracle.nested_measurement
 
     def recorded(key, sums, num_records, scale, known, **options):
@@ -111,7 +113,7 @@ def test_the_fallback_spends_what_the_check_left(monkeypatch):
         return nested(key, sums, num_records, scale, known, **options)
 
     monkeypatch.setattr(_double_oracle, "nested_measurement", recorded)
-    monkeypatch.setattr(DoubleOracle, "_passing", lambda solver, shape: jnp.float32(-100.0))
+    monkeypatch.setattr(DoubleOracle, "_predicted", lambda solver, shape: jnp.float32(-100.0))
     solver = DoubleOracle(FullBatch(1), 0.5, 20.0, rounds=1, more_rounds=1, fallback="nested")
     game, data = Saddle.matrix_game((3, 3)), {"A": jnp.zeros((20, 3, 3))}
     solution = dpjax.solve(solver, game, data, key=jax.random.key(0))
@@ -119,7 +121,11 @@ def test_the_fallback_spends_what_the_check_left(monkeypatch):
     assert not solution.info.passed[0]
     (scale,) = seen
     mu = 2 / (20 * scale)  # of one payoff, which a record moves by 2 of 20
-    assert 0.99 * 0.85 * 0.5 < mu**2 / 2 <= 0.85 * 0.5 * (1 + 1e-6)
+    assert 0.99 * 0.62 * 0.5 < mu**2 / 2 <= 0.62 * 0.5 * (1 + 1e-6)
+    # what is charged after the first check: that, new payoffs .05, a number .01, draws .15 and .02
+    (_, failed) = solver.guarantee().branches
+    assert failed.mu**2 / 2 == pytest.approx((0.62 + 0.05 + 0.01) * 0.5, rel=1e-6)
+    assert _rho(failed) - failed.mu**2 / 2 == pytest.approx((0.15 + 0.02) * 0.5, rel=1e-6)
 
 
 @pytest.mark.always  # one program for any seed

@@ -57,6 +57,20 @@ def test_with_noise_they_lose_less_than_its_equilibrium(stddev):
     assert robust < 0.95 * equilibria
 
 
+def test_the_few_payoffs_that_matter_are_not_taken_for_noise():
+    rng = np.random.default_rng(12)
+    truth = np.zeros((200, 200))
+    truth[:3, 3:], truth[3:, :3] = -1, 1
+    truth[:3, :3] = [[-0.8, -0.7, 0.6], [1.0, 0.2, 0.9], [0.1, 0.4, 0.6]]
+    noisy = jnp.asarray(truth + 0.19 * rng.normal(size=truth.shape), jnp.result_type(float))
+    mean, variance = belief(noisy, jnp.full_like(noisy, 0.19**-2), *_all(truth.shape))
+    off = np.abs(np.asarray(mean - noisy)) / 0.19
+    assert 2.9 < np.max(off) < 3 + 1e-4
+    doubted = np.isclose(variance, 0.19**2, rtol=1e-5)
+    assert 0 < np.mean(doubted) < 0.005
+    assert np.min(off[doubted]) > 2.9
+
+
 def test_rows_and_columns_that_differ_are_found():
     """A core that all others lose to, in noise as large as any payoff."""
     rng = np.random.default_rng(3)

@@ -40,6 +40,7 @@ from dpjax.solvers.games._nested import (
 )
 from dpjax.solvers.games._oracle import (
     Lines,
+    Supports,
     best_responses,
     double_oracle,
     first_supports,
@@ -59,9 +60,10 @@ from dpjax.solvers.queries._histogram_release import check_once
 
 LARGEST_ARRAY = 4e6  # payoffs that are held at once
 _FALLBACKS = ("nested", "rounds")
-_LONGER = 16  # rounds after a check that fails, where all payoffs are too many to measure
-# Largest gap, of payoffs in [-1, 1], with which a check can pass. Longer rounds cost little: chosen
+_LONGER = 16  # rounds after a check that fails
+# Largest gap, of payoffs in [-1, 1], with which a check passes. Longer rounds cost little: chosen
 # on cores, low rank, sines and prices (2,500 strategies; n = 10,000 to 300,000; epsilon 1 and 4).
+# The second check, on those and dense games of 600 to 1,800, takes twice the gap of the first.
 _WORST = {"nested": 0.1, "rounds": 0.03}
 
 
@@ -74,7 +76,9 @@ class _Shares(NamedTuple):
 
 
 _FIRST, _CHECK = _Shares(0.06, 0.06, 0.0), 0.03
-_PASSED, _FAILED = _Shares(0.20, 0.05, 0.60), _Shares(0.40, 0.15, 0.30)
+_PASSED = _Shares(0.20, 0.05, 0.60)
+# a second check of the same share comes before the block, or the measurement of all payoffs
+_FAILED = {"rounds": _Shares(0.40, 0.15, 0.30), "nested": _Shares(0.15, 0.05, 0.62)}
 _REST = 0.85  # what either branch has
 
 
@@ -85,10 +89,13 @@ class DoubleOracleInfo(NamedTuple):
       gap: Noisy gain of the two best responses against the strategies after the first rounds, in
         units of the payoffs, `[]`.
       passed: Whether that was small enough to go on with a few more rounds, `[]` bool.
+      again: The same gain after the longer rounds, by which all payoffs were measured or not; NaN
+        where there is no second check, `[]`.
     """
 
     gap: jax.Array
     passed: jax.Array
+    again: jax.Array
 
 
 @register_solver
@@ -103,11 +110,11 @@ class DoubleOracle:
        i \sim \mathrm{softmax}(-\lambda\, \bar A y) $$
 
     After `rounds` of these, two more draws and one noisy number check the gap. Where it is small,
-    four more rounds follow; where not, the rest of the budget goes to `NestedGame`'s measurement of
-    all payoffs (`fallback="nested"`), or to 16 more rounds (`"rounds"`). After the last round the
-    small game is measured once more, as `NestedGame` would. Works with problems as that does. Only
-    rows and columns of strategies that were found are formed, K of each: nothing of the size of all
-    payoffs, but by the fallback `"nested"`.
+    four more rounds follow, else 16. After the last round the small game is measured once more, as
+    `NestedGame` would. With `fallback="nested"` a second check follows the 16 rounds; where the gap
+    is still large, `NestedGame`'s measurement of all payoffs takes the place of the last one. Works
+    with problems as that does. Only rows and columns of strategies that were found are formed, K of
+    each: nothing of the size of all payoffs, but by the fallback `"nested"`.
 
     That a few rounds are enough is an assumption on the game, which the check tests: it holds where
     few strategies matter.
@@ -118,9 +125,9 @@ class DoubleOracle:
     it, c = 2 under replace-one and 1 under add-or-remove-one, all m payoffs that a phase measures
     by at most $c \sqrt m / n$ in the l2 norm, and the number that is checked by $2 c / n$. What is
     measured next follows from what was released. Shares of rho: draws .06, payoffs .06 and check
-    .03; then .85 on either branch. The branch is chosen by the number that is released, and the
-    claim does not depend on it. Sums are exact; noise is larger by `rounding_allowance`, and
-    $\lambda$ smaller by what rounding may add to a range.
+    .03; then .85 on either branch, with the second check. Branches are chosen by the numbers that
+    are released, and the claim does not depend on them. Sums are exact; noise is larger by
+    `rounding_allowance`, and $\lambda$ smaller by what rounding may add to a range.
 
     | input | effect |
     | --- | --- |
@@ -136,7 +143,7 @@ class DoubleOracle:
       interval: (low, high), where payoffs are clipped to (data).
       rounds: Before the check (static).
       more_rounds: After a check that was passed (static).
-      fallback: After one that was not, `"nested"` or `"rounds"` (static).
+      fallback: What follows checks that were not passed, `"nested"` or `"rounds"` (static).
       relation: Neighbouring relation of the guarantee (static).
 
     Raises:
@@ -235,65 +242,74 @@ class DoubleOracle:
         lines = Lines(row, column, (first, second), self.num_records)
         allowed = larger(mask.shape[0])
 
-        def nested(key: jax.Array) -> tuple[jax.Array, jax.Array]:
+        def nested(key: jax.Array, scale: jax.Array) -> tuple[jax.Array, jax.Array]:
             sums = all_sums(problem, batch, mask, self.interval)
-            scale = self._stddev(_REST) * allowed
             known = unmeasured(lines.shape, sums.high.dtype)
             return nested_measurement(key, sums, self.num_records, scale, known, limit=1.0)
 
-        x, y, gap, passed = self.play(draw, lines, nested, allowed)
+        x, y, gap, passed, again = self.play(draw, lines, nested, allowed)
         low, high = self.interval
-        info = DoubleOracleInfo(gap * (jnp.asarray(high, float) - low) / 2, passed)
+        half = (jnp.asarray(high, float) - low) / 2
+        info = DoubleOracleInfo(gap * half, passed, again * half)
         return GameState(placed(problem, x, y, state.params), key), info
 
     def play(
         self, key: jax.Array, lines: Lines, nested: Any, larger: float
-    ) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
-        """Strategies `[dx]` and `[dy]`, the checked gap and whether it passed, from any sums.
+    ) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array, jax.Array]:
+        """Strategies `[dx]` and `[dy]`, a gap, whether it passed and the second one, from any sums.
 
         Args:
           key: For noise and draws.
           lines: The payoffs, in units of half their interval.
-          nested: From a key to the strategies of the fallback `"nested"`.
+          nested: From a key and the noise of one payoff to the strategies that a measurement of all
+            payoffs gives.
           larger: Factor on noise.
         """
         start, one, check, rest = jax.random.split(key, 4)
         slots = self.rounds + 1
-        goal = slots + self.more_rounds
-        last = slots + _LONGER if self.fallback == "rounds" else goal
-        at = first_supports(start, lines, max(goal, last))
+        passing, failing = slots + self.more_rounds, slots + _LONGER
+        at = first_supports(start, lines, max(passing, failing))
         stddev = self._stddev(_FIRST.entries, slots**2) * larger
         drawing = self._drawing(_FIRST.draws, 2 * self.rounds)
         at = double_oracle(one, at, lines, (0, self.rounds), stddev, *drawing)
 
-        draw, noise = jax.random.split(check)
-        i, j = best_responses(draw, at, *self._drawing(2 * _CHECK / 3, 2))
-        gap = noisy_gap(noise, at, i, j, lines, 2 * self._stddev(_CHECK / 3) * larger)
-        passed = gap <= self._passing(lines.shape)
+        def checked(key: jax.Array, at: Supports, limit: jax.Array) -> tuple[jax.Array, jax.Array]:
+            draw, noise = jax.random.split(key)
+            i, j = best_responses(draw, at, *self._drawing(2 * _CHECK / 3, 2))
+            gap = noisy_gap(noise, at, i, j, lines, 2 * self._stddev(_CHECK / 3) * larger)
+            return gap, gap <= limit
+
+        predicted = self._predicted(lines.shape)
+        limit = jnp.minimum(predicted / 2, _WORST[self.fallback])
+        gap, passed = checked(check, at, limit)
+        more, second, last = jax.random.split(rest, 3)
+        shares = jax.tree.map(
+            lambda *both: jnp.where(passed, *both), _PASSED, _FAILED[self.fallback]
+        )
+        until = jnp.where(passed, passing, failing)
+        added = until.astype(float) ** 2 - slots**2
+        stddev = self._stddev(shares.entries, added) * larger
+        drawing = self._drawing(shares.draws, 2 * (until - slots))
+        at = double_oracle(more, at, lines, (self.rounds, until - 1), stddev, *drawing)
+
+        stddev = self._stddev(shares.block) * larger
         # a key in both branches would count as used twice under vmap
-        words, kind = jax.random.key_data(rest), jax.random.key_impl(rest)
+        words, kind = jax.random.key_data(last), jax.random.key_impl(last)
 
-        def key_of(number: int) -> jax.Array:
-            return jax.random.fold_in(jax.random.wrap_key_data(words, impl=kind), number)
-
-        def further(slots_then: ArrayLike, shares: _Shares) -> tuple[jax.Array, jax.Array]:
-            added = jnp.asarray(slots_then, float) ** 2 - slots**2
-            stddev = self._stddev(shares.entries, added) * larger
-            drawing = self._drawing(shares.draws, 2 * (jnp.asarray(slots_then) - slots))
-            until = jnp.asarray(slots_then, jnp.int32) - 1
-            more = double_oracle(key_of(0), at, lines, (self.rounds, until), stddev, *drawing)
-            block = self._stddev(shares.block) * larger
-            x, y = nested_measurement(
-                key_of(1), small_sums(more), lines.num_records, block, more.known
-            )
-            return mixtures(more, x, y, lines.shape)
+        def of_block() -> tuple[jax.Array, jax.Array]:
+            key = jax.random.wrap_key_data(words, impl=kind)
+            x, y = nested_measurement(key, small_sums(at), lines.num_records, stddev, at.known)
+            return mixtures(at, x, y, lines.shape)
 
         if self.fallback == "rounds":
-            shares = jax.tree.map(lambda *both: jnp.where(passed, *both), _PASSED, _FAILED)
-            x, y = further(jnp.where(passed, goal, last), shares)
-            return x, y, gap, passed
-        x, y = jax.lax.cond(passed, lambda: further(goal, _PASSED), lambda: nested(key_of(2)))
-        return x, y, gap, passed
+            return *of_block(), gap, passed, jnp.full_like(gap, jnp.nan)
+        again, good = checked(second, at, jnp.minimum(predicted, _WORST[self.fallback]))
+        x, y = jax.lax.cond(
+            passed | good,
+            of_block,
+            lambda: nested(jax.random.wrap_key_data(words, impl=kind), stddev),
+        )
+        return x, y, gap, passed, jnp.where(passed, jnp.nan, again)
 
     def finalize(self, problem: Saddle, state: GameState) -> PyTree:
         """The strategies of both players."""
@@ -312,9 +328,11 @@ class DoubleOracle:
             _FIRST.entries + _CHECK / 3, (_FIRST.draws, 2 * self.rounds), (2 * _CHECK / 3, 2)
         )
         passed = phase(_PASSED.entries + _PASSED.block, (_PASSED.draws, 2 * self.more_rounds))
-        failed = phase(_REST)
-        if self.fallback == "rounds":
-            failed = phase(_FAILED.entries + _FAILED.block, (_FAILED.draws, 2 * _LONGER))
+        shares, draws = _FAILED[self.fallback], []
+        noise = shares.entries + shares.block
+        if self.fallback == "nested":
+            noise, draws = noise + _CHECK / 3, [(2 * _CHECK / 3, 2)]
+        failed = phase(noise, (shares.draws, 2 * _LONGER), *draws)
         failure = self.sampler.failure_probability()
         return MixtureGuarantee(first, (passed, failed), self.relation, failure)
 
@@ -329,11 +347,10 @@ class DoubleOracle:
         eta = jnp.sqrt(8 * jnp.asarray(self.rho, float) * share / draws)
         return eta / (2 * relation_factor(self.relation)), eta
 
-    def _passing(self, shape: tuple[int, int]) -> jax.Array:
-        """The largest gap with which a check is passed: half of what multiplicative weights get."""
+    def _predicted(self, shape: tuple[int, int]) -> jax.Array:
+        """The gap of multiplicative weights with the rest of the budget, 1 at most."""
         noise = self._stddev(_REST, sum(shape))
-        predicted = 2 * noise * math.sqrt(2 * math.log(max(*shape, 2)))
-        return jnp.minimum(jnp.minimum(predicted, 1) / 2, _WORST[self.fallback])
+        return jnp.minimum(2 * noise * math.sqrt(2 * math.log(max(*shape, 2))), 1)
 
 
 def _with_largest_rho(solver: DoubleOracle, budget: Budget) -> DoubleOracle:

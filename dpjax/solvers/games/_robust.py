@@ -10,6 +10,7 @@ from dpjax.core import PyTree
 _STEPS = 1000
 _UNIFORM = 0.02  # of the start, so that no strategy is ruled out
 _PASSES = 2
+_MOVED = 3.0  # deviations of noise by which a payoff is believed to be off, at most
 _CLEAR = 3.0  # standard errors from which on rows, or columns, differ
 _NEARER = 0.5  # of the variances: 3 to 100 normals have a mean largest of .7 of Chernoff's bound
 _EXACT = jax.lax.Precision.HIGHEST
@@ -28,8 +29,9 @@ def belief(payoffs: jax.Array, precision: jax.Array, here: jax.Array, there: jax
     $$ A_{ij} = \mu + a_i + b_j + r_{ij}, \qquad H_{ij} = A_{ij} + \mathcal N(0, 1 / P_{ij}) $$
 
     with centred normal effects of rows and of columns, and a centred normal rest, whose variances
-    are estimated from H by moments; effects that are not clearly there are 0. Where noise is small
-    beside payoffs on average, the means are H: a game of few strategies that matter is not normal.
+    are estimated from H by moments; effects that are not clearly there are 0. A game of few
+    strategies that matter is not normal: where noise is small beside payoffs on average, the means
+    are H, and no mean is further from H than 3 deviations of its noise.
 
     Privacy: post-processing; no cost.
 
@@ -38,6 +40,9 @@ def belief(payoffs: jax.Array, precision: jax.Array, here: jax.Array, there: jax
       precision: P, one over the variance of their noise, 0 where there is none, `[rows, columns]`.
       here: Which rows there are, bool `[rows]`.
       there: Which columns there are, bool `[columns]`.
+
+    Source: limited translation: Efron and Morris, "Limiting the risk of Bayes and empirical Bayes
+    estimators", 1972.
     """
     precision = precision.astype(payoffs.dtype)
     known = here[:, None] & there[None, :] & (precision > 0)
@@ -78,7 +83,10 @@ def belief(payoffs: jax.Array, precision: jax.Array, here: jax.Array, there: jax
     share = prior / (prior + noise)
     unsure = (1 - share) ** 2 * (doubt[0][:, None] + doubt[1][None, :])
     variance = jnp.where(known, share * noise + unsure, 0)
-    posterior = fitted + share * (payoffs - fitted)
+    most = _MOVED * jnp.sqrt(noise)
+    moved = jnp.clip((1 - share) * (fitted - payoffs), -most, most)
+    variance = jnp.where(jnp.abs(moved) == most, noise, variance)
+    posterior = payoffs + moved
     trust = jnp.sum(variance * precision) / jnp.maximum(jnp.sum(known), 1).astype(payoffs.dtype)
     trust = jnp.minimum(trust, 1)
     return Belief(jnp.where(known, posterior + trust * (payoffs - posterior), 0), variance)
