@@ -13,6 +13,7 @@ from benchmarks import (
     _runner,
     adult_splits,
     fair_frontiers,
+    fair_further,
     noise_strategies,
     nonsmooth,
     query_release,
@@ -122,6 +123,7 @@ def _query_release(result: dict[str, Any]) -> list[str]:
 _TABLES: dict[str, Callable[[dict[str, Any]], list[str]]] = {
     "adult_splits": lambda result: [adult_splits.summary(result)],
     "fair_frontiers": lambda result: [fair_frontiers.readme(result["frontiers"])],
+    "fair_further": fair_further.readme,
     "noise_strategies": lambda result: [noise_strategies.readme(result)],
     "nonsmooth": _nonsmooth,
     "online_to_batch": _online_to_batch,

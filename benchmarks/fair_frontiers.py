@@ -162,17 +162,23 @@ def summary(result: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def readme(frontiers: dict[str, Any]) -> str:
-    """Markdown table of one slack a frontier, or two."""
-    shown = {
-        "adult_parity": ("Adult, parity", (0.05, 0.02)),
-        "adult_parity_as_published": ("Adult, parity, as published", (0.05,)),
-        "credit_parity": ("Credit default, parity", (0.01,)),
-        "parkinsons_parity": ("Parkinsons, parity", (0.05,)),
-        "adult_false_negatives": ("Adult, false negatives", (0.25, 0.15)),
-        **{f"adult_{n}_parity": (f"Adult, {n:,} rows", (0.05,)) for n in SUBSAMPLES},
-    }
-    columns = [f"epsilon {e:g}: error" for e in EPSILONS]
+SHOWN = {
+    "adult_parity": ("Adult, parity", (0.05, 0.02)),
+    "adult_parity_as_published": ("Adult, parity, as published", (0.05,)),
+    "credit_parity": ("Credit default, parity", (0.01,)),
+    "parkinsons_parity": ("Parkinsons, parity", (0.05,)),
+    "adult_false_negatives": ("Adult, false negatives", (0.25, 0.15)),
+    **{f"adult_{n}_parity": (f"Adult, {n:,} rows", (0.05,)) for n in SUBSAMPLES},
+}
+
+
+def readme(
+    frontiers: dict[str, Any],
+    shown: dict[str, tuple[str, tuple[float, ...]]] = SHOWN,
+    epsilons: tuple[float, ...] = EPSILONS,
+) -> str:
+    """Markdown table of one slack a frontier, or two; blank where there was no run."""
+    columns = [f"epsilon {e:g}: error" for e in epsilons]
     header = [
         "problem",
         "slack",
@@ -182,10 +188,12 @@ def readme(frontiers: dict[str, Any]) -> str:
     ]
     lines = ["| " + " | ".join(header) + " |", "|---" * len(header) + "|"]
     for name, (title, slacks) in shown.items():
+        found = [{**p, "epsilon": None} for p in frontiers[name]["non_private"]]
+        found += frontiers[name]["private"]
+        by = {(p["slack"], p["epsilon"]): p for p in found}
         for slack in slacks:
-            points = [p for p in frontiers[name]["private"] if p["slack"] == slack]
-            points += [p for p in frontiers[name]["non_private"] if p["slack"] == slack]
-            cells = [f"{p['error']:.4f} | {p['disparity']:.4f}" for p in points]
+            points = [by.get((slack, epsilon)) for epsilon in (*epsilons, None)]
+            cells = [f"{p['error']:.4f} | {p['disparity']:.4f}" if p else " | " for p in points]
             lines.append(f"| {title} | {slack} | " + " | ".join(cells) + " |")
     return "\n".join(lines)
 
@@ -198,18 +206,27 @@ def plot(result: dict[str, Any]) -> Path:
     rows = -(-len(frontiers) // 2)
     figure, panels = pyplot.subplots(rows, 2, figsize=(10, 4 * rows), layout="constrained")
     for axes, (name, frontier) in zip(panels.flat, frontiers.items(), strict=True):
-        for epsilon in sorted({p["epsilon"] for p in frontier["private"]}):
-            points = [p for p in frontier["private"] if p["epsilon"] == epsilon]
-            axes.errorbar(
-                [p["disparity"] for p in points],
-                [p["error"] for p in points],
-                xerr=[p["disparity_std"] for p in points],
-                yerr=[p["error_std"] for p in points],
-                fmt="o-",
-                capsize=2,
-                label=f"epsilon {epsilon:g}",
-            )
-        plain = frontier["non_private"]
+        panel(axes, name, frontier)
+    path = _runner.RESULTS / "fair_frontiers.png"
+    figure.savefig(path, dpi=110)
+    pyplot.close(figure)
+    return path
+
+
+def panel(axes: Any, name: str, frontier: dict[str, Any]) -> None:
+    """Error against disparity, a line for each epsilon."""
+    for epsilon in sorted({p["epsilon"] for p in frontier["private"]}):
+        points = [p for p in frontier["private"] if p["epsilon"] == epsilon]
+        axes.errorbar(
+            [p["disparity"] for p in points],
+            [p["error"] for p in points],
+            xerr=[p["disparity_std"] for p in points],
+            yerr=[p["error_std"] for p in points],
+            fmt="o-",
+            capsize=2,
+            label=f"epsilon {epsilon:g}",
+        )
+    if plain := frontier["non_private"]:
         axes.plot(
             [p["disparity"] for p in plain],
             [p["error"] for p in plain],
@@ -217,19 +234,15 @@ def plot(result: dict[str, Any]) -> Path:
             color="grey",
             label="not private",
         )
-        for p in frontier["published"]:
-            axes.plot(p["disparity"], p["error"], "kx", label=p["method"])
-        rate = "false negative rate" if "negatives" in name else "demographic disparity"
-        axes.set(
-            xlabel=f"{rate} (test)",
-            ylabel="test error",
-            title=name.replace("_", ", ", 1).replace("_", " ").capitalize(),
-        )
-        axes.locator_params(axis="x", nbins=6)
-        handles, labels = axes.get_legend_handles_labels()
-        unique = dict(zip(labels, handles, strict=True))
-        axes.legend(unique.values(), unique.keys(), fontsize="small")
-    path = _runner.RESULTS / "fair_frontiers.png"
-    figure.savefig(path, dpi=110)
-    pyplot.close(figure)
-    return path
+    for p in frontier.get("published", []):
+        axes.plot(p["disparity"], p["error"], "kx", label=p["method"])
+    rate = "false negative rate" if "negatives" in name else "disparity"
+    axes.set(
+        xlabel=f"{rate} (test)",
+        ylabel="test error",
+        title=name.replace("_", ", ", 1).replace("_", " ").capitalize(),
+    )
+    axes.locator_params(axis="x", nbins=6)
+    handles, labels = axes.get_legend_handles_labels()
+    unique = dict(zip(labels, handles, strict=True))
+    axes.legend(unique.values(), unique.keys(), fontsize="small")

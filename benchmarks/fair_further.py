@@ -16,6 +16,8 @@ import jax.numpy as jnp
 import numpy as np
 
 import dpjax
+from benchmarks import _runner, fair_frontiers
+from benchmarks._text import table
 from benchmarks.datasets import folktables, heart_indicators
 from benchmarks.datasets._peers_columns import adult_102, credit_85, parkinsons_19
 from benchmarks.fair_frontiers import (
@@ -25,6 +27,7 @@ from benchmarks.fair_frontiers import (
     SEEDS,
     false_negatives,
     frontier,
+    panel,
     parity,
     point,
 )
@@ -34,6 +37,20 @@ from dpjax.datasets import Dataset
 EPSILONS = (0.1, 1.0, 3.0, 9.0)
 FEW = (1.0, 9.0)
 CLIP_NORMS = (1.0, 2.0, 4.0, 8.0, 12.5, 25.0)
+SHOWN = {
+    "peers_adult_parity": ("Adult, 102 columns, parity", (0.08, 0.05, 0.02, 0.01)),
+    "peers_credit_parity": ("Credit default, 85 columns, parity", (0.02,)),
+    "peers_parkinsons_parity": ("Parkinsons, 19 columns, parity", (0.0,)),
+    "peers_adult_false_negatives": ("Adult, 102 columns, false negatives", (0.25, 0.15)),
+    "adult_odds": ("Adult, equality of odds", (0.05,)),
+    "three_classes_parity": ("Three classes (generated), parity", (0.05,)),
+    "three_classes_odds": ("Three classes (generated), equality of odds", (0.08,)),
+    "adult_hard_rates": ("Adult, parity, hard rates", (0.05,)),
+    "adult_soft_rates": ("Adult, parity, soft rates", (0.05,)),
+    "adult_3000_thresholds": ("Adult, 3,000 rows, `GroupThresholds`", (0.05,)),
+    "adult_10000_thresholds": ("Adult, 10,000 rows, `GroupThresholds`", (0.05,)),
+    "adult_36632_thresholds": ("Adult, `GroupThresholds`", (0.05,)),
+}
 EMPLOYMENT = "csv_pal.zip"
 HEART = "heart_disease_health_indicators_BRFSS2015.csv"
 Case = tuple[Any, Any, tuple[float, ...], dict[str, Any], tuple[float, ...]]
@@ -167,3 +184,45 @@ def three_classes(n: int) -> Dataset:
         source="generated",
         licence="Apache-2.0",
     )
+
+
+def readme(result: dict[str, Any]) -> list[str]:
+    """Markdown tables of one slack a frontier, and of clip norms."""
+    frontiers = result["frontiers"]
+    shown = {name: titled for name, titled in SHOWN.items() if name in frontiers}
+    header = ["clip norm, no noise, slack 0", "error", "false negatives"]
+    rows = [[f"{c:g}", f"{p['error']:.4f}", f"{p['disparity']:.4f}"] for c, p in clipped(result)]
+    return [fair_frontiers.readme(frontiers, shown, EPSILONS), table(header, rows)]
+
+
+def clipped(result: dict[str, Any]) -> list[tuple[float, dict[str, float]]]:
+    """Clip norms, and the point of each; the last without a clip norm."""
+    found = [(c, result["frontiers"].get(f"clip_{c:g}")) for c in CLIP_NORMS]
+    points = [(c, f["private"][0]) for c, f in found if f]
+    return points + [(np.inf, f["non_private"][0]) for _, f in found[:1] if f]
+
+
+def plot(result: dict[str, Any]) -> Path:
+    """One panel a frontier, and one of clip norms."""
+    from matplotlib import pyplot
+
+    frontiers = {n: f for n, f in result["frontiers"].items() if not n.startswith("clip_")}
+    rows = -(-(len(frontiers) + 1) // 2)
+    figure, panels = pyplot.subplots(rows, 2, figsize=(10, 4 * rows), layout="constrained")
+    last = panels.flat[len(frontiers) :]
+    for axes, (name, found) in zip(panels.flat, frontiers.items(), strict=False):
+        panel(axes, name, found)
+    points = clipped(result)[:-1]
+    last[0].plot([c for c, _ in points], [p["disparity"] for _, p in points], "o-")
+    last[0].set(
+        xscale="log",
+        xlabel="clip norm, no noise",
+        ylabel="false negative rate (test)",
+        title="Adult, slack 0",
+    )
+    for axes in last[1:]:
+        axes.set_visible(False)
+    path = _runner.RESULTS / "fair_further.png"
+    figure.savefig(path, dpi=110)
+    pyplot.close(figure)
+    return path
