@@ -43,7 +43,6 @@ from dpjax.transforms.noise._noisy_counts import (
 )
 
 _MOST_BINS, _LEAST_BINS = 64, 8
-_ROUNDING = 1e-6  # of rates
 _MOST_NOISE = 0.01  # of a group's share of positives, over all bins
 
 
@@ -95,9 +94,9 @@ class ThresholdModel(NamedTuple):
 class GroupThresholds:
     r"""Demographic parity of a trained model, by a threshold for each group.
 
-    Scores p(x) of class 1 are counted once, by group z, label and bin, with noise. Of thresholds on
-    the bins, those are chosen that make the fewest errors by the noisy counts while the groups'
-    rates of class 1 differ by the slack at most:
+    Scores p(x) of class 1 are counted once, by group z, label and bin, with noise. Those thresholds
+    are chosen that make the fewest errors by the noisy counts, scores being uniform within a bin,
+    while the groups' rates of class 1 differ by the slack at most:
 
     $$ \min_t \hat{err}(t) \quad\text{s.t.}\quad \max_z \hat P(p \ge t_z \mid z)
        - \min_z \hat P(p \ge t_z \mid z) \le \min_j \gamma_j $$
@@ -113,7 +112,7 @@ class GroupThresholds:
     | input | effect |
     | --- | --- |
     | NaN or inf record, label or group out of range | counts nowhere |
-    | a group without records | its threshold is of the noise alone |
+    | a group without records | its threshold is of the noise alone, and binds no other |
     | noise 0 | thresholds are those of the records; the event is non-private |
 
     Attributes (data may be swept under `vmap`; static ones shape the program; all *public*):
@@ -261,7 +260,7 @@ class GroupThresholds:
 
     def finalize(self, problem: TrainedModel, state: ThresholdsState) -> ThresholdModel:
         """The model with the thresholds that the noisy counts choose."""
-        places = chosen_bins(state.histogram, jnp.min(problem.problem.constraints.slack))
+        places = chosen_places(state.histogram, jnp.min(problem.problem.constraints.slack))
         thresholds = jnp.where(places < self.bins, places / self.bins, 2.0)
         return ThresholdModel(problem.params, thresholds)
 
@@ -286,21 +285,39 @@ class GroupThresholds:
         return count_tables(self.histogram_noise)
 
 
-def chosen_bins(histogram: jax.Array, width: ArrayLike) -> jax.Array:
-    """First bins of class 1 `[G]`, of 0 to `bins`, with fewest errors and rates within `width`."""
-    sums = jnp.cumsum(histogram[:, :, ::-1], axis=2)[:, :, ::-1]
-    above = jnp.pad(sums, ((0, 0), (0, 0), (0, 1)))
-    size = jnp.maximum(jnp.sum(histogram, axis=(1, 2)), 1)
-    rates = jnp.clip(above.sum(axis=1) / size[:, None], 0, 1)
+def chosen_places(histogram: jax.Array, width: ArrayLike) -> jax.Array:
+    """Where class 1 begins, `[G]` in 0 to `bins`, with fewest errors and rates within `width`.
+
+    Scores count as uniform within a bin.
+    """
+    sums = jnp.cumsum(histogram[:, :, ::-1], axis=2)
+    # from no record on: rates rise
+    above = jnp.pad(sums, ((0, 0), (0, 0), (1, 0)))
+    size = jnp.sum(histogram, axis=(1, 2))[:, None]
+    rates = jnp.clip(above.sum(axis=1) / jnp.maximum(size, 1), 0, 1)
+    rates = jax.lax.cummax(rates, axis=1)
+    bins = histogram.shape[2]
+    edges = bins - jnp.arange(bins + 1, dtype=rates.dtype)
+    # without records, any
+    rates = jnp.where(size < 1, 1 - edges / bins, rates)
     gain = above[:, 1] - above[:, 0]
 
     def best(low: jax.Array) -> tuple[jax.Array, jax.Array]:
-        within = (rates > low - _ROUNDING) & (rates < low + width + _ROUNDING)
-        allowed = jnp.where(within, gain, -jnp.inf)
-        return jnp.sum(jnp.max(allowed, axis=1)), jnp.argmax(allowed, axis=1)
+        ends = jnp.stack([low, jnp.minimum(low + width, 1)])
 
-    # the lowest rate is that of some threshold; at 0 every group has one, which predicts nothing
-    gains, places = jax.vmap(best)(rates.reshape(-1))
+        def of_group(rates: jax.Array, gain: jax.Array) -> tuple[jax.Array, jax.Array]:
+            within = (rates >= ends[0]) & (rates <= ends[1])
+            gains = jnp.where(within, gain, -jnp.inf)
+            gains = jnp.concatenate([gains, jnp.interp(ends, rates, gain)])
+            places = jnp.concatenate([edges, jnp.interp(ends, rates, edges)])
+            at = jnp.argmax(gains)
+            return gains[at], places[at]
+
+        gains, places = jax.vmap(of_group)(rates, gain)
+        return jnp.sum(gains), places
+
+    lowest = jnp.concatenate([rates, jnp.maximum(rates - width, 0)]).reshape(-1)
+    gains, places = jax.vmap(best)(lowest)
     return places[jnp.argmax(gains)]
 
 
