@@ -8,6 +8,7 @@ and the pairs of a tree that it chooses. Largest error of a cell of the pairs; t
 over pairs; likewise over 400 triples drawn once, measured by nobody.
 """
 
+import importlib
 import importlib.util
 import itertools
 import math
@@ -121,7 +122,7 @@ def errors(
     answers: Sequence[ArrayLike | None],
 ) -> dict[str, float]:
     """Largest error and mean total variation, of pairs and of triples where there are answers."""
-    found = {}
+    found: dict[str, float] = {}
     names = f"{prefix}pairs", f"{prefix}triples"
     for name, workload, exact, given in zip(names, asked, truth, answers, strict=True):
         if given is not None:
@@ -150,7 +151,8 @@ def ours(
     """`dpjax.release` with nothing set, and n records of its model."""
     keys = jax.random.split(jax.random.key(seed))
     released = dpjax.release(pairs, codes, budget, key=keys[0], progress=False)
-    return released.answers_to, released.sample(keys[1], len(codes), systematic=True)
+    drawn = released.sample(keys[1], len(codes), systematic=True)
+    return released.answers_to, np.asarray(drawn)
 
 
 def noise(
@@ -176,7 +178,7 @@ def noisy(
 ) -> tuple[np.ndarray, float]:
     """Answers with noise, and its deviation."""
     sigma = peers.answer_noise(len(codes), len(pairs.cliques), budget.epsilon, budget.delta)
-    exact = pairs.answers_of_records(codes)
+    exact = np.asarray(pairs.answers_of_records(codes), float)
     return exact + sigma * np.random.default_rng(seed).standard_normal(exact.shape), sigma
 
 
@@ -197,8 +199,7 @@ def mixture(
 ) -> tuple[Released, np.ndarray]:
     """`mbi`'s mixture of 100 products, fitted to noisy answers."""
     mbi = peers.load_mbi()
-    from mbi.extensions import mixture_of_products
-
+    products = importlib.import_module("mbi.extensions.mixture_of_products")
     answers, sigma = noisy(codes, pairs, budget, seed)
     domain = mbi.Domain(pairs.domain.attributes, pairs.domain.shape)
     n = len(codes)
@@ -207,7 +208,7 @@ def mixture(
         mbi.LinearMeasurement(jax.numpy.asarray(block), clique, sigma * n)
         for clique, block in zip(pairs.cliques, blocks, strict=True)
     ]
-    estimator = mixture_of_products.MixtureOfProductsEstimator(optimizer=optax.adam(0.1), seed=seed)
+    estimator = products.MixtureOfProductsEstimator(optimizer=optax.adam(0.1), seed=seed)
     model = estimator.estimate(domain, measured, known_total=float(n), iters=iterations)
     return of_mbi(model, pairs, n)
 
