@@ -102,10 +102,10 @@ class RowsFit(AnswersMeasurement):
     stddev: Number
     num_records: Number
     information: Number | None = _INFORMATION
-    excess: Number = 5.0
+    excess: Number = 20.0
     rows: int = static_field(default=300)
     fit_steps: int = static_field(default=1000)
-    fits: int = static_field(default=4)
+    fits: int = static_field(default=8)
     relation: str = static_field(default="replace_one")
 
     def __post_init__(self) -> None:
