@@ -53,35 +53,15 @@ __version__ = "0.1.0"
 
 # Imported at first use: accounting brings scipy.stats, which takes longer to import than jax.
 _PACKAGES = {found.name for found in pkgutil.iter_modules(__path__) if found.ispkg}
-_HOMES = {
-    "Aggregator": "core",
-    "Budget": "privacy",
-    "BudgetExceeded": "privacy",
-    "Fitted": "api",
-    "Guarantee": "privacy",
-    "Ledger": "privacy",
-    "PersonRecords": "api",
-    "Plan": "api",
-    "Problem": "core",
-    "Records": "core",
-    "Release": "api",
-    "Sampler": "core",
-    "Solution": "core",
-    "Solver": "core",
-    "Transform": "core",
-    "Tuned": "api",
-    "chain": "core",
-    "private_edges": "api",
-    "fit": "api",
-    "load": "api",
-    "plan": "api",
-    "release": "api",
-    "secret_key": "random",
-    "seeded": "core",
-    "shard_records": "core",
-    "solve": "runtime",
-    "tune": "api",
+_NAMES = {
+    "api": "Fitted PersonRecords Plan Release Tuned fit load plan private_edges release tune",
+    "core": "Aggregator Problem Records Sampler Solution Solver Transform chain seeded "
+    "shard_records",
+    "privacy": "Budget BudgetExceeded Guarantee Ledger",
+    "random": "secret_key",
+    "runtime": "solve",
 }
+_HOMES = {name: home for home, names in _NAMES.items() for name in names.split()}
 
 if not TYPE_CHECKING:  # to a type checker, a name that is not above is a mistake
 
