@@ -1,6 +1,7 @@
 """Private logistic regression under rate constraints, as a classifier of scikit-learn."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -43,6 +44,7 @@ _OF_GROUPS: dict[str | None, Callable[..., RateConstraints]] = {
 CONSTRAINTS = (*_OF_GROUPS, "false_negative_rate", None)
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class FairLogisticRegression(ShowsPrivacy, ClassifierMixin, BaseEstimator):
     r"""Logistic regression with a bound on disparity, private in all of a record.
 
@@ -119,40 +121,21 @@ class FairLogisticRegression(ShowsPrivacy, ClassifierMixin, BaseEstimator):
       (True, True)
     """
 
-    def __init__(
-        self,
-        *,
-        epsilon: float = 1.0,
-        delta: float | None = None,
-        constraint: str | None = "demographic_parity",
-        slack: ArrayLike = 0.05,
-        classes: ArrayLike | None = None,
-        groups: ArrayLike | None = None,
-        data_norm: float | None = None,
-        relation: str = "replace_one",
-        num_records: int | None = None,
-        steps: int | None = None,
-        batch_size: float | None = None,
-        clip_norm: float | None = None,
-        solver_options: dict[str, Any] | None = None,
-        tune: dict[str, Any] | None = None,
-        random_state: object = None,
-    ) -> None:
-        self.epsilon = epsilon
-        self.delta = delta
-        self.constraint = constraint
-        self.slack = slack
-        self.classes = classes
-        self.groups = groups
-        self.data_norm = data_norm
-        self.relation = relation
-        self.num_records = num_records
-        self.steps = steps
-        self.batch_size = batch_size
-        self.clip_norm = clip_norm
-        self.solver_options = solver_options
-        self.tune = tune
-        self.random_state = random_state
+    epsilon: float = 1.0
+    delta: float | None = None
+    constraint: str | None = "demographic_parity"
+    slack: ArrayLike = 0.05
+    classes: ArrayLike | None = None
+    groups: ArrayLike | None = None
+    data_norm: float | None = None
+    relation: str = "replace_one"
+    num_records: int | None = None
+    steps: int | None = None
+    batch_size: float | None = None
+    clip_norm: float | None = None
+    solver_options: dict[str, Any] | None = None
+    tune: dict[str, Any] | None = None
+    random_state: object = None
 
     def fit(
         self, X: ArrayLike, y: ArrayLike, *, sensitive_features: ArrayLike | None = None

@@ -2,6 +2,7 @@
 
 import warnings
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -31,19 +32,20 @@ from dpjax.solvers import linear_model_solver
 _FLOATS = [np.float64, np.float32]
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class _LinearEstimator(ShowsPrivacy, BaseEstimator):
     """What both have in common: scales of features, one solve, and what is released of it."""
 
-    epsilon: float
-    delta: float | None
-    data_norm: float | None
-    feature_scale: ArrayLike | None
-    radius: float | None
-    fit_intercept: bool
-    relation: str
-    num_records: int | None
-    tune: dict[str, Any] | None
-    random_state: object
+    epsilon: float = 1.0
+    delta: float | None = None
+    data_norm: float | None = None
+    feature_scale: ArrayLike | None = None
+    radius: float | None = None
+    fit_intercept: bool = True
+    relation: str = "replace_one"
+    num_records: int | None = None
+    tune: dict[str, Any] | None = None
+    random_state: object = None
 
     def _solve(self, link: str, rows: np.ndarray, labels: np.ndarray) -> np.ndarray:
         """Weights of the features as given and the intercept's, `[p + 1]`."""
@@ -108,6 +110,7 @@ class _LinearEstimator(ShowsPrivacy, BaseEstimator):
         return self.data_norm
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class LogisticRegression(ClassifierMixin, _LinearEstimator):
     r"""Logistic regression of two classes, private in all of a record.
 
@@ -170,32 +173,7 @@ class LogisticRegression(ClassifierMixin, _LinearEstimator):
       (True, True)
     """
 
-    def __init__(
-        self,
-        *,
-        epsilon: float = 1.0,
-        delta: float | None = None,
-        classes: ArrayLike | None = None,
-        data_norm: float | None = None,
-        feature_scale: ArrayLike | None = None,
-        radius: float | None = None,
-        fit_intercept: bool = True,
-        relation: str = "replace_one",
-        num_records: int | None = None,
-        tune: dict[str, Any] | None = None,
-        random_state: object = None,
-    ) -> None:
-        self.epsilon = epsilon
-        self.delta = delta
-        self.classes = classes
-        self.data_norm = data_norm
-        self.feature_scale = feature_scale
-        self.radius = radius
-        self.fit_intercept = fit_intercept
-        self.relation = relation
-        self.num_records = num_records
-        self.tune = tune
-        self.random_state = random_state
+    classes: ArrayLike | None = None
 
     def fit(self, X: ArrayLike, y: ArrayLike) -> "LogisticRegression":
         """Trains on records, once, for the whole budget.
@@ -255,6 +233,7 @@ class LogisticRegression(ClassifierMixin, _LinearEstimator):
         return tags
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class LinearRegression(RegressorMixin, _LinearEstimator):
     r"""Least squares, private in all of a record.
 
@@ -320,34 +299,8 @@ class LinearRegression(RegressorMixin, _LinearEstimator):
       True
     """
 
-    def __init__(
-        self,
-        *,
-        epsilon: float = 1.0,
-        delta: float | None = None,
-        target_range: ArrayLike | None = None,
-        data_norm: float | None = None,
-        feature_scale: ArrayLike | None = None,
-        loss: str = "huber",
-        radius: float | None = None,
-        fit_intercept: bool = True,
-        relation: str = "replace_one",
-        num_records: int | None = None,
-        tune: dict[str, Any] | None = None,
-        random_state: object = None,
-    ) -> None:
-        self.epsilon = epsilon
-        self.delta = delta
-        self.target_range = target_range
-        self.data_norm = data_norm
-        self.feature_scale = feature_scale
-        self.loss = loss
-        self.radius = radius
-        self.fit_intercept = fit_intercept
-        self.relation = relation
-        self.num_records = num_records
-        self.tune = tune
-        self.random_state = random_state
+    target_range: ArrayLike | None = None
+    loss: str = "huber"
 
     def fit(self, X: ArrayLike, y: ArrayLike) -> "LinearRegression":
         """Trains on records, once, for the whole budget.

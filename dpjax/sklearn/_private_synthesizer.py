@@ -1,6 +1,7 @@
 """Private synthetic tables, as an estimator of scikit-learn."""
 
 import re
+from dataclasses import KW_ONLY, dataclass
 from typing import Any
 
 import jax
@@ -20,6 +21,7 @@ from dpjax.sklearn._public import ShowsPrivacy, default_delta, public_size
 from dpjax.sklearn._seeds import key_for
 
 
+@dataclass(eq=False, repr=False)
 class PrivateSynthesizer(ShowsPrivacy, BaseEstimator):
     r"""Learns a table's distribution from private answers to a workload, and samples from it.
 
@@ -71,30 +73,16 @@ class PrivateSynthesizer(ShowsPrivacy, BaseEstimator):
       (['age', 'sex'], True, True)
     """
 
-    feature_names_in_: np.ndarray
-
-    def __init__(
-        self,
-        domain: Domain | None = None,
-        *,
-        epsilon: float = 1.0,
-        delta: float | None = None,
-        workload: Any = "all_3way",
-        method: str = "auto",
-        method_options: dict[str, Any] | None = None,
-        relation: str = "replace_one",
-        num_records: int | None = None,
-        random_state: object = None,
-    ) -> None:
-        self.domain = domain
-        self.epsilon = epsilon
-        self.delta = delta
-        self.workload = workload
-        self.method = method
-        self.method_options = method_options
-        self.relation = relation
-        self.num_records = num_records
-        self.random_state = random_state
+    domain: Domain | None = None
+    _: KW_ONLY
+    epsilon: float = 1.0
+    delta: float | None = None
+    workload: Any = "all_3way"
+    method: str = "auto"
+    method_options: dict[str, Any] | None = None
+    relation: str = "replace_one"
+    num_records: int | None = None
+    random_state: object = None
 
     def fit(self, X: ArrayLike, y: object = None) -> "PrivateSynthesizer":
         """Measures the workload on a table, once, for the whole budget.
@@ -138,7 +126,7 @@ class PrivateSynthesizer(ShowsPrivacy, BaseEstimator):
         if hasattr(self, "feature_names_in_"):
             del self.feature_names_in_
         if self._container is not None:
-            self.feature_names_in_ = np.array(domain.attributes, object)
+            self.feature_names_in_: np.ndarray = np.array(domain.attributes, object)
         return self
 
     def sample(
