@@ -13,7 +13,7 @@ from scipy.spatial.distance import cdist
 from dpjax.core import check_finite, check_shape, is_traced, register_dataclass
 from dpjax.geometry._domain import check_last_axis
 from dpjax.geometry._maurey import as_indices
-from dpjax.geometry._vertices import sample_vertices
+from dpjax.geometry._vertices import DrawnByScores
 
 # on accelerators float32 products keep 10 bits by default, and scores are privacy-relevant
 _EXACT = jax.lax.Precision.HIGHEST
@@ -22,7 +22,7 @@ _BLOCK = 512
 
 @register_dataclass
 @dataclasses.dataclass(frozen=True, eq=False)
-class Polytope:
+class Polytope(DrawnByScores):
     r"""The convex hull of given points, $\{V^\top w : w \in \Delta_m\}$, $V$ the `[m, p]` matrix.
 
     See `Domain` for the methods.
@@ -116,18 +116,6 @@ class Polytope:
         check_last_axis("v", v, self.dim)
         scores = jnp.matmul(jnp.asarray(v), self._matrix.T, precision=_EXACT)
         return jnp.max(scores, axis=-1) - jnp.min(scores, axis=-1)
-
-    def logits(self, v: ArrayLike, low: ArrayLike | None = None) -> jax.Array:
-        """`scores(v + low)` less the largest of `scores(v)`, `[m]`, rounded after that."""
-        scores = self.scores(v)
-        shifted = scores - jnp.max(scores)
-        return shifted if low is None else shifted + self.scores(low)
-
-    def sample(
-        self, key: jax.Array, v: ArrayLike, k: int, low: ArrayLike | None = None
-    ) -> jax.Array:
-        """`k` independent vertices from the softmax of `scores(v + low)`: see `sample_vertices`."""
-        return sample_vertices(key, self.scores(v) if low is None else self.logits(v, low), k)
 
     def project(self, v: ArrayLike) -> jax.Array:
         """Not available: the projection on a general polytope is a quadratic program.

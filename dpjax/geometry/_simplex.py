@@ -12,12 +12,12 @@ from dpjax.core import check_int, check_shape, register_dataclass
 from dpjax.geometry._blocks import as_floating
 from dpjax.geometry._domain import check_last_axis, check_num_vertices
 from dpjax.geometry._maurey import maurey
-from dpjax.geometry._vertices import sample_vertices
+from dpjax.geometry._vertices import DrawnByScores
 
 
 @register_dataclass
 @dataclasses.dataclass(frozen=True)
-class Simplex:
+class Simplex(DrawnByScores):
     r"""The probability simplex, $\{x \in R^p : x \ge 0, \sum_j x_j = 1\}$; its vertices are $e_j$.
 
     See `Domain` for the methods.
@@ -83,18 +83,6 @@ class Simplex:
         check_last_axis("v", v, self.dim)
         array = as_floating(v)
         return jnp.max(array, axis=-1) - jnp.min(array, axis=-1)
-
-    def logits(self, v: ArrayLike, low: ArrayLike | None = None) -> jax.Array:
-        """`scores(v + low)` less the largest of `scores(v)`, `[p]`, rounded after that."""
-        scores = self.scores(v)
-        shifted = scores - jnp.max(scores)
-        return shifted if low is None else shifted + self.scores(low)
-
-    def sample(
-        self, key: jax.Array, v: ArrayLike, k: int, low: ArrayLike | None = None
-    ) -> jax.Array:
-        """`k` independent vertices from the softmax of `v + low` `[p]`: see `sample_vertices`."""
-        return sample_vertices(key, self.scores(v) if low is None else self.logits(v, low), k)
 
     def project(self, v: ArrayLike) -> jax.Array:
         """The nearest point of the simplex in the l2 norm, `[p]`."""

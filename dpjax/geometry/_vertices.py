@@ -1,6 +1,7 @@
 """Draws from a softmax over many vertices."""
 
 import functools
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
@@ -63,6 +64,24 @@ def sample_vertices(key: jax.Array, logits: ArrayLike, k: int) -> jax.Array:
 @functools.partial(jax.jit, static_argnums=(2, 3))
 def _sample(key: jax.Array, logits: jax.Array, k: int, spread: bool) -> jax.Array:
     return draw(key, k, stages(logits), spread)[0]
+
+
+class DrawnByScores:
+    """Logits and draws of a domain by the scores of all its vertices, `[m]`."""
+
+    scores: Callable[[ArrayLike], jax.Array]
+
+    def logits(self, v: ArrayLike, low: ArrayLike | None = None) -> jax.Array:
+        """`scores(v + low)` less the largest of `scores(v)`, `[m]`, rounded after that."""
+        scores = self.scores(v)
+        shifted = scores - jnp.max(scores)
+        return shifted if low is None else shifted + self.scores(low)
+
+    def sample(
+        self, key: jax.Array, v: ArrayLike, k: int, low: ArrayLike | None = None
+    ) -> jax.Array:
+        """`k` independent vertices from the softmax of `scores(v + low)`: see `sample_vertices`."""
+        return sample_vertices(key, self.scores(v) if low is None else self.logits(v, low), k)
 
 
 def log_normalize(logits: ArrayLike) -> jax.Array:

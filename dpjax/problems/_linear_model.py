@@ -10,7 +10,7 @@ from jax.typing import ArrayLike
 from dpjax.core import PyTree, check_choice, check_int, check_positive, register_dataclass
 from dpjax.core._fields import static_field
 from dpjax.privacy import SlopeBounds, huber_slopes, logistic_slopes, squared_slopes
-from dpjax.problems._mean import mean_over_records
+from dpjax.problems._mean import OnBall
 from dpjax.problems._vertex_linear import check_records
 from dpjax.transforms import OuterProduct
 
@@ -20,7 +20,7 @@ LINKS = ("logistic", "huber", "squared")
 
 @register_dataclass
 @dataclasses.dataclass(frozen=True)
-class LinearModel:
+class LinearModel(OnBall):
     r"""$\min_{\|w\| \le R} \frac1n \sum_i \ell(\langle x_i, w\rangle, y_i)$ for a known link.
 
     Links: `"logistic"`, $\log(1 + e^{-y m})$ with labels {-1, 1} or {0, 1}; `"squared"`,
@@ -199,13 +199,3 @@ class LinearModel:
         x, y = self.prepare(batch)
         margins = jnp.matmul(x, params.astype(x.dtype), precision=_EXACT)
         return OuterProduct(x, self.slopes(margins, y)[:, None])
-
-    def project(self, params: jax.Array) -> jax.Array:
-        """The nearest point of the ball."""
-        if self.radius is None:
-            return params
-        return optax.projections.projection_l2_ball(params, self.radius)
-
-    def mean_loss(self, params: jax.Array, data: PyTree) -> jax.Array:
-        """Mean loss over `data`, a scalar. **Not private**."""
-        return mean_over_records(lambda batch: self.per_example_losses(params, batch), data)

@@ -6,6 +6,8 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import optax
+from jax.typing import ArrayLike
 
 from dpjax.core import PyTree
 
@@ -37,3 +39,20 @@ def mean_over_records(values: Callable[[PyTree], jax.Array], data: PyTree) -> An
     if used < n:
         total = total + jnp.sum(values(jax.tree.map(lambda a: a[used:], data)), axis=0)
     return total / n
+
+
+class OnBall:
+    """What problems have in common that are means of losses on an l2 ball around 0."""
+
+    radius: ArrayLike | None
+    per_example_losses: Callable[[Any, Any], jax.Array]
+
+    def project(self, params: PyTree) -> PyTree:
+        """The nearest point of the ball."""
+        if self.radius is None:
+            return params
+        return optax.projections.projection_l2_ball(params, self.radius)
+
+    def mean_loss(self, params: PyTree, data: PyTree) -> jax.Array:
+        """Mean loss over `data`, a scalar. **Not private**."""
+        return mean_over_records(lambda batch: self.per_example_losses(params, batch), data)

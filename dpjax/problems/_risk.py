@@ -7,17 +7,16 @@ from dataclasses import dataclass
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 from jax.typing import ArrayLike
 
 from dpjax.core import PyTree, check_int, check_positive, register_dataclass
-from dpjax.problems._mean import mean_over_records
+from dpjax.problems._mean import OnBall
 from dpjax.problems._vertex_linear import LinearLoss, check_records, margins_at
 
 
 @register_dataclass
 @dataclass(frozen=True)
-class Risk:
+class Risk(OnBall):
     r"""$\min_{\|\theta\| \le R} \frac1n \sum_i \ell(\theta; z_i)$, for any differentiable loss.
 
     Guarantee: none of its own. The loss of a record must depend on that record and the parameters
@@ -118,13 +117,3 @@ class Risk:
         if isinstance(self.loss, LinearLoss):
             return self.loss.values(margins_at(batch["x"], params), batch)
         return jax.vmap(self.loss, in_axes=(None, 0))(params, batch)
-
-    def project(self, params: PyTree) -> PyTree:
-        """The nearest point of the ball."""
-        if self.radius is None:
-            return params
-        return optax.projections.projection_l2_ball(params, self.radius)
-
-    def mean_loss(self, params: PyTree, data: PyTree) -> jax.Array:
-        """Mean loss over `data`, a scalar. **Not private**."""
-        return mean_over_records(lambda batch: self.per_example_losses(params, batch), data)

@@ -17,7 +17,7 @@ from dpjax.queries._domain import Domain, strides
 from dpjax.queries._marginal_passes import all_answers, all_cells
 from dpjax.queries._marginal_plan import Plan, plan_for
 from dpjax.queries._workload import (
-    Workload,
+    Tables,
     check_records,
     checked_sharding,
     checked_vector,
@@ -31,7 +31,7 @@ _MOST_QUERIES = 2**31
 
 @register_dataclass
 @dataclasses.dataclass(frozen=True)
-class Marginals(Workload):
+class Marginals(Tables):
     r"""All cells of the marginal tables of some cliques of attributes.
 
     $$ \langle q_{C,c}, p\rangle = \sum_{z : z_C = c} p_z $$
@@ -134,21 +134,6 @@ class Marginals(Workload):
     def sizes(self) -> tuple[int, ...]:
         """Cells of each clique's table."""
         return tuple(math.prod(self.domain.shape[a] for a in axes) for axes in self._axes)
-
-    @functools.cached_property
-    def offsets(self) -> tuple[int, ...]:
-        """Where each clique's table begins among the answers."""
-        return (0, *itertools.accumulate(self.sizes))[:-1]
-
-    @functools.cached_property
-    def clique_of(self) -> np.ndarray:
-        """Which clique each query belongs to, `[m]` int32."""
-        return np.repeat(np.arange(len(self.sizes), dtype=np.int32), self.sizes)
-
-    @functools.cached_property
-    def num_queries(self) -> int:
-        """Number of queries m: the cells of all tables."""
-        return sum(self.sizes)
 
     @functools.cached_property
     def universe_size(self) -> int:

@@ -7,18 +7,17 @@ import math
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax.typing import ArrayLike, DTypeLike
 
 from dpjax.core import check_int, register_dataclass, static_field
 from dpjax.queries._domain import Domain
 from dpjax.queries._prefix import Prefix
-from dpjax.queries._workload import Workload, checked_vector
+from dpjax.queries._workload import Tables, checked_vector
 
 
 @register_dataclass
 @dataclasses.dataclass(frozen=True)
-class Tree(Workload):
+class Tree(Tables):
     r"""Shares of the blocks of $b^l$ neighbouring codes of an ordered axis, for all l.
 
     Levels from the coarsest, of at least two blocks, to single codes; the last block of a level may
@@ -72,21 +71,6 @@ class Tree(Workload):
     def sizes(self) -> tuple[int, ...]:
         """Blocks of each level."""
         return tuple(math.ceil((self._line.num_queries + 1) / width) for width in self.widths)
-
-    @functools.cached_property
-    def offsets(self) -> tuple[int, ...]:
-        """Where each level begins among the answers."""
-        return (0, *itertools.accumulate(self.sizes))[:-1]
-
-    @functools.cached_property
-    def clique_of(self) -> np.ndarray:
-        """Which level each query belongs to, `[m]` int32."""
-        return np.repeat(np.arange(len(self.sizes), dtype=np.int32), self.sizes)
-
-    @functools.cached_property
-    def num_queries(self) -> int:
-        """Number of blocks of all levels."""
-        return sum(self.sizes)
 
     @functools.cached_property
     def universe_size(self) -> int:

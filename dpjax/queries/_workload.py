@@ -2,6 +2,7 @@
 
 import abc
 import functools
+import itertools
 import math
 
 import jax
@@ -161,6 +162,30 @@ class Workload(abc.ABC):
     def answer_of_record(self, record: ArrayLike) -> jax.Array:
         """All queries at one record, `[m]` (*secret*)."""
         return self.answers(one_hot(self.record_cell(record), self.universe_size))
+
+
+class Tables(Workload):
+    """A family of the cells of several tables, one after another, each of which has any record."""
+
+    @functools.cached_property
+    def sizes(self) -> tuple[int, ...]:
+        """Cells of each table."""
+        raise self._lacks("sizes")
+
+    @functools.cached_property
+    def offsets(self) -> tuple[int, ...]:
+        """Where each table begins among the answers."""
+        return (0, *itertools.accumulate(self.sizes))[:-1]
+
+    @functools.cached_property
+    def clique_of(self) -> np.ndarray:
+        """Which table each query belongs to, `[m]` int32."""
+        return np.repeat(np.arange(len(self.sizes), dtype=np.int32), self.sizes)
+
+    @functools.cached_property
+    def num_queries(self) -> int:
+        """Number of queries m: the cells of all tables."""
+        return sum(self.sizes)
 
 
 def spread_cells(workload: Workload, vector: jax.Array) -> jax.Array:

@@ -13,9 +13,29 @@ from dpjax.sampling._participation import Participation
 from dpjax.sampling._single_pass import FixedPass
 
 
+class _EqualBatches(FixedPass):
+    """Batches of one size."""
+
+    batch_size: int
+
+    @property
+    def sizes(self) -> np.ndarray:
+        """Records of each batch, `[steps]`."""
+        return np.full(self.steps, self.batch_size)
+
+    @property
+    def slots(self) -> int:
+        """Rows of a batch."""
+        return self.batch_size
+
+    def participation_rate(self, num_records: int) -> float:
+        """Share of the records that a batch holds."""
+        return self.batch_size / num_records
+
+
 @register_dataclass
 @dataclasses.dataclass(frozen=True)
-class DisjointPartition(FixedPass):
+class DisjointPartition(_EqualBatches):
     """Disjoint batches of fixed size; the records left over are not used.
 
         batch_t = {pi(t * b), ..., pi(t * b + b - 1)},    pi a permutation of the records
@@ -53,20 +73,6 @@ class DisjointPartition(FixedPass):
         check_int("batch_size", self.batch_size, minimum=1)
         check_choice("order", self.order, ("random", "given"))
 
-    @property
-    def sizes(self) -> np.ndarray:
-        """Records of each batch, `[steps]`."""
-        return np.full(self.steps, self.batch_size)
-
-    @property
-    def slots(self) -> int:
-        """Rows of a batch."""
-        return self.batch_size
-
-    def participation_rate(self, num_records: int) -> float:
-        """Share of the records that the average batch holds."""
-        return self.batch_size / num_records
-
     def plan(self, key: jax.Array, num_records: int) -> jax.Array:
         """Indices of all batches, `[steps, batch_size]` int32."""
         used = self.steps * self.batch_size
@@ -89,7 +95,7 @@ class DisjointPartition(FixedPass):
 
 @register_dataclass
 @dataclasses.dataclass(frozen=True)
-class RepeatedPartition(FixedPass):
+class RepeatedPartition(_EqualBatches):
     """Disjoint batches of fixed size, the same ones in the same order in every epoch.
 
         batch_t = {pi(m i), ..., pi(m i + m - 1)},    i = t mod steps_per_epoch
@@ -152,20 +158,6 @@ class RepeatedPartition(FixedPass):
     def event(self, step: dpe.DpEvent) -> dpe.DpEvent:
         """The event of one step, composed over the epochs."""
         return self.participation.event(step)
-
-    @property
-    def sizes(self) -> np.ndarray:
-        """Records of each batch, `[steps]`."""
-        return np.full(self.steps, self.batch_size)
-
-    @property
-    def slots(self) -> int:
-        """Rows of a batch."""
-        return self.batch_size
-
-    def participation_rate(self, num_records: int) -> float:
-        """Share of the records that a batch holds."""
-        return self.batch_size / num_records
 
     def plan(self, key: jax.Array, num_records: int) -> jax.Array:
         """Indices of all batches, `[steps, batch_size]` int32."""

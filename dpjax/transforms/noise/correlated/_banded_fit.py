@@ -34,12 +34,6 @@ def fitted_bands(num_steps: int, bands: int) -> tuple[float, ...]:
     return (1.0, *best.x.tolist())
 
 
-def banded_error(num_steps: int, bands: int) -> float:
-    """Root of the mean square deviation of the prefixes, with all columns as long as the first."""
-    value, _ = _log_error(np.asarray(fitted_bands(num_steps, bands)[1:]), num_steps)
-    return float(np.exp(value / 2))
-
-
 def _log_error(rest: np.ndarray, num_steps: int) -> tuple[float, np.ndarray]:
     """Of the mean square, with its gradient in all coefficients but the first, which is 1."""
     c = np.append(1.0, rest)
