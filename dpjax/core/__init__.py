@@ -11,7 +11,9 @@ from dpjax.core._checks import check_int as check_int
 from dpjax.core._checks import check_key as check_key
 from dpjax.core._checks import check_mask as check_mask
 from dpjax.core._checks import check_nonnegative as check_nonnegative
+from dpjax.core._checks import check_nonnegative_scalar as check_nonnegative_scalar
 from dpjax.core._checks import check_positive as check_positive
+from dpjax.core._checks import check_positive_scalar as check_positive_scalar
 from dpjax.core._checks import check_probability as check_probability
 from dpjax.core._checks import check_rate as check_rate
 from dpjax.core._checks import check_scalar as check_scalar

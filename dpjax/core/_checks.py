@@ -108,6 +108,36 @@ def check_scalar(name: str, value: object) -> None:
         raise ValueError(f"{name} must be one number, got shape {list(np.shape(value))}")
 
 
+def check_positive_scalar(name: str, value: object) -> None:
+    """Raises unless `value` is one real number, finite and > 0; see `check_scalar`.
+
+    Args:
+      name: As the message says it.
+      value: What was given; what is traced passes.
+
+    Raises:
+      TypeError: If it is no real number.
+      ValueError: If it has a shape other than [], is not finite, or is not > 0.
+    """
+    check_scalar(name, value)
+    check_positive(name, value)
+
+
+def check_nonnegative_scalar(name: str, value: object) -> None:
+    """Raises unless `value` is one real number, finite and >= 0; see `check_scalar`.
+
+    Args:
+      name: As the message says it.
+      value: What was given; what is traced passes.
+
+    Raises:
+      TypeError: If it is no real number.
+      ValueError: If it has a shape other than [], is not finite, or is not >= 0.
+    """
+    check_scalar(name, value)
+    check_nonnegative(name, value)
+
+
 def _check_all(name: str, value: object, bound: str, good: Callable[[np.ndarray], Any]) -> None:
     array = known_numbers(name, value)
     if array is not None and not np.all(good(array)):

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 
-from dpjax.core import PyTree, check_positive, check_scalar, is_traced
+from dpjax.core import PyTree, check_positive_scalar, check_scalar, is_traced
 from dpjax.geometry._mirror import MirrorMap, moved, shape_and_dtype
 
 
@@ -33,8 +33,7 @@ def euclidean_ball(radius: ArrayLike) -> MirrorMap:
       >>> [round(float(v), 4) for v in x]
       [0.6, 0.8]
     """
-    check_scalar("radius", radius)
-    check_positive("radius", radius)
+    check_positive_scalar("radius", radius)
 
     def step(coords: jax.Array, gradient: ArrayLike, step_size: ArrayLike) -> jax.Array:
         return _shrink(moved(coords, gradient, step_size), 2.0, radius)
@@ -113,8 +112,7 @@ def p_norm(p: float, radius: ArrayLike | None = None) -> MirrorMap:
     if is_traced(p) or not 1 < p <= 2:
         raise ValueError(f"p must be a number in (1, 2], got {p!r}")
     if radius is not None:
-        check_scalar("radius", radius)
-        check_positive("radius", radius)
+        check_positive_scalar("radius", radius)
     exponent = float(p)
     dual = exponent / (exponent - 1)
 

@@ -3,7 +3,7 @@
 import math
 from typing import NamedTuple
 
-from dpjax.core import check_nonnegative, check_scalar
+from dpjax.core import check_nonnegative_scalar
 from dpjax.privacy import resolve_relation
 from dpjax.privacy._relations import RelationLike
 
@@ -73,8 +73,7 @@ def query_sensitivity(
         "l2_record": l2_record,
     }
     for name, value in constants.items():
-        check_scalar(name, value)
-        check_nonnegative(name, value)
+        check_nonnegative_scalar(name, value)
     if resolve_relation(relation).name == "REPLACE_ONE":
         histogram = math.sqrt(2) if universe_size > 1 else 0.0
         changes = (2 * value_range, l2_replaced, histogram, value_range)

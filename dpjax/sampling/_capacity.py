@@ -5,13 +5,7 @@ import math
 
 from scipy import stats
 
-from dpjax.core._checks import (
-    check_int,
-    check_positive,
-    check_probability,
-    check_rate,
-    check_scalar,
-)
+from dpjax.core._checks import check_int, check_positive_scalar, check_probability, check_rate
 
 # The default capacity is made for these: overflow costs at most this share of delta.
 DELTA_SHARE = 0.01
@@ -83,8 +77,7 @@ def poisson_capacity(
     check_rate("rate", rate)
     check_int("steps", steps, minimum=1)
     check_probability("delta", delta)
-    check_scalar("epsilon", epsilon)
-    check_positive("epsilon", epsilon)
+    check_positive_scalar("epsilon", epsilon)
     return _capacity(int(num_records), float(rate), int(steps), float(delta), float(epsilon))
 
 

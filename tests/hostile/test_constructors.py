@@ -29,6 +29,7 @@ _NO_ROW = {
     "solve": "takes data: test_hostile_input, test_data",
     "check_between, check_choice, check_finite, check_int, check_key, check_mask": "checks",
     "check_nonnegative, check_positive, check_probability, check_rate": "checks",
+    "check_nonnegative_scalar, check_positive_scalar": "checks",
     "check_delta, check_scalar, check_shape": "checks",
     "check_budget, check_fields, check_sampler, check_unstacked": "checks",
     "many_devices": "takes nothing",

@@ -5,7 +5,7 @@ from typing import NamedTuple
 import jax
 from jax.typing import ArrayLike
 
-from dpjax.core import PyTree, Transform, check_positive, check_scalar
+from dpjax.core import PyTree, Transform, check_positive_scalar
 from dpjax.transforms.learners._learner import (
     Projection,
     change,
@@ -66,8 +66,7 @@ def adagrad_norm(diameter: ArrayLike, project: Projection | None = None) -> Tran
     Source: Streeter and McMahan, "Less regret via online conditioning", 2010; Duchi, Hazan and
     Singer, "Adaptive subgradient methods", 2011, with one step size for all coordinates.
     """
-    check_scalar("diameter", diameter)
-    check_positive("diameter", diameter)
+    check_positive_scalar("diameter", diameter)
 
     def init(params: PyTree) -> AdagradNormState:
         return AdagradNormState(scalar(params))

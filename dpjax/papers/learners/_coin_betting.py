@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from dpjax.core import PyTree, Transform, check_positive, check_scalar
+from dpjax.core import PyTree, Transform, check_positive_scalar
 from dpjax.papers.learners._constraint_reduction import LOG_LIMIT, constrained
 from dpjax.transforms.learners._learner import Projection, inner, scaled
 
@@ -61,8 +61,7 @@ def coin_betting(
 
     Source: Orabona and Pal, "Coin betting and parameter-free online learning", 2016.
     """
-    check_scalar("initial_scale", initial_scale)
-    check_positive("initial_scale", initial_scale)
+    check_positive_scalar("initial_scale", initial_scale)
 
     def bet(total: PyTree, scale: jax.Array, count: jax.Array) -> PyTree:
         wealth = jnp.exp(jnp.minimum(scale, LOG_LIMIT)) * jnp.asarray(initial_scale, scale.dtype)

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 
-from dpjax.core import PyTree, Transform, check_nonnegative, check_positive, check_scalar, is_traced
+from dpjax.core import PyTree, Transform, check_nonnegative_scalar, check_positive_scalar, is_traced
 from dpjax.transforms.learners._learner import (
     Projection,
     change,
@@ -71,10 +71,8 @@ def constrained(
     Returns:
       A transformation.
     """
-    check_scalar("gradient_norm", gradient_norm)
-    check_positive("gradient_norm", gradient_norm)
-    check_scalar("regularizer", regularizer)
-    check_nonnegative("regularizer", regularizer)
+    check_positive_scalar("gradient_norm", gradient_norm)
+    check_nonnegative_scalar("regularizer", regularizer)
     pulls = is_traced(regularizer) or bool(np.any(np.asarray(regularizer) != 0))
 
     def init(params: PyTree) -> ReductionState:

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from dpjax.core import PyTree, Transform, check_positive, check_scalar
+from dpjax.core import PyTree, Transform, check_positive_scalar
 from dpjax.papers.learners._dual_averaging import dual_averaging
 from dpjax.transforms.learners._learner import Projection, norm, plus, required, scalar, widened
 
@@ -62,8 +62,7 @@ def distance_adaptive(
 
     Source: after Ivgi, Hinder and Carmon, "DoG is SGD's best friend", 2023.
     """
-    check_scalar("initial_scale", initial_scale)
-    check_positive("initial_scale", initial_scale)
+    check_positive_scalar("initial_scale", initial_scale)
 
     def inner(diameter: ArrayLike) -> Transform:
         return dual_averaging(diameter, project, optimistic)

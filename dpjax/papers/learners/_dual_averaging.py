@@ -3,7 +3,7 @@
 import jax
 from jax.typing import ArrayLike
 
-from dpjax.core import PyTree, Transform, check_positive, check_scalar
+from dpjax.core import PyTree, Transform, check_positive_scalar
 from dpjax.transforms.learners._leader import leader
 from dpjax.transforms.learners._learner import Projection, nearest, norm, plus
 
@@ -59,8 +59,7 @@ def dual_averaging(
     Source: Nesterov, "Primal-dual subgradient methods for convex problems", 2009; Rakhlin and
     Sridharan, "Online learning with predictable sequences", 2013.
     """
-    check_scalar("diameter", diameter)
-    check_positive("diameter", diameter)
+    check_positive_scalar("diameter", diameter)
 
     def point(start: PyTree, total: PyTree, rate: jax.Array) -> PyTree:
         return nearest(project, plus(start, total, -rate))

@@ -5,7 +5,7 @@ from typing import NamedTuple
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from dpjax.core import PyTree, Transform, check_positive, check_scalar
+from dpjax.core import PyTree, Transform, check_positive_scalar
 from dpjax.transforms.learners._learner import Projection, change, nearest, plus, required, widened
 
 
@@ -62,8 +62,7 @@ def optimistic_descent(learning_rate: ArrayLike, project: Projection | None = No
 
     Source: Rakhlin and Sridharan, "Online learning with predictable sequences", 2013, lemma 1.
     """
-    check_scalar("learning_rate", learning_rate)
-    check_positive("learning_rate", learning_rate)
+    check_positive_scalar("learning_rate", learning_rate)
 
     def init(params: PyTree) -> OptimisticDescentState:
         return OptimisticDescentState(widened(params))

@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from dpjax.core import PyTree, Transform, check_positive, check_scalar
+from dpjax.core import PyTree, Transform, check_positive_scalar
 from dpjax.papers.learners._constraint_reduction import LOG_LIMIT, constrained
 from dpjax.transforms.learners._learner import Projection, inner, norm, scaled
 
@@ -77,8 +77,7 @@ def parameter_free(
     spaces", 2018, theorem 3; Cutkosky, "Artificial constraints and hints for unbounded online
     learning", 2019, for the form of the reduction; Zhang, Tran and Cutkosky 2022 for the pull.
     """
-    check_scalar("initial_scale", initial_scale)
-    check_positive("initial_scale", initial_scale)
+    check_positive_scalar("initial_scale", initial_scale)
 
     def bet(total: PyTree, scale: jax.Array, count: jax.Array) -> PyTree:
         del count

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from dpjax.core import PyTree, Transform, check_choice, check_positive, check_scalar
+from dpjax.core import PyTree, Transform, check_choice, check_positive_scalar
 from dpjax.transforms.learners._learner import (
     Projection,
     change,
@@ -84,8 +84,7 @@ def strongly_convex_descent(
     Source: Hazan, Agarwal and Kale, "Logarithmic regret algorithms for online convex optimization",
     2007, theorem 1.
     """
-    check_scalar("strong_convexity", strong_convexity)
-    check_positive("strong_convexity", strong_convexity)
+    check_positive_scalar("strong_convexity", strong_convexity)
     check_choice("form", form, ("descent", "ftrl"))
 
     def init(params: PyTree) -> Any:

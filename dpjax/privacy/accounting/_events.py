@@ -2,13 +2,7 @@
 
 from dp_accounting import dp_event as dpe
 
-from dpjax.core._checks import (
-    check_int,
-    check_nonnegative,
-    check_probability,
-    check_rate,
-    check_scalar,
-)
+from dpjax.core._checks import check_int, check_nonnegative_scalar, check_probability, check_rate
 from dpjax.privacy._guarantee import Guarantee
 from dpjax.privacy.accounting._multipliers import effective_noise_multiplier
 
@@ -46,8 +40,7 @@ def joint_release(
     histogram = {"laplace_scale": laplace_scale, "histogram_gaussian": histogram_gaussian}
     given = {name: noise for name, noise in histogram.items() if noise is not None}
     for name, noise in ({"gaussian": gaussian} | given).items():
-        check_scalar(name, noise)
-        check_nonnegative(name, noise)
+        check_nonnegative_scalar(name, noise)
     if len(given) == 2:
         raise ValueError(
             "give laplace_scale or histogram_gaussian, not both: got "

@@ -8,7 +8,7 @@ import numpy as np
 from dp_accounting import dp_event as dpe
 from scipy import optimize
 
-from dpjax.core._checks import check_int, check_nonnegative, check_probability, check_scalar
+from dpjax.core._checks import check_int, check_nonnegative_scalar, check_probability
 from dpjax.privacy._guarantee import Guarantee
 from dpjax.privacy.accounting._pure import PureZCDpEvent
 from dpjax.privacy.bounded_range._bounded_range import bounded_range_rho
@@ -59,8 +59,7 @@ def bounded_range_delta(eta: float, draws: int, epsilon: float) -> float:
     exponential mechanisms", of which this is the adaptive case.
     """
     check_draws(eta, draws)
-    check_scalar("epsilon", epsilon)
-    check_nonnegative("epsilon", epsilon)
+    check_nonnegative_scalar("epsilon", epsilon)
     return delta_at(float(eta), int(draws), float(epsilon), _MOST)
 
 
@@ -97,8 +96,7 @@ def bounded_range_epsilon(eta: float, draws: int, delta: float) -> float:
 
 def check_draws(eta: float, draws: int) -> None:
     """Raises unless eta is finite and >= 0, and draws an integer >= 1."""
-    check_scalar("eta", eta)
-    check_nonnegative("eta", eta)
+    check_nonnegative_scalar("eta", eta)
     check_int("draws", draws, minimum=1)
 
 

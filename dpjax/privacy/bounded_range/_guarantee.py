@@ -62,9 +62,9 @@ class BoundedRangeGuarantee:
 
     def __post_init__(self) -> None:
         check_draws(self.eta, self.draws)
-        object.__setattr__(self, "eta", float(self.eta))
-        object.__setattr__(self, "draws", int(self.draws))
-        object.__setattr__(self, "relation", resolve_relation(self.relation))
+        vars(self).update(
+            eta=float(self.eta), draws=int(self.draws), relation=resolve_relation(self.relation)
+        )
 
     @property
     def event(self) -> dpe.DpEvent:

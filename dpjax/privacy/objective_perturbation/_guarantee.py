@@ -105,10 +105,12 @@ class ObjectivePerturbationGuarantee:
         check_positive("scale", self.scale)
         check_positive("lam", self.lam)
         check_nonnegative("tolerance", self.tolerance)
-        object.__setattr__(self, "scale", float(self.scale))
-        object.__setattr__(self, "lam", float(self.lam))
-        object.__setattr__(self, "tolerance", float(self.tolerance))
-        object.__setattr__(self, "relation", _checked(self.relation))
+        vars(self).update(
+            scale=float(self.scale),
+            lam=float(self.lam),
+            tolerance=float(self.tolerance),
+            relation=_checked(self.relation),
+        )
 
     def epsilon(self, delta: float) -> float:
         """The least epsilon >= 0 with delta(epsilon) <= delta.

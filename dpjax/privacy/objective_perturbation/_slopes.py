@@ -7,7 +7,7 @@ import math
 import numpy as np
 from scipy.special import expit
 
-from dpjax.core._checks import check_finite, check_positive, check_scalar
+from dpjax.core._checks import check_finite, check_positive_scalar
 
 _ANGLES = 4096  # cells of the angle in which the slope is maximised over records
 _FIRST, _HALVINGS = 64, 10  # cells of the angle between w and the bisector, and their halvings
@@ -47,19 +47,14 @@ class SlopeBounds:
     change: float | None = None
 
     def __post_init__(self) -> None:
-        check_scalar("curvature", self.curvature)
-        check_positive("curvature", self.curvature)
-        check_scalar("slope", self.slope)
-        check_positive("slope", self.slope)
+        check_positive_scalar("curvature", self.curvature)
+        check_positive_scalar("slope", self.slope)
         largest = 2 * float(self.slope)
         change = largest if self.change is None else float(self.change)
-        check_scalar("change", change)
-        check_positive("change", change)
+        check_positive_scalar("change", change)
         if change > largest:
             raise ValueError(f"change must be at most 2 slope = {largest}, got {change}")
-        object.__setattr__(self, "curvature", float(self.curvature))
-        object.__setattr__(self, "slope", float(self.slope))
-        object.__setattr__(self, "change", change)
+        vars(self).update(curvature=float(self.curvature), slope=float(self.slope), change=change)
 
     @property
     def largest_change(self) -> float:
@@ -91,13 +86,11 @@ def logistic_slopes(radius: float | None, input_bound: float = 1.0) -> SlopeBoun
         >>> round(logistic_slopes(2.0).slope, 4)
         0.8808
     """
-    check_scalar("input_bound", input_bound)
-    check_positive("input_bound", input_bound)
+    check_positive_scalar("input_bound", input_bound)
     size = float(input_bound)
     if radius is None:
         return SlopeBounds(size**2 / 4, size, False)
-    check_scalar("radius", radius)
-    check_positive("radius", radius)
+    check_positive_scalar("radius", radius)
     slope, change = float(expit(size * radius)), logistic_change(size * float(radius))
     return SlopeBounds(size**2 / 4, size * slope, False, size * min(change, 2 * slope))
 
@@ -123,12 +116,9 @@ def squared_slopes(label_bound: float, radius: float, input_bound: float = 1.0) 
         >>> squared_slopes(1.0, 1.0).slope
         2.0
     """
-    check_scalar("label_bound", label_bound)
-    check_positive("label_bound", label_bound)
-    check_scalar("radius", radius)
-    check_positive("radius", radius)
-    check_scalar("input_bound", input_bound)
-    check_positive("input_bound", input_bound)
+    check_positive_scalar("label_bound", label_bound)
+    check_positive_scalar("radius", radius)
+    check_positive_scalar("input_bound", input_bound)
     return SlopeBounds(
         input_bound * input_bound, input_bound * (input_bound * radius + label_bound), True
     )
@@ -154,10 +144,8 @@ def huber_slopes(threshold: float, input_bound: float = 1.0) -> SlopeBounds:
         >>> huber_slopes(0.3).change
         0.6
     """
-    check_scalar("threshold", threshold)
-    check_positive("threshold", threshold)
-    check_scalar("input_bound", input_bound)
-    check_positive("input_bound", input_bound)
+    check_positive_scalar("threshold", threshold)
+    check_positive_scalar("input_bound", input_bound)
     return SlopeBounds(input_bound * input_bound, input_bound * threshold, True)
 
 

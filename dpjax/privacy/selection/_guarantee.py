@@ -98,9 +98,7 @@ class SelectionGuarantee(Guarantee):
         runs = [each for base in self.bases for each in _each(base)]
         relation = shared_relation(runs, (Guarantee, ObjectivePerturbationGuarantee))
         event, rest = _zcdp(self._losses)
-        object.__setattr__(self, "event", event)
-        object.__setattr__(self, "relation", relation)
-        object.__setattr__(self, "failure_probability", self._failure + rest)
+        vars(self).update(event=event, relation=relation, failure_probability=self._failure + rest)
         super().__post_init__()
 
     def __eq__(self, other: object) -> bool:

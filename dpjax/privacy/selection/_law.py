@@ -58,8 +58,7 @@ class RunsLaw:
             )
         if self.max_runs is not None:
             check_int("max_runs", self.max_runs, minimum=1)
-        object.__setattr__(self, "mean", float(self.mean))
-        object.__setattr__(self, "shape", float(self.shape))
+        vars(self).update(mean=float(self.mean), shape=float(self.shape))
         _gamma(self)
 
     @property

@@ -17,8 +17,7 @@ from dpjax.core import (
     check_choice,
     check_int,
     check_mask,
-    check_nonnegative,
-    check_scalar,
+    check_nonnegative_scalar,
     is_traced,
     wide,
 )
@@ -86,8 +85,7 @@ def clip_by_norm(max_norm: ArrayLike, norm: str = "l2") -> Aggregator:
     Source: Abadi et al., "Deep learning with differential privacy", 2016, algorithm 1.
     """
     check_choice("norm", norm, _NORMS)
-    check_scalar("max_norm", max_norm)
-    check_nonnegative("max_norm", max_norm)
+    check_nonnegative_scalar("max_norm", max_norm)
 
     def init(params: PyTree) -> optax.EmptyState:
         del params

@@ -7,15 +7,7 @@ import jax.numpy as jnp
 import optax
 from jax.typing import ArrayLike, DTypeLike
 
-from dpjax.core import (
-    Aggregator,
-    PyTree,
-    check_mask,
-    check_nonnegative,
-    check_scalar,
-    check_shape,
-    wide,
-)
+from dpjax.core import Aggregator, PyTree, check_mask, check_nonnegative_scalar, check_shape, wide
 from dpjax.geometry import Domain, L1Ball, Polytope, Simplex
 from dpjax.transforms.clipping._by_norm import sensitivity_of
 from dpjax.transforms.clipping._outer import is_outer
@@ -90,8 +82,7 @@ def clip_by_range(bound: ArrayLike, domain: Domain) -> Aggregator:
     Source: the range of a score, in place of its modulus, as the sensitivity of the exponential
     mechanism: McSherry and Talwar, "Mechanism design via differential privacy", 2007.
     """
-    check_scalar("bound", bound)
-    check_nonnegative("bound", bound)
+    check_nonnegative_scalar("bound", bound)
 
     def init(params: PyTree) -> optax.EmptyState:
         del params

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import optax
 from jax.typing import ArrayLike
 
-from dpjax.core import PyTree, Transform, check_int, check_key, check_nonnegative, check_scalar
+from dpjax.core import PyTree, Transform, check_int, check_key, check_nonnegative_scalar
 from dpjax.transforms.noise.correlated._strategy import wide_zeros
 
 Scale: TypeAlias = ArrayLike | Callable[[jax.Array], ArrayLike]
@@ -76,8 +76,7 @@ def clipped_displacement(
     """
     for name, value in (("learning_rate", learning_rate), ("max_displacement", max_displacement)):
         if not callable(value):
-            check_scalar(name, value)
-            check_nonnegative(name, value)
+            check_nonnegative_scalar(name, value)
     if reset_every is not None:
         check_int("reset_every", reset_every, minimum=1)
 

@@ -3,7 +3,7 @@
 import jax
 import jax.numpy as jnp
 
-from dpjax.core import PyTree, Transform, check_positive, check_scalar, is_traced
+from dpjax.core import PyTree, Transform, check_positive_scalar, is_traced
 from dpjax.random._integer_tables import IntegerTable, draw_integers, integer_table, shortfall
 from dpjax.transforms.noise._independent import noise_on_leaves
 
@@ -151,8 +151,7 @@ def _add_integers(table: IntegerTable) -> Transform:
 def _checked(stddev: float) -> float:
     if is_traced(stddev):
         raise TypeError("stddev must be known when the transformation is made: it sets a table")
-    check_scalar("stddev", stddev)
-    check_positive("stddev", stddev)
+    check_positive_scalar("stddev", stddev)
     if float(stddev) > _LARGEST:
         raise ValueError(f"stddev must be <= {_LARGEST:g}, got {stddev!r}")
     return float(stddev)

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from dpjax.core import PyTree, Transform, check_key, check_nonnegative, check_scalar
+from dpjax.core import PyTree, Transform, check_key, check_nonnegative_scalar
 from dpjax.core._pairs import Pair, add_pairs, pair_of, power_of_two
 from dpjax.random._laplace import laplace
 from dpjax.random._normal import normal
@@ -57,8 +57,7 @@ def add_gaussian(stddev: ArrayLike) -> Transform:
       >>> noisy.shape
       (5,)
     """
-    check_scalar("stddev", stddev)
-    check_nonnegative("stddev", stddev)
+    check_nonnegative_scalar("stddev", stddev)
     return _add_noise(stddev, normal)
 
 
@@ -89,8 +88,7 @@ def add_laplace(scale: ArrayLike) -> Transform:
       >>> noisy.shape
       (5,)
     """
-    check_scalar("scale", scale)
-    check_nonnegative("scale", scale)
+    check_nonnegative_scalar("scale", scale)
     return _add_noise(scale, laplace)
 
 

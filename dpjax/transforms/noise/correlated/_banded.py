@@ -104,8 +104,7 @@ class Banded(GaussianStrategy):
             raise ValueError(f"coefficients must be at most bands = {bands}, got {len(c)}")
         # float32 numbers, so that the matrix is the same one in every precision
         unit = np.asarray(c, np.float64) / np.linalg.norm(c)
-        object.__setattr__(self, "coefficients", tuple(unit.astype(np.float32).tolist()))
-        object.__setattr__(self, "bands", len(unit))
+        vars(self).update(coefficients=tuple(unit.astype(np.float32).tolist()), bands=len(unit))
 
     @property
     def participation(self) -> Participation:

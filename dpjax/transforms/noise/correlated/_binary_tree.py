@@ -76,8 +76,7 @@ class BinaryTree:
 
     def __post_init__(self) -> None:
         check_steps(self.num_steps)
-        check_scalar("exponent", self.exponent)
-        check_nonnegative("exponent", self.exponent)
+        check_nonnegative_scalar("exponent", self.exponent)
         check_choice("distribution", self.distribution, ("gaussian", "l2", "linf"))
 
     @property

@@ -124,8 +124,7 @@ class BufferedToeplitz(GaussianStrategy):
         if not sum(omega) < 1:
             raise ValueError(f"the sum of omega must be < 1, got {sum(omega)!r}")
         check_between("decay", decay, 0.0, 1.0)
-        object.__setattr__(self, "omega", omega)
-        object.__setattr__(self, "decay", decay)
+        vars(self).update(omega=omega, decay=decay)
 
     def _check_participations(self) -> None:
         check_int("participations", self.participations, minimum=1)

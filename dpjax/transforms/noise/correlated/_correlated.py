@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from dpjax.core import PyTree, Transform, check_key, check_nonnegative, check_scalar, wide
+from dpjax.core import PyTree, Transform, check_key, check_nonnegative_scalar, wide
 from dpjax.core._pairs import power_of_two
 from dpjax.transforms.noise._independent import to_grid
 from dpjax.transforms.noise.correlated._strategy import Draw, NoiseStrategy, check_shapes_agree
@@ -68,8 +68,7 @@ def correlated_noise(strategy: NoiseStrategy, stddev: ArrayLike = 1.0) -> Transf
     """
     if not isinstance(strategy, NoiseStrategy):
         raise TypeError(f"strategy must be a NoiseStrategy, got {strategy!r}")
-    check_scalar("stddev", stddev)
-    check_nonnegative("stddev", stddev)
+    check_nonnegative_scalar("stddev", stddev)
 
     def update(
         updates: PyTree,
@@ -81,8 +80,7 @@ def correlated_noise(strategy: NoiseStrategy, stddev: ArrayLike = 1.0) -> Transf
         **extra: object,
     ) -> tuple[PyTree, Any]:
         del params, extra
-        check_scalar("sensitivity", sensitivity)
-        check_nonnegative("sensitivity", sensitivity)
+        check_nonnegative_scalar("sensitivity", sensitivity)
         draw = draws_of(strategy, updates, key, state.count)
         scale = jnp.multiply(stddev, sensitivity)
         noise, state = strategy.next(draw, scale, state)

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from dpjax.core import check_choice, check_int, check_nonnegative, check_scalar
+from dpjax.core import check_choice, check_int, check_nonnegative_scalar
 from dpjax.transforms.noise.correlated._buffered_toeplitz import BufferedToeplitz
 from dpjax.transforms.noise.correlated._buffered_toeplitz_error import (
     coefficients,
@@ -60,8 +60,7 @@ def fit_buffered_toeplitz(
     """
     check_int("num_steps", num_steps, minimum=1)
     check_int("num_buffers", num_buffers, minimum=1)
-    check_scalar("exponent", exponent)
-    check_nonnegative("exponent", exponent)
+    check_nonnegative_scalar("exponent", exponent)
     check_choice("objective", objective, ("mean", "max"))
     whole = BufferedToeplitz(num_steps, (), (), participations, separation)
     most, apart = whole.participation.most, whole.participation.separation

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 
-from dpjax.core import PyTree, check_int, check_nonnegative, check_rate, check_scalar
+from dpjax.core import PyTree, check_int, check_nonnegative_scalar, check_rate
 from dpjax.transforms.noise.correlated._strategy import (
     Draw,
     GaussianStrategy,
@@ -69,8 +69,7 @@ class SplitNoise(GaussianStrategy):
     def __post_init__(self) -> None:
         check_int("num_steps", self.num_steps, minimum=1)
         check_rate("first_share", self.first_share)
-        check_scalar("decay", self.decay)
-        check_nonnegative("decay", self.decay)
+        check_nonnegative_scalar("decay", self.decay)
         if self.num_steps > 1 and self.first_share == 1:
             raise ValueError(
                 f"first_share must be < 1 with num_steps = {self.num_steps} > 1, got 1.0"

@@ -88,8 +88,7 @@ def tree_aggregation(
     McMahan, Song, Thakkar, Thakurta and Xu, "Practical and private (deep) learning without sampling
     or shuffling", 2021.
     """
-    check_scalar("stddev", stddev)
-    check_nonnegative("stddev", stddev)
+    check_nonnegative_scalar("stddev", stddev)
     tree = _TreeOfNodes(num_steps, variance_reduced=variance_reduced)
     noise = correlated_noise(tree, stddev)
 
