@@ -36,10 +36,6 @@ class derived(functools.cached_property[Any]):
     """
 
 
-def _derived(cls: type) -> list[str]:
-    return [name for name, held in inspect.getmembers_static(cls) if isinstance(held, derived)]
-
-
 def register_dataclass(cls: _Class) -> _Class:
     """Registers a dataclass as a pytree whose structure names its class.
 
@@ -57,7 +53,7 @@ def register_dataclass(cls: _Class) -> _Class:
     fields = [field for field in dataclasses.fields(cls) if field.init]
     static = tuple(field.name for field in fields if field.metadata.get("static"))
     own = tuple(field.name for field in fields if not field.metadata.get("static"))
-    extra = _derived(cls)
+    extra = [name for name, held in inspect.getmembers_static(cls) if isinstance(held, derived)]
     data = (*own, *extra)
 
     def structure(value: object) -> tuple[Any, ...]:

@@ -11,6 +11,7 @@ from jax.typing import ArrayLike
 from dpjax.core import Aggregator, PyTree
 from dpjax.privacy import RelationLike
 from dpjax.transforms import OuterProduct, clip_by_norm, per_example_norm
+from dpjax.transforms.clipping._by_norm import aggregator_of
 from dpjax.transforms.clipping._weighted_sum import bounded_sum, clipping_bound, normal_or_zero
 
 CLIPS = ("centred", "plain", "whole")
@@ -67,39 +68,30 @@ def clipped_increments(bound: IncrementBound, clip: str, norm: str, centre: PyTr
       An aggregator of `Gradients`.
     """
 
-    def update(
-        per_example: Gradients,
-        state: PyTree,
-        params: PyTree = None,
-        *,
-        mask: jax.Array,
-        key: jax.Array | None = None,
-        **extra: object,
-    ) -> tuple[PyTree, Any]:
-        del params, key, extra
+    def total(per_example: Gradients, mask: jax.Array | None) -> PyTree:
         before, now = per_example
         if clip == "whole":
             both = combination(bound.old_weight - bound.weight, before, bound.weight, now)
-            total, _ = clip_by_norm(bound.clip_norm, norm).update(both, None, mask=mask)
-            return _shaped(total, centre), state
+            whole, _ = clip_by_norm(bound.clip_norm, norm).update(both, None, mask=mask)
+            return _shaped(whole, centre)
         old, _ = clip_by_norm(bound.clip_norm, norm).update(before, None, mask=mask)
         change = combination(-1.0, before, 1.0, now)
         if clip == "centred":
+            assert mask is not None  # or the clipping above would have refused it
             new = _clip_around(centre, change, mask, bound.radius)
         else:
             new, _ = clip_by_norm(bound.radius, norm).update(change, None, mask=mask)
-        added = jax.tree.map(
+        return jax.tree.map(
             lambda a, b: bound.old_weight * a + bound.weight * b,
             _shaped(old, centre),
             _shaped(new, centre),
         )
-        return added, state
 
     def sensitivity(relation: RelationLike) -> Any:
         del relation
         return bound.sensitivity(clip)
 
-    return Aggregator(lambda params: None, update, sensitivity)
+    return aggregator_of(total, sensitivity)
 
 
 def clipped_share(

@@ -69,13 +69,10 @@ def summary(solver: Any) -> str:
       At most eight lines.
     """
     descent = getattr(solver, "primal", solver)
-    head = f"{type(solver).__name__}(relation={_relation(descent)!r})"
+    relation = resolve_relation(descent.relation).name.lower()
+    head = f"{type(solver).__name__}(relation={relation!r})"
     lines = [head, _privacy(solver), _batches(descent), *_noise(descent), *_others(solver)]
     return "\n  ".join(lines)
-
-
-def _relation(descent: Any) -> str:
-    return resolve_relation(descent.relation).name.lower()
 
 
 def _privacy(solver: Any) -> str:

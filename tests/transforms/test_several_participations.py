@@ -9,12 +9,10 @@ from scipy import linalg
 
 from dpjax.sampling import Participation
 from dpjax.transforms import BufferedToeplitz, fit_buffered_toeplitz
-from dpjax.transforms.noise.correlated._buffered_toeplitz_error import (
+from dpjax.transforms.noise.correlated._buffered_toeplitz_fit import fitted
+from dpjax.transforms.noise.correlated._toeplitz import (
     coefficients,
     inverse_coefficients,
-)
-from dpjax.transforms.noise.correlated._buffered_toeplitz_fit import fitted
-from dpjax.transforms.noise.correlated._toeplitz_error import (
     pattern_norms,
     prefix_errors,
     root_mean_square,

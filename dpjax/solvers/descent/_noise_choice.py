@@ -16,7 +16,7 @@ from dpjax.sampling import (
 from dpjax.solvers._check_sampler import event_of_run
 from dpjax.solvers._request import Request
 from dpjax.transforms import Banded, BufferedToeplitz, NoiseStrategy
-from dpjax.transforms.noise.correlated._toeplitz_error import root_mean_square
+from dpjax.transforms.noise.correlated._toeplitz import root_mean_square
 
 _MOST_BANDS = 128  # a vector of the parameters' size each
 _MOST_FIT = 2**13  # steps for which coefficients of a fixed order are looked for

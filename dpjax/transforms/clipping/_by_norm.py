@@ -87,6 +87,20 @@ def clip_by_norm(max_norm: ArrayLike, norm: str = "l2") -> Aggregator:
     check_choice("norm", norm, _NORMS)
     check_nonnegative_scalar("max_norm", max_norm)
 
+    def total(per_example: PyTree, mask: jax.Array | None) -> PyTree:
+        _check_rows(per_example)
+        scale = clip_scale(per_example, mask, max_norm, norm)
+        bound = clipping_bound(max_norm, scale.dtype)
+        return jax.tree.map(lambda g: weighted_sum(g, scale, bound), per_example, is_leaf=is_outer)
+
+    return aggregator_of(total, sensitivity_of(max_norm))
+
+
+def aggregator_of(
+    total: Callable[[Any, jax.Array | None], PyTree], sensitivity: Callable[..., Any]
+) -> Aggregator:
+    """The aggregator of `total(per_example, mask)`, without state and without draws."""
+
     def init(params: PyTree) -> optax.EmptyState:
         del params
         return optax.EmptyState()
@@ -101,13 +115,9 @@ def clip_by_norm(max_norm: ArrayLike, norm: str = "l2") -> Aggregator:
         **extra: object,
     ) -> tuple[PyTree, optax.EmptyState]:
         del params, key, extra
-        _check_rows(per_example)
-        scale = clip_scale(per_example, mask, max_norm, norm)
-        bound = clipping_bound(max_norm, scale.dtype)
-        total = jax.tree.map(lambda g: weighted_sum(g, scale, bound), per_example, is_leaf=is_outer)
-        return total, state
+        return total(per_example, mask), state
 
-    return Aggregator(init, update, sensitivity_of(max_norm))
+    return Aggregator(init, update, sensitivity)
 
 
 def sensitivity_of(bound: ArrayLike, larger: int = 1) -> Callable[..., Any]:

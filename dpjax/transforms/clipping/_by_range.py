@@ -4,12 +4,11 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import optax
 from jax.typing import ArrayLike, DTypeLike
 
 from dpjax.core import Aggregator, PyTree, check_mask, check_nonnegative_scalar, check_shape, wide
 from dpjax.geometry import Domain, L1Ball, Polytope, Simplex
-from dpjax.transforms.clipping._by_norm import sensitivity_of
+from dpjax.transforms.clipping._by_norm import aggregator_of, sensitivity_of
 from dpjax.transforms.clipping._outer import is_outer
 from dpjax.transforms.clipping._signs import PackedSigns
 from dpjax.transforms.clipping._weighted_sum import (
@@ -84,29 +83,15 @@ def clip_by_range(bound: ArrayLike, domain: Domain) -> Aggregator:
     """
     check_nonnegative_scalar("bound", bound)
 
-    def init(params: PyTree) -> optax.EmptyState:
-        del params
-        return optax.EmptyState()
-
-    def update(
-        per_example: PyTree,
-        state: optax.EmptyState,
-        params: PyTree = None,
-        *,
-        mask: jax.Array | None = None,
-        key: jax.Array | None = None,
-        **extra: object,
-    ) -> tuple[PyTree, optax.EmptyState]:
-        del params, key, extra
+    def total(per_example: PyTree, mask: jax.Array | None) -> PyTree:
         leaves, treedef = jax.tree.flatten(per_example, is_leaf=is_outer)
         if len(leaves) != 1:
             raise ValueError(f"per_example must hold 1 leaf, one domain's, got {len(leaves)}")
-        total = range_sum(leaves[0], mask, bound, domain).high
-        return jax.tree.unflatten(treedef, [total]), state
+        return jax.tree.unflatten(treedef, [range_sum(leaves[0], mask, bound, domain).high])
 
     # of a polytope the entries of a sum may be so much larger
     larger = 2 * _SHIFT if isinstance(domain, Polytope) else 1
-    return Aggregator(init, update, sensitivity_of(bound, larger))
+    return aggregator_of(total, sensitivity_of(bound, larger))
 
 
 def range_sum(

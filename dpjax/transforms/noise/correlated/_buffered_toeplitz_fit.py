@@ -6,11 +6,9 @@ from collections.abc import Callable
 import numpy as np
 from scipy import optimize, special
 
-from dpjax.transforms.noise.correlated._buffered_toeplitz_error import (
+from dpjax.transforms.noise.correlated._toeplitz import (
     coefficients,
     inverse_coefficients,
-)
-from dpjax.transforms.noise.correlated._toeplitz_error import (
     pattern_norms,
     prefix_errors,
     root_mean_square,

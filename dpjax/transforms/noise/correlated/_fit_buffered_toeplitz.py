@@ -4,12 +4,8 @@ import numpy as np
 
 from dpjax.core import check_choice, check_int, check_nonnegative_scalar
 from dpjax.transforms.noise.correlated._buffered_toeplitz import BufferedToeplitz
-from dpjax.transforms.noise.correlated._buffered_toeplitz_error import (
-    coefficients,
-    prefix_stddev,
-)
 from dpjax.transforms.noise.correlated._buffered_toeplitz_fit import fitted, minimised, spread
-from dpjax.transforms.noise.correlated._toeplitz_error import pattern_norms
+from dpjax.transforms.noise.correlated._toeplitz import coefficients, pattern_norms, prefix_stddev
 
 
 def fit_buffered_toeplitz(
