@@ -3,12 +3,12 @@
 import functools
 import importlib
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 
 def moved(
-    module: str, names: dict[str, str], kept: tuple[str, tuple[str, ...]] = ("", ())
+    module: str, names: dict[str, str], kept: tuple[str, Sequence[str]] = ("", ())
 ) -> Callable[[str], Any]:
     """A module's `__getattr__` for names that are elsewhere now.
 

@@ -62,6 +62,10 @@ from dpjax.solvers.vertices._polished_frank_wolfe import (
 from dpjax.solvers.vertices._vertex_solver import Replay as Replay
 from dpjax.solvers.vertices._vertex_solver import VertexInfo as VertexInfo
 
+_IN_PAPERS = (
+    "AnytimeMirrorDescent AnytimeState MWEM MWEMInfo MWEMState MirrorDescentRelease MirrorState "
+    "MultilevelSaddle MultilevelState SaddleMirrorDescent SaddleRelease"
+)
 __getattr__ = _moved(
     __name__,
     {

@@ -79,19 +79,8 @@ from dpjax.transforms.noise.correlated._tree_aggregation import (
 from dpjax.transforms.noise.correlated._tree_aggregation import tree_aggregation as tree_aggregation
 
 _LEARNERS = (
-    "AdagradNormState",
-    "DistanceAdaptiveState",
-    "MirroredState",
-    "OptimisticDescentState",
-    "ReductionState",
-    "StronglyConvexState",
-    "adagrad_norm",
-    "coin_betting",
-    "distance_adaptive",
-    "dual_averaging",
-    "mirrored",
-    "optimistic_descent",
-    "parameter_free",
-    "strongly_convex_descent",
+    "AdagradNormState DistanceAdaptiveState MirroredState OptimisticDescentState ReductionState "
+    "StronglyConvexState adagrad_norm coin_betting distance_adaptive dual_averaging mirrored "
+    "optimistic_descent parameter_free strongly_convex_descent"
 )
 __getattr__ = _moved(__name__, dict.fromkeys(_LEARNERS, "dpjax.papers.learners"))
