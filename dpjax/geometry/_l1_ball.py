@@ -19,16 +19,7 @@ from dpjax.core import (
     many_devices,
     register_dataclass,
 )
-from dpjax.geometry._blocks import (
-    as_floating,
-    as_vector,
-    block_entries,
-    block_reduce,
-    block_size,
-    draw,
-    noisy_argmax,
-    table_stages,
-)
+from dpjax.geometry import _blocks as blocks
 from dpjax.geometry._domain import check_last_axis, check_num_vertices
 from dpjax.geometry._maurey import as_indices
 
@@ -90,14 +81,14 @@ class L1Ball:
     def scores(self, v: ArrayLike) -> jax.Array:
         """Inner products of the vertices with `v` `[p]`: `(R v, -R v)`, `[2p]`."""
         check_shape("v", v, (self.dim,))
-        v = as_vector("v", v)
+        v = blocks.as_vector("v", v)
         scaled = self._radius(v.dtype) * v
         return jnp.concatenate([scaled, -scaled])
 
     def point(self, weights: ArrayLike) -> jax.Array:
         """The point with these weights `[2p]`: `R` times first less second half, `[p]`."""
         check_shape("weights", weights, (2 * self.dim,))
-        weights = as_floating(weights)
+        weights = blocks.as_floating(weights)
         difference = weights[: self.dim] - weights[self.dim :]
         return self._radius(difference.dtype) * difference
 
@@ -112,14 +103,14 @@ class L1Ball:
     def spread(self, v: ArrayLike) -> jax.Array:
         """`2 R` times the largest modulus along the last axis of `v` `[..., p]`."""
         check_last_axis("v", v, self.dim)
-        largest = jnp.max(jnp.abs(as_floating(v)), axis=-1)
+        largest = jnp.max(jnp.abs(blocks.as_floating(v)), axis=-1)
         # a traced radius may be negative, and its ball is that of the modulus
         return 2 * jnp.abs(self._radius(largest.dtype)) * largest
 
     def logits(self, v: ArrayLike, low: ArrayLike | None = None) -> jax.Array:
         """`scores(v + low)` less a number near the largest, `[2p]`, rounded after that."""
         check_shape("v", v, (self.dim,))
-        v = as_vector("v", v)
+        v = blocks.as_vector("v", v)
         low = jnp.zeros_like(v) if low is None else jnp.asarray(low, v.dtype)
         top = jnp.max(jnp.abs(v))
         return self._radius(v.dtype) * jnp.concatenate([(v - top) + low, (-v - top) - low])
@@ -135,14 +126,14 @@ class L1Ball:
         check_key("key", key)
         check_int("k", k, minimum=1)
         check_shape("v", v, (self.dim,))
-        v = as_vector("v", v)
+        v = blocks.as_vector("v", v)
         low = jnp.zeros_like(v) if low is None else jnp.asarray(low, v.dtype)
         return _sample(key, v, low, self._radius(v.dtype), int(k), many_devices())
 
     def project(self, v: ArrayLike) -> jax.Array:
         """The nearest point of the ball in the l2 norm, `[p]`."""
         check_shape("v", v, (self.dim,))
-        v = as_floating(v)
+        v = blocks.as_floating(v)
         return optax.projections.projection_l1_ball(v, self._radius(v.dtype))
 
     def _radius(self, dtype: DTypeLike) -> jax.Array:
@@ -154,19 +145,19 @@ def _sample(
     key: jax.Array, v: jax.Array, low: jax.Array, radius: jax.Array, k: int, spread: bool
 ) -> jax.Array:
     dim = v.shape[0]
-    size = min(dim, block_size(dim))
-    tops = block_reduce(_largest_modulus, size, v)
+    size = min(dim, blocks.block_size(dim))
+    tops = blocks.block_reduce(_largest_modulus, size, v)
     top = _or_zero(jnp.max(tops))
-    sums = block_reduce(functools.partial(_lse_of_both_signs, radius=radius), size, v, low)
+    sums = blocks.block_reduce(functools.partial(_lse_of_both_signs, radius=radius), size, v, low)
     # a difference before it is multiplied: rounding then is of what matters, not of the largest
     table = radius * (_or_zero(tops) - top) + sums
-    block, noise = draw(key, k, table_stages(table), spread, more=2 * size)
-    entries = jax.vmap(block_entries, (None, None, 0, None))
+    block, noise = blocks.draw(key, k, blocks.table_stages(table), spread, more=2 * size)
+    entries = jax.vmap(blocks.block_entries, (None, None, 0, None))
     values, mine, first = entries(v, size, block, spread)
     lows, _, _ = entries(low, size, block, spread)
     both = radius * jnp.stack([(values - top) + lows, (-values - top) - lows], axis=1)
     weights = jnp.where(mine[:, None], both, -jnp.inf).reshape(k, 2 * size)
-    place = noisy_argmax(weights, noise)
+    place = blocks.noisy_argmax(weights, noise)
     return first + jnp.where(place < size, place, dim + place - size)
 
 

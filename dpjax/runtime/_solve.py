@@ -16,18 +16,7 @@ from dpjax.core._checks import check_int, check_key, is_traced
 from dpjax.core._optional import optional
 from dpjax.core._records import Records, num_rows
 from dpjax.core._types import GuaranteeLike, PyTree, Solution, Solver, check_sampler
-from dpjax.runtime._loop import (
-    Hook,
-    Job,
-    Program,
-    advance,
-    blanks,
-    chunk_length,
-    in_chunks,
-    scan,
-    start,
-    typed,
-)
+from dpjax.runtime import _loop as loop
 from dpjax.runtime.checkpoint._fingerprint import check_alike
 from dpjax.runtime.checkpoint._resume import resume
 from dpjax.runtime.devices._placement import automatic, placement_of
@@ -159,12 +148,12 @@ def solve(
     # all stop at the same steps, though one shows it
     progress = processes.send(np.array(progress)).item()
     if traced:
-        state = start(solver, problem, data, init_key, None)
-        state, (info, raw) = scan(solver, problem, data, state, xs, sensitive)
+        state = loop.start(solver, problem, data, init_key, None)
+        state, (info, raw) = loop.scan(solver, problem, data, state, xs, sensitive)
     else:
         xs = jax.tree.map(jnp.asarray, xs)
         placement = placement_of(data.arrays, optional(problem, "init"))
-        job = Job(solver, problem, data, init_key, xs, sensitive, placement)
+        job = loop.Job(solver, problem, data, init_key, xs, sensitive, placement)
         state, (info, raw) = _run(job, key, progress, checkpoint, every)
     params = solver.finalize(problem, state)
     redact = optional(solver, "redact")
@@ -174,7 +163,7 @@ def solve(
 
 
 def _run(
-    job: Job,
+    job: loop.Job,
     key: jax.Array,
     progress: bool,
     checkpoint: str | os.PathLike[str] | None,
@@ -185,14 +174,14 @@ def _run(
     def compile_on_call(
         state: PyTree, outputs: PyTree, first: int, last: int
     ) -> tuple[PyTree, PyTree]:
-        return advance(*job.arguments(state, outputs, first, last))
+        return loop.advance(*job.arguments(state, outputs, first, last))
 
-    program: Program = compile_on_call
-    chunk = chunk_length(job.steps)
+    program: loop.Program = compile_on_call
+    chunk = loop.chunk_length(job.steps)
     shapes = job.output_shapes()
-    hooks: list[Hook] = []
+    hooks: list[loop.Hook] = []
     with contextlib.ExitStack() as stack:
-        done, state, outputs = 0, None, blanks(job.steps, shapes)
+        done, state, outputs = 0, None, loop.blanks(job.steps, shapes)
         if checkpoint is not None:
             resumed = stack.enter_context(resume(checkpoint, key, job, outputs))
             program, done, state, outputs, save = resumed
@@ -207,8 +196,8 @@ def _run(
             )
             stack.enter_context(bar)
             hooks.append((chunk, functools.partial(_move, bar)))
-        state, outputs = in_chunks(job, program, done, state, outputs, hooks)
-    return state, typed(outputs, shapes)
+        state, outputs = loop.in_chunks(job, program, done, state, outputs, hooks)
+    return state, loop.typed(outputs, shapes)
 
 
 def _move(bar: tqdm, done: int, state: PyTree, outputs: PyTree) -> None:

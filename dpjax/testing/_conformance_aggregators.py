@@ -6,15 +6,8 @@ import numpy as np
 from jax.typing import ArrayLike
 
 from dpjax.core import Aggregator, PyTree
+from dpjax.testing import _asserts as asserts
 from dpjax.testing import _trees as trees
-from dpjax.testing._asserts import (
-    Program,
-    assert_draws_differ,
-    assert_needs_key,
-    assert_vmap_equals_loop,
-    assert_within,
-    key_data,
-)
 from dpjax.testing._cases import AggregatorCase
 from dpjax.testing._neighbours import worst_of_each_kind
 from dpjax.testing._registry import Entry
@@ -58,8 +51,8 @@ def check_aggregator(entry: Entry) -> None:
     def summed(value: ArrayLike, values: PyTree, mask: ArrayLike, data: jax.Array) -> PyTree:
         return total(value, values, mask, jax.random.wrap_key_data(data))[0]
 
-    run = Program(summed)
-    data, *others_data = key_data(1, 2, 3)
+    run = asserts.Program(summed)
+    data, *others_data = asserts.key_data(1, 2, 3)
     value, values = case.values[0], case.per_example
     whole = run(value, values, everyone, data)
     run(case.values[1], values, everyone, data)
@@ -93,9 +86,9 @@ def check_aggregator(entry: Entry) -> None:
             return run.part(value, values, everyone, data)
 
         looped = [run(value, values, everyone, *each) for each in several]
-        assert_vmap_equals_loop(of_key, several, looped, name)
-        assert_needs_key(lambda: total(value, values, everyone, None), f"{name}: update")
-        assert_draws_differ(of_key, name)
+        asserts.assert_vmap_equals_loop(of_key, several, looped, name)
+        asserts.assert_needs_key(lambda: total(value, values, everyone, None), f"{name}: update")
+        asserts.assert_draws_differ(of_key, name)
     if case.norm is None:
         return
     found = worst_of_each_kind(
@@ -108,7 +101,7 @@ def check_aggregator(entry: Entry) -> None:
     for kind, worst in found.items():
         relation = "replace_one" if kind == "replace" else "add_or_remove_one"
         bound = float(case.build(value).sensitivity(relation))
-        assert_within(worst, bound, f"{name}: under {relation} the sum", str(case.norm))
+        asserts.assert_within(worst, bound, f"{name}: under {relation} the sum", str(case.norm))
 
 
 def _total_like(per_example: PyTree, shape: tuple[int, ...] | None) -> PyTree:

@@ -11,14 +11,8 @@ from dpjax.core import PyTree, Sampler
 from dpjax.core import check_sampler as check_is_sampler
 from dpjax.privacy import Guarantee, resolve_relation
 from dpjax.sampling._participation import participation_of
+from dpjax.testing import _asserts as asserts
 from dpjax.testing import _trees as trees
-from dpjax.testing._asserts import (
-    Program,
-    assert_draws_differ,
-    assert_needs_key,
-    assert_vmap_equals_loop,
-    key_data,
-)
 from dpjax.testing._cases import SamplerCase
 from dpjax.testing._registry import Entry
 
@@ -61,7 +55,7 @@ def check_sampler(entry: Entry) -> None:
 
         return jax.lax.scan(body, None, xs)[1]
 
-    run = Program(batches)
+    run = asserts.Program(batches)
     plans = [sampler.plan(jax.random.key(seed), n) for seed in (0, 0, 1)]
     for leaf in jax.tree.leaves(plans[0]):
         if leaf.shape[0] != sampler.steps:
@@ -87,15 +81,15 @@ def check_sampler(entry: Entry) -> None:
         return batches(sampler.plan(jax.random.wrap_key_data(data), n))
 
     if not case.concrete_key:
-        several = [(data,) for data in key_data(2, 3, 4)]
+        several = [(data,) for data in asserts.key_data(2, 3, 4)]
         looped = [run(sampler.plan(jax.random.wrap_key_data(data), n)) for (data,) in several]
-        assert_vmap_equals_loop(whole, several, looped, name)
+        asserts.assert_vmap_equals_loop(whole, several, looped, name)
         if case.random:
             # gaps are drawn from words in streams of their own
-            assert_draws_differ(whole, name, seen=False)
+            asserts.assert_draws_differ(whole, name, seen=False)
     if case.random:
         no_key: PyTree = None
-        assert_needs_key(lambda: sampler.plan(no_key, n), f"{name}: plan")
+        asserts.assert_needs_key(lambda: sampler.plan(no_key, n), f"{name}: plan")
 
 
 def _participations(result: tuple[jax.Array, jax.Array], num_records: int) -> np.ndarray:

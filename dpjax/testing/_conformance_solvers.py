@@ -10,15 +10,8 @@ import numpy as np
 
 from dpjax.core import PyTree, Solution, Solver
 from dpjax.runtime import solve
+from dpjax.testing import _asserts as asserts
 from dpjax.testing import _trees as trees
-from dpjax.testing._asserts import (
-    Program,
-    assert_bounded,
-    assert_draws_differ,
-    assert_needs_key,
-    assert_vmap_equals_loop,
-    key_data,
-)
 from dpjax.testing._cases import SolverCase
 from dpjax.testing._registry import Entry
 
@@ -55,10 +48,12 @@ def check_solver(entry: Entry) -> None:
     _check_steps(case, first, name)
     _check_draws(case, first, program, name)
     no_key: PyTree = None
-    assert_needs_key(lambda: first.init(case.problem, key=no_key), f"{name}: init")
-    assert_needs_key(lambda: solve(first, case.problem, case.data, key=no_key), f"{name}: solve")
+    asserts.assert_needs_key(lambda: first.init(case.problem, key=no_key), f"{name}: init")
+    asserts.assert_needs_key(
+        lambda: solve(first, case.problem, case.data, key=no_key), f"{name}: solve"
+    )
     for statistic in case.statistics:
-        assert_bounded(
+        asserts.assert_bounded(
             statistic.of,
             jax.tree.map(lambda a: np.asarray(a)[:4], case.data),
             statistic.bound,
@@ -125,21 +120,21 @@ def _check_types(case: SolverCase, solver: Solver, name: str) -> None:
             trees.assert_types(params, problem.init, f"{name}: parameters")
 
 
-def _check_solve(case: SolverCase, first: Solver, second: Solver, name: str) -> Program:
+def _check_solve(case: SolverCase, first: Solver, second: Solver, name: str) -> asserts.Program:
     def run(solver: Solver, data: jax.Array) -> Solution:
         key = jax.random.wrap_key_data(data)
         solution = solve(solver, case.problem, case.data, key=key)
         return solution._replace(guarantee=None, state=None)
 
-    one, other = key_data(1, 2)
+    one, other = asserts.key_data(1, 2)
     runs = [(first, one), (first, other), (second, one)]
-    program = Program(run)
+    program = asserts.Program(run)
     if case.concrete_key:
         solutions = [run(*each) for each in runs]
     else:
         solutions = [program(*each) for each in runs]
         program.assert_one_trace(f"{name}: solve")
-        assert_vmap_equals_loop(program.part, runs, solutions, name, _TOLERANCE)
+        asserts.assert_vmap_equals_loop(program.part, runs, solutions, name, _TOLERANCE)
     for solution in solutions:
         trees.assert_finite((solution.params, solution.info), f"{name}: solution")
         if solution.sensitive is not None:
@@ -148,7 +143,7 @@ def _check_solve(case: SolverCase, first: Solver, second: Solver, name: str) -> 
 
 
 def _check_steps(case: SolverCase, solver: Solver, name: str) -> None:
-    step = Program(lambda batch, mask, state: solver.step(case.problem, batch, mask, state))
+    step = asserts.Program(lambda batch, mask, state: solver.step(case.problem, batch, mask, state))
     batch, mask = _batch(case)
     start = _begin(case, solver, jax.random.key(3))
     begun, _ = step(batch, mask, trees.fresh(start))
@@ -173,7 +168,7 @@ def _check_steps(case: SolverCase, solver: Solver, name: str) -> None:
             trees.assert_close(got, without, what, 1e-5)
 
 
-def _check_draws(case: SolverCase, solver: Solver, program: Program, name: str) -> None:
+def _check_draws(case: SolverCase, solver: Solver, program: asserts.Program, name: str) -> None:
     batch, mask = _batch(case)
 
     def whole(data: jax.Array) -> PyTree:
@@ -185,7 +180,7 @@ def _check_draws(case: SolverCase, solver: Solver, program: Program, name: str) 
             state, _ = solver.step(case.problem, batch, mask, state)
         return state
 
-    assert_draws_differ(steps if case.concrete_key else whole, name)
+    asserts.assert_draws_differ(steps if case.concrete_key else whole, name)
 
 
 def _begin(case: SolverCase, solver: Solver, key: jax.Array) -> PyTree:

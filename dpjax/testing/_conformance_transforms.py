@@ -9,14 +9,8 @@ import numpy as np
 from jax.typing import ArrayLike
 
 from dpjax.core import PyTree, Transform
+from dpjax.testing import _asserts as asserts
 from dpjax.testing import _trees as trees
-from dpjax.testing._asserts import (
-    Program,
-    assert_draws_differ,
-    assert_needs_key,
-    assert_vmap_equals_loop,
-    key_data,
-)
 from dpjax.testing._cases import TransformCase
 from dpjax.testing._noise_law import check_noise
 from dpjax.testing._registry import Entry
@@ -62,7 +56,7 @@ def check_transform(entry: Entry) -> None:
         trees.assert_types(after, state, f"{name}: state")
 
     update = functools.partial(_update, case)
-    step, value = Program(update), case.values[0]
+    step, value = asserts.Program(update), case.values[0]
     start = state = _start(case, value, case.updates, jax.random.key(2))
     for i, each in enumerate(case.values):
         out, state = step(each, case.updates, trees.fresh(state), jax.random.key(i))
@@ -82,14 +76,14 @@ def check_transform(entry: Entry) -> None:
         runs.append((value, case.updates, trees.fresh(start), jax.random.key(seed)))
     looped = [step(*trees.fresh(each)) for each in runs]
     step.assert_one_trace(name)
-    assert_vmap_equals_loop(step.part, trees.fresh(runs), looped, name)
+    asserts.assert_vmap_equals_loop(step.part, trees.fresh(runs), looped, name)
     if not case.random:
         return
     _check_draws(case, name)
     if not case.key_in_state:
         transform = case.build(value)
         given = case.updates, transform.init(_params(case, case.updates)), case.params
-        assert_needs_key(lambda: transform.update(*given, **case.extra), f"{name}: update")
+        asserts.assert_needs_key(lambda: transform.update(*given, **case.extra), f"{name}: update")
     if case.law is not None:
         _check_noise(case, name)
 
@@ -157,7 +151,7 @@ def _check_draws(case: TransformCase, name: str) -> None:
         return outs
 
     drawn = []
-    runs = key_data(4, 5) if case.adds_noise else []
+    runs = asserts.key_data(4, 5) if case.adds_noise else []
     for number, made in enumerate(map(jax.jit(run, compiler_options=trees.QUICK), runs)):
         for t, out in enumerate(made):
             for path, leaf in jax.tree_util.tree_leaves_with_path(out):
@@ -168,4 +162,4 @@ def _check_draws(case: TransformCase, name: str) -> None:
             common = min(noise.size, noise_there.size)
             if common > 1 and np.array_equal(noise[:common], noise_there[:common]):
                 raise AssertionError(f"{name}: {where} gets the same noise as {other}")
-    assert_draws_differ(run, name)
+    asserts.assert_draws_differ(run, name)

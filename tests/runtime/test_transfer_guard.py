@@ -13,7 +13,7 @@ import pytest
 
 import dpjax
 import dpjax.testing as dpt
-from dpjax.runtime import _solve
+from dpjax.runtime import _loop
 from dpjax.runtime.checkpoint._host_functions import callbacks
 from tests.entries import one_of_each
 
@@ -76,7 +76,7 @@ def test_what_is_first_known_to_a_transformation_calls_back():
 
 @pytest.mark.parametrize("name", RUN)
 def test_a_loop_runs_on_what_is_there(name, monkeypatch):
-    case, program, seen = ENTRIES[name].make(), _solve.advance, []
+    case, program, seen = ENTRIES[name].make(), _loop.advance, []
 
     def guarded(*arguments):
         there = jax.tree.map(on_device, arguments)
@@ -86,7 +86,7 @@ def test_a_loop_runs_on_what_is_there(name, monkeypatch):
         with jax.transfer_guard("disallow"):
             return jax.block_until_ready(program(*there))
 
-    monkeypatch.setattr(_solve, "advance", guarded)
+    monkeypatch.setattr(_loop, "advance", guarded)
     solver = case.build(case.values[0])
     with jax.debug_key_reuse(False):  # what was copied is no second run
         dpjax.solve(solver, case.problem, case.data, key=jax.random.key(0), progress=False)

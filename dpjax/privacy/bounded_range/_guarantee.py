@@ -11,14 +11,9 @@ from dpjax.privacy._budget import Budget
 from dpjax.privacy._calibrate import agreed_relation, zcdp_budget
 from dpjax.privacy._guarantee import Guarantee, quiet_epsilon
 from dpjax.privacy._relations import RelationLike, resolve_relation
+from dpjax.privacy.bounded_range import _curve as curves
 from dpjax.privacy.bounded_range._bounded_range import bounded_range_eta
-from dpjax.privacy.bounded_range._curve import (
-    bounded_range_delta,
-    bounded_range_epsilon,
-    check_draws,
-    delta_at,
-    zcdp_event,
-)
+from dpjax.privacy.bounded_range._curve import check_draws
 
 _COARSE, _FINE = 8, 32  # cells that eta is cut into
 _TOLERANCE = 5e-5  # relative, on eta
@@ -69,17 +64,17 @@ class BoundedRangeGuarantee:
     @property
     def event(self) -> dpe.DpEvent:
         """The draws as zCDP: what a ledger or an accountant composes."""
-        return zcdp_event(self.eta, self.draws)
+        return curves.zcdp_event(self.eta, self.draws)
 
     def epsilon(self, delta: float) -> float:
         """`bounded_range_epsilon` at delta in (0, 1); at delta = 0 the sum of the etas."""
         if delta == 0:
             return quiet_epsilon(Guarantee(self.event, self.relation), delta)
-        return bounded_range_epsilon(self.eta, self.draws, delta)
+        return curves.bounded_range_epsilon(self.eta, self.draws, delta)
 
     def delta(self, epsilon: float) -> float:
         """`bounded_range_delta` at epsilon >= 0."""
-        return bounded_range_delta(self.eta, self.draws, epsilon)
+        return curves.bounded_range_delta(self.eta, self.draws, epsilon)
 
 
 def calibrate_bounded_range(
@@ -125,7 +120,7 @@ def calibrate_bounded_range(
     rho = zcdp_budget(budget, relation=relation) * (1 - 1e-12)
     least = max(pure, bounded_range_eta(rho / draws))
     coarse = _largest(least, draws, budget, _COARSE)
-    if coarse > least and delta_at(coarse, draws, epsilon, _FINE) > _SPARED * delta:
+    if coarse > least and curves.delta_at(coarse, draws, epsilon, _FINE) > _SPARED * delta:
         coarse = least
     return _largest(coarse, draws, budget, _FINE)
 
@@ -135,7 +130,7 @@ def _largest(least: float, draws: int, budget: Budget, cells: int) -> float:
 
     def excess(log_eta: float) -> float:
         """Of log delta over its target; about linear."""
-        delta = delta_at(math.exp(log_eta), draws, float(budget.epsilon), cells)
+        delta = curves.delta_at(math.exp(log_eta), draws, float(budget.epsilon), cells)
         return math.log(max(delta / (_SPARED * budget.delta), 1e-12))
 
     low = math.log(least)

@@ -13,16 +13,9 @@ from dpjax.privacy._guarantee import Guarantee
 from dpjax.privacy._relations import relation_name
 from dpjax.privacy.accounting._event_json import Json
 from dpjax.privacy.accounting._group import GroupGuarantee
+from dpjax.privacy.ledger import _state as states
 from dpjax.privacy.ledger._file import LedgerFile
 from dpjax.privacy.ledger._filter import plan
-from dpjax.privacy.ledger._state import (
-    BudgetExceeded,
-    LedgerEntry,
-    Record,
-    State,
-    state_from_json,
-    state_to_json,
-)
 
 _RELATIVE = 1e-3  # how closely `largest` looks
 
@@ -86,7 +79,7 @@ class Ledger:
     ):
         self._file: LedgerFile | None = None
         self._lock = threading.RLock()
-        self._cached: tuple[dict[str, Json], State] | None = None
+        self._cached: tuple[dict[str, Json], states.State] | None = None
         self._closed = False
         if isinstance(path_or_budget, Budget) and budget is not None:
             raise TypeError("give Ledger(path, budget) or Ledger(budget), got two budgets")
@@ -99,7 +92,7 @@ class Ledger:
                     "sum guarantee.epsilon(0.0)"
                 )
         if isinstance(path_or_budget, Budget):
-            self._write(State(path_or_budget, adaptive is not False))
+            self._write(states.State(path_or_budget, adaptive is not False))
             return
         self._file = LedgerFile(path_or_budget, timeout)
         with self._file.locked():
@@ -110,7 +103,7 @@ class Ledger:
                     f"{self._file.path} does not exist: give a budget to start a ledger there"
                 )
             else:
-                self._write(State(budget, adaptive is not False))
+                self._write(states.State(budget, adaptive is not False))
 
     def __enter__(self) -> Self:
         self._closed = False
@@ -125,7 +118,7 @@ class Ledger:
         label: str = "",
         run: str | None = None,
         part: str | None = None,
-    ) -> LedgerEntry:
+    ) -> states.LedgerEntry:
         """Records a spend, or raises. Call it before anything is released.
 
         Guarantee: after it returns, what the guarantees describe may be released *once*.
@@ -196,7 +189,7 @@ class Ledger:
         """
         try:
             self._read().spend(self._record(guarantees, "", None, part))
-        except BudgetExceeded:
+        except states.BudgetExceeded:
             return False
         return True
 
@@ -331,7 +324,7 @@ class Ledger:
         return self._read().adaptive
 
     @property
-    def entries(self) -> tuple[LedgerEntry, ...]:
+    def entries(self) -> tuple[states.LedgerEntry, ...]:
         """The spends in order: `(time, label, run, part, guarantee)`."""
         return tuple(record.entry for record in self._read().records)
 
@@ -364,7 +357,7 @@ class Ledger:
         label: str,
         run: str | None,
         part: str | None,
-    ) -> Record:
+    ) -> states.Record:
         for name, value in {"label": label, "run": run or "", "part": part or ""}.items():
             if not isinstance(value, str):
                 raise TypeError(f"{name} must be a string, got {value!r}")
@@ -374,23 +367,23 @@ class Ledger:
         budget = self._read().budget
         now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
         chosen = plan(joint, float(budget.epsilon), float(budget.delta))
-        return Record(LedgerEntry(now, label, run, part, joint), chosen)
+        return states.Record(states.LedgerEntry(now, label, run, part, joint), chosen)
 
-    def _read(self) -> State:
+    def _read(self) -> states.State:
         # a local name: another thread's view may replace the attribute at any time
         cached, content = self._cached, {} if self._file is None else self._file.read()
         if cached is None or cached[0] != content:
             try:
-                self._cached = cached = content, state_from_json(content)
+                self._cached = cached = content, states.state_from_json(content)
             except ValueError as error:
                 path = "" if self._file is None else self._file.path
                 raise ValueError(f"{path} cannot be read as a ledger: {error}") from error
         return cached[1]
 
-    def _write(self, state: State) -> None:
+    def _write(self, state: states.State) -> None:
         content: dict[str, Json] = {}
         if self._file is not None:
-            content = state_to_json(state)
+            content = states.state_to_json(state)
             self._file.write(content)
         self._cached = content, state
 
@@ -411,7 +404,7 @@ class Ledger:
                 f"adaptive must be as stored in {where}, {state.adaptive}, got {adaptive}"
             )
         if stored.relation is None and budget.relation is not None:
-            self._write(State(budget, adaptive))
+            self._write(states.State(budget, adaptive))
         elif budget.relation not in (None, stored.relation):
             raise ValueError(
                 f"budget.relation must be the one stored in {where}, "

@@ -22,14 +22,7 @@ from dpjax.privacy.accounting._pure import PureZCDpEvent
 from dpjax.privacy.accounting._structure import EventId, flatten
 from dpjax.privacy.accounting._support import UnsupportedEventError, route
 from dpjax.privacy.objective_perturbation._guarantee import ObjectivePerturbationGuarantee
-from dpjax.privacy.selection._curve import (
-    atoms_of,
-    cells_of,
-    gaussian_cells,
-    hockey_stick,
-    selected,
-    worst,
-)
+from dpjax.privacy.selection import _curve as curves
 from dpjax.privacy.selection._law import RunsLaw
 
 _Run = Guarantee | ObjectivePerturbationGuarantee
@@ -169,7 +162,7 @@ def _failing(base: Base) -> float:
 def _delta(base: Base, runs: RunsLaw, epsilon: float) -> float:
     """Of the selection for records of this base, failures included."""
     failure = runs.mean * _failing(base) * (1 + math.exp(min(epsilon, 700.0)))
-    return failure + max(hockey_stick(loss, epsilon) for loss in _selected(_ids(base), runs))
+    return failure + max(curves.hockey_stick(loss, epsilon) for loss in _selected(_ids(base), runs))
 
 
 @functools.lru_cache(maxsize=16)
@@ -183,19 +176,19 @@ def _selected(which: frozenset[_Curve], runs: RunsLaw) -> list[Atoms]:
         ((one, events),) = parts.items()
         if len(events) == 1 and isinstance(events[0][0], dpe.GaussianDpEvent):
             shift = relation_factor(one.relation) / events[0][0].noise_multiplier
-            return [selected(gaussian_cells(shift), runs)]
+            return [curves.selected(curves.gaussian_cells(shift), runs)]
     totals = [compose_pld(events, one.relation) for one, events in parts.items() if events] + own
     directions = [[total._pmf_remove for total in totals]]
     if not all(total._symmetric for total in totals):
         directions.append([total._pmf_add for total in totals])
-    return [selected(cells_of(_worst(pmfs)), runs) for pmfs in directions]
+    return [curves.selected(curves.cells_of(_worst(pmfs)), runs) for pmfs in directions]
 
 
 def _worst(pmfs: list[PLDPmf]) -> Atoms:
     """A loss that stands for all of these."""
-    atoms = [atoms_of(pmf) for pmf in pmfs]
+    atoms = [curves.atoms_of(pmf) for pmf in pmfs]
     interval = max(pmf._discretization for pmf in pmfs)
-    return atoms[0] if len(atoms) == 1 else worst(atoms, interval)
+    return atoms[0] if len(atoms) == 1 else curves.worst(atoms, interval)
 
 
 def _parts(which: EventId) -> list[tuple[dpe.DpEvent, int]]:

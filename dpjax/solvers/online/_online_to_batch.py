@@ -25,15 +25,8 @@ from dpjax.core import (
 from dpjax.core._moved import renamed_fields
 from dpjax.privacy import Budget, Guarantee
 from dpjax.sampling import FullBatch
+from dpjax.solvers import _increment as increments
 from dpjax.solvers._check_sampler import check_one_or_every_step, check_sampler, distribution_of
-from dpjax.solvers._increment import (
-    CLIPS,
-    Gradients,
-    IncrementBound,
-    clipped_increments,
-    clipped_share,
-    in_dtypes_of,
-)
 from dpjax.solvers._published import moved_setting
 from dpjax.solvers._summary import register_solver
 from dpjax.solvers._swamped import checked_gradients
@@ -191,7 +184,7 @@ class OnlineToBatch:
         check_positive("batch_size", self.batch_size)
         if not callable(self.learner):
             check_choice("learner", self.learner, tuple(LEARNERS))
-        check_choice("clip", self.clip, CLIPS)
+        check_choice("clip", self.clip, increments.CLIPS)
         check_choice("norm", self.norm, ("l2", "linf"))
         if self.microbatch_size is not None:
             check_int("microbatch_size", self.microbatch_size, minimum=1)
@@ -290,7 +283,7 @@ class OnlineToBatch:
         """One step on the records of `batch` (leaves `[B, ...]`) where `mask [B]` is True."""
         weights = weights_at(self, state.count)
         bound, centre, displacement = self._bound(state, weights)
-        aggregator = clipped_increments(bound, self.clip, self.norm, centre)
+        aggregator = increments.clipped_increments(bound, self.clip, self.norm, centre)
         total = microbatched_sum(
             lambda part: _gradients(problem, state, part),
             aggregator,
@@ -350,7 +343,7 @@ class OnlineToBatch:
 
     def finalize(self, problem: Problem, state: OnlineToBatchState) -> PyTree:
         """The last average, after one more point of the learner."""
-        return in_dtypes_of(state.point, problem.init)
+        return increments.in_dtypes_of(state.point, problem.init)
 
     def redact(self, state: OnlineToBatchState) -> OnlineToBatchState:
         """The state without the noise's buffers, with which noise could be subtracted."""
@@ -362,7 +355,7 @@ class OnlineToBatch:
         """Raw values of a step, **not private**: batch size and shares of clipped records."""
         bound, centre, _ = self._bound(state, weights_at(self, state.count))
         gradients = _gradients(problem, state, batch)
-        clipped = clipped_share(bound, self.clip, self.norm, centre, gradients)
+        clipped = increments.clipped_share(bound, self.clip, self.norm, centre, gradients)
         size = jnp.sum(mask)
         shares = {
             f"{name}_fraction": jnp.sum(mask & flags) / jnp.maximum(size, 1)
@@ -381,7 +374,7 @@ class OnlineToBatch:
 
     def _bound(
         self, state: OnlineToBatchState, weights: Weights
-    ) -> tuple[IncrementBound, PyTree, jax.Array]:
+    ) -> tuple[increments.IncrementBound, PyTree, jax.Array]:
         """What a record may add, the centre of that, and how far the point has moved."""
         moved = jax.tree.map(jnp.subtract, state.point, state.previous)
         displacement = _length(moved, self.norm)
@@ -393,7 +386,7 @@ class OnlineToBatch:
             centre = _times(moved, jnp.asarray(self.smoothness) / 2)
         if self.clip == "whole":
             clip_norm = clip_norm * weights.estimate / (state.count + 1)
-        bound = IncrementBound(weights.old_estimate, weights.estimate, clip_norm, radius)
+        bound = increments.IncrementBound(weights.old_estimate, weights.estimate, clip_norm, radius)
         return bound, centre, displacement
 
     def _shrinkage(
@@ -412,20 +405,20 @@ class OnlineToBatch:
         return variance, jnp.where(excess > 1, 0, 1 - excess)
 
     def _record_bound(
-        self, bound: IncrementBound, weights: Weights, reach: jax.Array, count: jax.Array
+        self, bound: increments.IncrementBound, weights: Weights, reach: jax.Array, count: jax.Array
     ) -> jax.Array:
         """The most that one record adds to the sum over a batch, in `norm`."""
         del weights, reach, count
         return bound.sensitivity(self.clip)
 
 
-def _gradients(problem: Problem, state: OnlineToBatchState, batch: PyTree) -> Gradients:
+def _gradients(problem: Problem, state: OnlineToBatchState, batch: PyTree) -> increments.Gradients:
     """Of each record at the point before and now."""
 
     def at(point: PyTree) -> PyTree:
-        return problem.per_example_gradients(in_dtypes_of(point, problem.init), batch)
+        return problem.per_example_gradients(increments.in_dtypes_of(point, problem.init), batch)
 
-    return Gradients(at(state.previous), at(state.point))
+    return increments.Gradients(at(state.previous), at(state.point))
 
 
 def _length(tree: PyTree, norm: str) -> jax.Array:

@@ -24,14 +24,7 @@ from dpjax.queries._workload import spread_cells
 from dpjax.sampling import FullBatch
 from dpjax.solvers._summary import register_solver
 from dpjax.solvers._swamped import checked_answers
-from dpjax.solvers.queries._budget import (
-    RELATIONS,
-    Number,
-    gaussian_event,
-    gaussian_stddev,
-    histogram_change,
-    requested_relation,
-)
+from dpjax.solvers.queries import _budget as budgets
 from dpjax.solvers.queries._state import ReleasedDistribution, counts, log_of
 from dpjax.transforms.noise._noisy_counts import (
     MOST_SHORTFALL,
@@ -60,15 +53,15 @@ class Measurement:
     """Base of solvers that draw noise once, on sums of all records."""
 
     sampler: FullBatch
-    stddev: Number
-    num_records: Number
+    stddev: budgets.Number
+    num_records: budgets.Number
     relation: str
 
     def __post_init__(self) -> None:
         check_once(self.sampler)
         check_nonnegative("stddev", self.stddev)
         check_positive("num_records", self.num_records)
-        check_choice("relation", self.relation, RELATIONS)
+        check_choice("relation", self.relation, budgets.RELATIONS)
 
     def _noisy(self, key: jax.Array, sums: jax.Array, group: np.ndarray | None = None) -> jax.Array:
         """Integer sums with rounded noise, as shares of the records."""
@@ -117,8 +110,8 @@ class HistogramRelease(Measurement):
     """
 
     sampler: FullBatch = dataclasses.field(metadata={"static": True})
-    stddev: Number
-    num_records: Number
+    stddev: budgets.Number
+    num_records: budgets.Number
     projection: str = static_field(default="simplex")
     relation: str = static_field(default="replace_one")
 
@@ -153,9 +146,9 @@ class HistogramRelease(Measurement):
           >>> solver.guarantee().epsilon(1e-6) <= 1.0
           True
         """
-        relation = requested_relation(cls, num_records, budget, overrides)
-        change = histogram_change(relation) / num_records
-        stddev = gaussian_stddev(change, budget, failure=2 * MOST_SHORTFALL)
+        relation = budgets.requested_relation(cls, num_records, budget, overrides)
+        change = budgets.histogram_change(relation) / num_records
+        stddev = budgets.gaussian_stddev(change, budget, failure=2 * MOST_SHORTFALL)
         fields: dict[str, Any] = {
             "stddev": stddev,
             "num_records": num_records,
@@ -187,8 +180,8 @@ class HistogramRelease(Measurement):
     def guarantee(self) -> Guarantee:
         """The guarantee of the release (host); raises ValueError for stacked fields."""
         check_unstacked(self, "stddev", "num_records")
-        change = histogram_change(self.relation) / float(self.num_records)
-        event = gaussian_event(change, float(self.stddev), self.relation)
+        change = budgets.histogram_change(self.relation) / float(self.num_records)
+        event = budgets.gaussian_event(change, float(self.stddev), self.relation)
         # of the two cells that a record may change; all others have one law, whatever it is
         failure = 2 * noisy_counts_shortfall(float(self.stddev) * float(self.num_records))
         return Guarantee(event, self.relation, self.sampler.failure_probability() + failure)

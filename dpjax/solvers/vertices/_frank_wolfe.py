@@ -28,14 +28,8 @@ from dpjax.sampling import FullBatch
 from dpjax.solvers._summary import register_solver
 from dpjax.solvers._swamped import checked_draws
 from dpjax.solvers._vertex_problem import VertexProblem
+from dpjax.solvers.vertices import _steps as vertex_steps
 from dpjax.solvers.vertices._plan import constants_of
-from dpjax.solvers.vertices._steps import (
-    add_scores,
-    draw_vertices,
-    no_scores,
-    range_sums,
-    shrunk,
-)
 from dpjax.solvers.vertices._vertex_solver import RELATIONS, VertexInfo
 from dpjax.transforms.clipping._parts import fold_in_parts
 
@@ -263,7 +257,7 @@ class FrankWolfe:
         """One step on the records of `batch` (leaves `[B, ...]`) where `mask [B]` is True."""
         key = jax.random.fold_in(state.key, state.count)
         toward = self.direction(problem, batch, mask, state)
-        index = draw_vertices(key, problem.domains[0], toward, 1)
+        index = vertex_steps.draw_vertices(key, problem.domains[0], toward, 1)
         return self.move(problem, index, state), VertexInfo((index,))
 
     def direction(
@@ -275,13 +269,13 @@ class FrankWolfe:
         """
         weight = self.sharpness / self.num_records
         moved = relation_factor(self.relation) * weight * self.grad_range
-        weight = shrunk(weight, moved, state.params.dtype)
+        weight = vertex_steps.shrunk(weight, moved, state.params.dtype)
         domains = problem.domains
 
         def part_sum(part: PyTree, part_mask: jax.Array, number: object = None) -> Pair:
             del number
             gradients = problem.per_example_gradients(state.params, part)
-            (total,) = range_sums(
+            (total,) = vertex_steps.range_sums(
                 domains, (gradients,), part_mask, (self.grad_range,), (weight,), self.assume_bounded
             )
             return total
@@ -293,7 +287,7 @@ class FrankWolfe:
             total = fold_in_parts(
                 part_sum, batch, mask, size, add_pairs, lambda zeros: zeros, strided=many_devices()
             )
-        return add_scores(domains[0], no_scores(domains[0]), total, 1)
+        return vertex_steps.add_scores(domains[0], vertex_steps.no_scores(domains[0]), total, 1)
 
     def move(
         self, problem: VertexProblem, index: jax.Array, state: FrankWolfeState

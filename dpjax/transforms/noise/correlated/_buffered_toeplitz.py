@@ -12,19 +12,11 @@ from jax.typing import ArrayLike
 
 from dpjax.core import PyTree, check_between, check_choice, check_int, check_nonnegative
 from dpjax.sampling import Participation
+from dpjax.transforms.noise.correlated import _strategy as strategies
 from dpjax.transforms.noise.correlated._buffered_toeplitz_error import coefficients, prefix_stddev
 from dpjax.transforms.noise.correlated._buffered_toeplitz_fit import fitted
 from dpjax.transforms.noise.correlated._buffered_toeplitz_table import TABLE
-from dpjax.transforms.noise.correlated._strategy import (
-    Draw,
-    GaussianStrategy,
-    check_steps,
-    computed_once,
-    host_scales,
-    times,
-    valid_scale,
-    wide_zeros,
-)
+from dpjax.transforms.noise.correlated._strategy import check_steps
 from dpjax.transforms.noise.correlated._toeplitz_error import pattern_norms
 
 
@@ -42,7 +34,7 @@ class BufferedToeplitzState(NamedTuple):
 
 @jax.tree_util.register_static
 @dataclasses.dataclass(frozen=True)
-class BufferedToeplitz(GaussianStrategy):
+class BufferedToeplitz(strategies.GaussianStrategy):
     r"""Noise that a Toeplitz matrix with a few buffers correlates.
 
     $$ \gamma_t - \gamma_{t-1} = \text{scale}_t\, n_t\, y_t, \qquad
@@ -153,32 +145,32 @@ class BufferedToeplitz(GaussianStrategy):
 
     def init(self, params: PyTree) -> BufferedToeplitzState:
         """The state before the first step; `params` gives shapes and dtypes."""
-        buffers = tuple(jax.tree.map(wide_zeros, params) for _ in self._decay)
+        buffers = tuple(jax.tree.map(strategies.wide_zeros, params) for _ in self._decay)
         return BufferedToeplitzState(jnp.zeros((), jnp.int32), buffers)
 
     def next(
-        self, draw: Draw, scale: ArrayLike, state: BufferedToeplitzState
+        self, draw: strategies.Draw, scale: ArrayLike, state: BufferedToeplitzState
     ) -> tuple[PyTree, BufferedToeplitzState]:
         """The increment of the prefix noise, and the state."""
         dtype = jnp.result_type(float)
-        scale = valid_scale(scale, state.count, self.num_steps, dtype)
+        scale = strategies.valid_scale(scale, state.count, self.num_steps, dtype)
         stddev = scale * jnp.asarray(self.column_norms, dtype)[state.count]
         live = state.count < self.num_steps
 
         def fresh(z: jax.Array, *buffers: jax.Array) -> jax.Array:
             taken_back = sum(w * m for w, m in zip(self._omega, buffers, strict=True))
-            return computed_once(z - taken_back, live)
+            return strategies.computed_once(z - taken_back, live)
 
         y = jax.tree.map(fresh, draw(0), *state.buffers)
         buffers = tuple(
             jax.tree.map(lambda m, y, rate=rate: rate * m + y.astype(m.dtype), buffer, y)
             for rate, buffer in zip(self._decay, state.buffers, strict=True)
         )
-        return times(stddev, y), BufferedToeplitzState(state.count + 1, buffers)
+        return strategies.times(stddev, y), BufferedToeplitzState(state.count + 1, buffers)
 
     def prefix_stddev(self, scales: ArrayLike | None = None) -> np.ndarray:
         """Deviation of a coordinate of each prefix's noise at noise multiplier 1, `[T]` float64."""
-        a = host_scales(scales, self.num_steps) * self.column_norms
+        a = strategies.host_scales(scales, self.num_steps) * self.column_norms
         return prefix_stddev(a, np.asarray(self._omega), np.asarray(self._decay))
 
     @functools.cached_property

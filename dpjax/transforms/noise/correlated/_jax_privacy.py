@@ -12,22 +12,14 @@ from jax.typing import ArrayLike
 from scipy import linalg, signal
 
 from dpjax.core import PyTree, check_finite, check_int
+from dpjax.transforms.noise.correlated import _strategy as strategies
 from dpjax.transforms.noise.correlated._buffered_toeplitz import BufferedToeplitz
-from dpjax.transforms.noise.correlated._strategy import (
-    Draw,
-    GaussianStrategy,
-    NoiseStrategy,
-    host_scales,
-    times,
-    valid_scale,
-    wide_zeros,
-)
 
 # the matrix and its inverse are held in full: 128 MiB each
 _MAX_DENSE = 4096
 
 
-def from_jax_privacy(matrix: object, num_steps: int) -> NoiseStrategy:
+def from_jax_privacy(matrix: object, num_steps: int) -> strategies.NoiseStrategy:
     r"""A strategy of `jax_privacy.matrix_factorization` as a noise strategy.
 
     $$ \gamma_t - \gamma_{t-1} = \text{scale}_t\, n_t\, (C^{-1} z)_t, \qquad
@@ -130,7 +122,7 @@ class StreamingState(NamedTuple):
 
 @jax.tree_util.register_static
 @dataclasses.dataclass(frozen=True, eq=False)
-class StreamingStrategy(GaussianStrategy):
+class StreamingStrategy(strategies.GaussianStrategy):
     """What `from_jax_privacy` makes; compared by identity.
 
     Attributes:
@@ -148,23 +140,23 @@ class StreamingStrategy(GaussianStrategy):
     def init(self, params: PyTree) -> StreamingState:
         """The state before the first step; `params` gives shapes and dtypes."""
         with _as_they_compute():
-            stream = self.stream.init_multiply(jax.tree.map(wide_zeros, params))
+            stream = self.stream.init_multiply(jax.tree.map(strategies.wide_zeros, params))
         return StreamingState(jnp.zeros((), jnp.int32), stream)
 
     def next(
-        self, draw: Draw, scale: ArrayLike, state: StreamingState
+        self, draw: strategies.Draw, scale: ArrayLike, state: StreamingState
     ) -> tuple[PyTree, StreamingState]:
         """The increment of the prefix noise, and the state."""
         dtype = jnp.result_type(float)
-        scale = valid_scale(scale, state.count, self.num_steps, dtype)
+        scale = strategies.valid_scale(scale, state.count, self.num_steps, dtype)
         stddev = scale * jnp.asarray(self.column_norms, dtype)[state.count]
         with _as_they_compute():
             y, stream = self.stream.multiply_next(draw(0), state.stream)
-        return times(stddev, y), StreamingState(state.count + 1, stream)
+        return strategies.times(stddev, y), StreamingState(state.count + 1, stream)
 
     def prefix_stddev(self, scales: ArrayLike | None = None) -> np.ndarray:
         """Deviation of a coordinate of each prefix's noise at noise multiplier 1, `[T]` float64."""
-        weights = host_scales(scales, self.num_steps) * self.column_norms
+        weights = strategies.host_scales(scales, self.num_steps) * self.column_norms
         prefix, squares = np.zeros(self.num_steps), np.zeros(self.num_steps)
         for t, weight in enumerate(weights):
             row = self.inverse[t, : t + 1] if self.inverse.ndim == 2 else self.inverse[t::-1]

@@ -10,13 +10,7 @@ import numpy as np
 from jax.typing import ArrayLike
 
 from dpjax.core import PyTree, check_int, check_nonnegative_scalar, check_rate
-from dpjax.transforms.noise.correlated._strategy import (
-    Draw,
-    GaussianStrategy,
-    host_scales,
-    times,
-    valid_scale,
-)
+from dpjax.transforms.noise.correlated import _strategy as strategies
 
 
 class SplitNoiseState(NamedTuple):
@@ -31,7 +25,7 @@ class SplitNoiseState(NamedTuple):
 
 @jax.tree_util.register_static
 @dataclasses.dataclass(frozen=True)
-class SplitNoise(GaussianStrategy):
+class SplitNoise(strategies.GaussianStrategy):
     r"""Independent noise, of which every step has its share, for records that are in every step.
 
     $$ \gamma_t - \gamma_{t-1} = \frac{\text{scale}_t}{\sqrt{p_t}}\, z_t, \qquad
@@ -89,13 +83,13 @@ class SplitNoise(GaussianStrategy):
         return SplitNoiseState(jnp.zeros((), jnp.int32))
 
     def next(
-        self, draw: Draw, scale: ArrayLike, state: SplitNoiseState
+        self, draw: strategies.Draw, scale: ArrayLike, state: SplitNoiseState
     ) -> tuple[PyTree, SplitNoiseState]:
         """The increment of the sum's noise, and the state."""
         dtype = jnp.result_type(float)
-        scale = valid_scale(scale, state.count, self.num_steps, dtype)
+        scale = strategies.valid_scale(scale, state.count, self.num_steps, dtype)
         stddev = scale / jnp.asarray(np.sqrt(self.shares), dtype)[state.count]
-        return times(stddev, draw(0)), SplitNoiseState(state.count + 1)
+        return strategies.times(stddev, draw(0)), SplitNoiseState(state.count + 1)
 
     def variance(self, scale: ArrayLike, count: ArrayLike) -> jax.Array:
         """Of a coordinate of the increment after `count` steps, for `scale` `[]`; may be traced."""
@@ -104,7 +98,7 @@ class SplitNoise(GaussianStrategy):
 
     def prefix_stddev(self, scales: ArrayLike | None = None) -> np.ndarray:
         """Deviation of a coordinate of each sum's noise at noise multiplier 1, `[T]` float64."""
-        scales = host_scales(scales, self.num_steps)
+        scales = strategies.host_scales(scales, self.num_steps)
         return np.sqrt(np.cumsum(scales**2 / self.shares))
 
 
