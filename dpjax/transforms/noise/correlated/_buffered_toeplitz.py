@@ -13,11 +13,10 @@ from jax.typing import ArrayLike
 from dpjax.core import PyTree, check_between, check_choice, check_int, check_nonnegative
 from dpjax.sampling import Participation
 from dpjax.transforms.noise.correlated import _strategy as strategies
-from dpjax.transforms.noise.correlated._buffered_toeplitz_error import coefficients, prefix_stddev
 from dpjax.transforms.noise.correlated._buffered_toeplitz_fit import fitted
 from dpjax.transforms.noise.correlated._buffered_toeplitz_table import TABLE
 from dpjax.transforms.noise.correlated._strategy import check_steps
-from dpjax.transforms.noise.correlated._toeplitz_error import pattern_norms
+from dpjax.transforms.noise.correlated._toeplitz import coefficients, pattern_norms, prefix_stddev
 
 
 class BufferedToeplitzState(NamedTuple):

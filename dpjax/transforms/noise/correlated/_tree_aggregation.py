@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from dpjax.core import PyTree, Transform, check_nonnegative, check_scalar, wide
+from dpjax.core import PyTree, Transform, check_nonnegative, wide
 from dpjax.transforms.noise.correlated._binary_tree import BinaryTree, BinaryTreeState
 from dpjax.transforms.noise.correlated._correlated import correlated_noise
 from dpjax.transforms.noise.correlated._strategy import wide_zeros
@@ -88,7 +88,7 @@ def tree_aggregation(
     McMahan, Song, Thakkar, Thakurta and Xu, "Practical and private (deep) learning without sampling
     or shuffling", 2021.
     """
-    check_nonnegative_scalar("stddev", stddev)
+    check_nonnegative("stddev", stddev)
     tree = _TreeOfNodes(num_steps, variance_reduced=variance_reduced)
     noise = correlated_noise(tree, stddev)
 
