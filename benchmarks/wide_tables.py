@@ -2,10 +2,11 @@
 
 Adult, 14 attributes, 7.8e12 cells, and Credit default, 24 attributes, 5.8e19 cells (where its file
 lies in the data folder); replace-one, delta 1/n^2, five seeds, two of what `mbi` fits, cut points
-public, seconds with compilation. `dpjax` is `dpjax.release` with nothing set. Peers get the same tables and budget: noise alone, the same on the
-simplex table by table, `mbi`'s mixture of products fitted to it, and MST, which measures columns
-and the pairs of a tree that it chooses. Largest error of a cell of the pairs; total variation, mean
-over pairs; likewise over 400 triples drawn once, measured by nobody.
+public, seconds with compilation. `dpjax` is `dpjax.release` with nothing set. Peers get the same
+tables and budget: noise alone, the same on the simplex table by table, `mbi`'s mixture of products
+fitted to it, and MST, which measures columns and the pairs of a tree that it chooses. Largest error
+of a cell of the pairs; total variation, mean over pairs; likewise over 400 triples drawn once,
+measured by nobody.
 """
 
 import functools

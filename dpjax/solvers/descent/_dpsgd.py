@@ -8,6 +8,7 @@ from typing import Any, NamedTuple, Self, TypeGuard
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 from dp_accounting import DpEvent
 from jax.typing import ArrayLike
@@ -25,6 +26,7 @@ from dpjax.core import (
     check_nonnegative,
     check_positive,
     check_unstacked,
+    is_traced,
     optional,
     static_field,
 )
@@ -48,6 +50,8 @@ from dpjax.transforms import (
 from dpjax.transforms.clipping._weighted_sum import noised_sum
 
 SGD = optax.sgd(1.0)
+_LARGEST_CLIP = 4.0
+MOST_WIDTH = 256  # parameters over which noise counts
 _MOST_MOVED = 6.0  # a step of correlated noise, over the part that later noise cancels
 
 
@@ -365,13 +369,14 @@ def with_defaults(
     """
     linear = overrides.get("schedule") == "linear"
     defaults: dict[str, Any] = {
-        "clip_norm": stated(problem, "lipschitz", 4.0),
         "batch_size": num_records * sampler.participation_rate(num_records),
         "decay": max(0.0, 1 - (5 if linear else 10) / sampler.steps),
     }
     known = {f.name for f in dataclasses.fields(kind)} - {"sampler", "relation"}
     check_fields(kind, overrides, known)
     fields = defaults | overrides
+    if "clip_norm" not in fields:
+        fields["clip_norm"] = stated(problem, "lipschitz", _clip_norm(problem, fields))
     if "learning_rate" not in fields:
         # problems over vertices state theirs in other coordinates
         smoothness = None if over_vertices(problem) else optional(problem, "smoothness")
@@ -388,6 +393,22 @@ def with_defaults(
             noise = equivalent_noise(strategy, noise, sampler.steps)
         fields["learning_rate"] = min(largest, moved / noise) if noise > 0 else largest
     return fields
+
+
+def _clip_norm(problem: Problem, fields: dict[str, Any]) -> ArrayLike:
+    r"""Where no Lipschitz constant is stated: $0.1 / \nu$, between 1 and 4.
+
+    $\nu$ is the norm of the noise in a mean gradient at clip norm 1, of 256 parameters at most: a
+    network's noise is spread over directions that hardly matter. At 4 whatever the noise, the error
+    on features of norm 1 was up to ten times larger; nothing lost by more than .007. Chosen on
+    softmax, logistic and squared loss (n = 133 to 15,000, epsilon 0.1 to 8, features of norm 1 and
+    standardised), on instances that no study reports.
+    """
+    noise = fields["noise_multiplier"]
+    if over_vertices(problem) or fields.get("noise") is not None or is_traced(noise):
+        return _LARGEST_CLIP
+    relative = noise * min(problem.num_params, MOST_WIDTH) ** 0.5 / fields["batch_size"]
+    return np.clip(0.1 / np.maximum(relative, 1e-9), 1.0, _LARGEST_CLIP)[()]
 
 
 def _moved(problem: Problem, steps: int, falls: bool, correlated: bool) -> float:

@@ -35,7 +35,13 @@ from dpjax.solvers._request import default_sampler, requested
 from dpjax.solvers._summary import register_solver
 from dpjax.solvers._swamped import checked_gradients
 from dpjax.solvers.descent._adaptive_clip import following
-from dpjax.solvers.descent._dpsgd import DPSGD, clipping_diagnostics, fall_by_default, with_defaults
+from dpjax.solvers.descent._dpsgd import (
+    DPSGD,
+    MOST_WIDTH,
+    clipping_diagnostics,
+    fall_by_default,
+    with_defaults,
+)
 from dpjax.solvers.descent._dual import (
     HISTOGRAMS,
     MULTIPLIER_SETS,
@@ -58,8 +64,6 @@ from dpjax.transforms.noise._noisy_counts import (
     noisy_counts,
     noisy_counts_shortfall,
 )
-
-_MOST_WIDTH = 256
 
 
 @register_solver
@@ -243,7 +247,7 @@ class RateConstrainedSGDA:
         sampler = default_sampler(num_records, batch_size, steps) if sampler is None else sampler
         request = requested(num_records, budget, sampler=sampler)
         # a network's noise is spread over directions that hardly matter
-        width = min(problem.num_params, _MOST_WIDTH) ** 0.5
+        width = min(problem.num_params, MOST_WIDTH) ** 0.5
         if shortened:
             long = sampler
             z = request.noise_multiplier(
