@@ -34,6 +34,7 @@ from dpjax.queries import Domain, Marginals
 PEERS = ("mbi",)
 EPSILONS = (0.25, 1.0)
 SEEDS, SEEDS_OF_MBI = 5, 2
+EPSILONS_OF_MST = (1.0,)  # it compiles for a minute a run
 TRIPLES = 400
 Released = Callable[[Marginals], ArrayLike | None]  # answers to a workload
 
@@ -105,6 +106,8 @@ def run(*, fast: bool, data: Path | None) -> dict[str, Any]:
                 continue
             for name, method in methods(fast).items():
                 if name in _OF_MBI and seed >= SEEDS_OF_MBI:
+                    continue
+                if name == "MST" and epsilon not in EPSILONS_OF_MST:
                     continue
                 jax.clear_caches()  # mbi compiles until no memory can be mapped
                 start = time.perf_counter()
