@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks import _runner, affine_games, games, group_risk, query_oracle
+from benchmarks import _runner, affine_games, fair_further, games, group_risk, query_oracle
 
 PAGES = Path(__file__).resolve().parents[2] / "docs" / "methods"
 
@@ -141,3 +141,40 @@ def test_matrix_games_meet_their_goals():
     descent = [g[games.RULE] / g["DP-SGDA"] for g in cells.values() if "DP-SGDA" in g]
     assert f"up to {max(descent):.1f} times here" in section
     assert {game.dim for game in cells} >= {50, 100, 300, 1_000, 10_000, 100_000, 1_000_000}
+
+
+def _errors_at(points, gaps):
+    """Error at these gaps, straight between points; where it falls as the gap grows."""
+    points = sorted((p["disparity"], p["error"]) for p in points)
+    return np.interp(gaps, *zip(*points, strict=True))
+
+
+def test_fair_training_on_the_columns_of_peers_meets_its_goals():
+    text = (PAGES / "fair_training.md").read_text(encoding="utf-8")
+    section = text.split("## Results\n")[1].split("\n## ")[0]
+    result = _runner.load("fair_further")
+    found = re.findall(r"(?:^\|.*\n)+", section, re.MULTILINE)
+    assert [one.strip() for one in found] == fair_further.readme(result)
+    private = {
+        (name, p["epsilon"], p["slack"]): p
+        for name, frontier in result["frontiers"].items()
+        for p in frontier["private"]
+    }
+    adult = result["frontiers"]["peers_adult_parity"]
+    one = [p for p in adult["private"] if p["epsilon"] == 1]
+    # what privacy costs at the same gap; goals less what the same split gives without
+    gaps = np.array([0.05, 0.02, 0.01])
+    price = _errors_at(one, gaps) - _errors_at(adult["non_private"], gaps)
+    assert np.all(price <= [0.0016, 0.0014, 0.0012])
+    for name, epsilon, slack, error, gap in (
+        ("peers_credit_parity", 1.0, 0.02, 0.1837, 0.02),
+        ("peers_credit_parity", 0.1, 0.02, 0.19, 0.02),
+        ("peers_parkinsons_parity", 1.0, 0.0, 0.043, 0.067),
+        ("peers_parkinsons_parity", 0.1, 0.0, 0.055, 0.09),
+    ):
+        point = private[name, epsilon, slack]
+        assert point["error"] <= error
+        assert point["disparity"] <= gap
+    for name in ("adult_10000", "adult_36632"):
+        kept = private[f"{name}_thresholds", 1.0, 0.0]
+        assert kept["error"] < 0.2  # a slack of 0 does not mean to predict nothing
