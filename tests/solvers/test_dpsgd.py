@@ -174,10 +174,10 @@ def test_gradients_are_clipped_at_one_where_noise_is_large():
         return -jax.nn.log_softmax(record["x"] @ w)[record["y"]]
 
     problem = dpjax.problems.Risk(loss, jnp.zeros((20, 3)))
-    for n, epsilon, most in ((500, 1.0, 1.0), (100_000, 3.0, 4.0), (30_000, 0.5, 2.5)):
+    for n, epsilon, most in ((500, 1.0, 1.0), (100_000, 3.0, 4.0), (30_000, 0.2, 3.9)):
         solver = DPSGD.for_budget(problem, n, dpjax.Budget(epsilon, 1e-7))
         relative = float(solver.noise_multiplier) * 60**0.5 / float(solver.batch_size)
-        assert float(solver.clip_norm) == pytest.approx(np.clip(0.1 / relative, 1, 4))
+        assert float(solver.clip_norm) == pytest.approx(np.clip(0.4 / relative, 1, 4))
         assert 1 <= float(solver.clip_norm) <= most
     assert (
         float(DPSGD.for_budget(problem, 500, dpjax.Budget(1.0, 1e-7), clip_norm=3.0).clip_norm) == 3

@@ -246,10 +246,8 @@ class RateConstrainedSGDA:
         shortened = sampler is None and steps is None and problem.num_constraints > 0
         sampler = default_sampler(num_records, batch_size, steps) if sampler is None else sampler
         request = requested(num_records, budget, sampler=sampler)
-        # a network's noise is spread over directions that hardly matter
-        width = min(problem.num_params, MOST_WIDTH) ** 0.5
         if shortened:
-            long = sampler
+            long, width = sampler, min(problem.num_params, MOST_WIDTH) ** 0.5
             z = request.noise_multiplier(
                 lambda z: long.event(joint_release(gaussian=z)), long.failure_probability()
             )
@@ -278,10 +276,6 @@ class RateConstrainedSGDA:
                 noise, histogram_share, own.get("histogram", "gaussian")
             )
             primal = {"noise_multiplier": z_gradient} | overrides
-            if problem.num_constraints > 0 and "clip_norm" not in primal:
-                batch = num_records * sampler.participation_rate(num_records)
-                relative = primal["noise_multiplier"] * width / batch
-                primal["clip_norm"] = min(4.0, max(1.0, 0.4 / relative)) if relative > 0 else 4.0
             primal = with_defaults(DPSGD, primal, sampler, num_records, problem)
             descent = DPSGD(sampler, relation=request.relation, **primal)
             dual: dict[str, Any] = {"dual_learning_rate": None, "histogram_noise": z_histogram}
