@@ -4,15 +4,12 @@ Runs are those of `fair_frontiers`, defaults but for what a row's name says. `pe
 split of the published code of DP-FERMI (`benchmarks/datasets/_peers_columns.py`). `employment` and
 `heart` are run where their files lie in the data folder, `csv_pal.zip` and
 `heart_disease_health_indicators_BRFSS2015.csv`. `clip`: rate of false negatives at slack 0 against
-a clip norm that stays, without noise. `three_classes`: generated records. `adult_*_thresholds`:
-`GroupThresholds`, which uses the group at prediction.
+a clip norm that stays, without noise. `three_classes`: generated records.
 """
 
 from pathlib import Path
 from typing import Any
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 
 import dpjax
@@ -29,7 +26,6 @@ from benchmarks.fair_frontiers import (
     frontier,
     panel,
     parity,
-    point,
 )
 from benchmarks.fair_frontiers import summary as summary
 from dpjax.datasets import Dataset
@@ -47,9 +43,6 @@ SHOWN = {
     "three_classes_odds": ("Three classes (generated), equality of odds", (0.08,)),
     "adult_hard_rates": ("Adult, parity, hard rates", (0.05,)),
     "adult_soft_rates": ("Adult, parity, soft rates", (0.05,)),
-    "adult_3000_thresholds": ("Adult, 3,000 rows, `GroupThresholds`", (0.05,)),
-    "adult_10000_thresholds": ("Adult, 10,000 rows, `GroupThresholds`", (0.05,)),
-    "adult_36632_thresholds": ("Adult, `GroupThresholds`", (0.05,)),
 }
 EMPLOYMENT = "csv_pal.zip"
 HEART = "heart_disease_health_indicators_BRFSS2015.csv"
@@ -99,50 +92,7 @@ def run(*, fast: bool, data: Path | None) -> dict[str, Any]:
         frontiers[name] = frontier(
             dataset, constraint, slacks, seeds, options, epsilons=epsilons, reference=not fast
         )
-    for n in (2_000,) if fast else (3_000, 10_000, 36_632):
-        print(name := f"adult_{n}_thresholds", flush=True)
-        frontiers[name] = thresholds(n, 1 if fast else SEEDS, fast)
     return {"delta": DELTA, "frontiers": frontiers}
-
-
-def thresholds(n: int, seeds: int, fast: bool) -> dict[str, Any]:
-    """`GroupThresholds` on the first rows of Adult's training records, by slack."""
-    train, test = dpjax.datasets.adult().split(test=0.25, seed=0)
-    data, held_out = jax.tree.map(jnp.asarray, (train.as_dict(), test.as_dict()))
-    data = jax.tree.map(lambda a: a[:n], data)
-
-    def gap(predicted: jax.Array, group: jax.Array) -> jax.Array:
-        rates = [jnp.mean(predicted, where=group == z) for z in (0, 1)]
-        return jnp.abs(rates[1] - rates[0])
-
-    @jax.jit
-    def one(training: Any, solver: Any, slack: jax.Array, key: jax.Array) -> tuple[jax.Array, ...]:
-        problem = dpjax.problems.RateConstrained.linear(train.num_features, 2, parity(slack))
-        keys = jax.random.split(key)
-        params = dpjax.solve(training, problem, data, key=keys[0]).params
-        model = dpjax.solvers.TrainedModel(problem, params)
-        chosen = dpjax.solve(solver, model, data, key=keys[1]).params
-        predicted = [
-            solver.predict(problem, chosen, part["x"], part["group"]) for part in (held_out, data)
-        ]
-        error = jnp.mean(predicted[0] != held_out["y"])
-        return error, gap(predicted[0], held_out["group"]), gap(predicted[1], data["group"])
-
-    problem = dpjax.problems.RateConstrained.linear(train.num_features, 2, parity(0.05))
-    points = []
-    for epsilon in (1.0,) if fast else EPSILONS:
-        budget = dpjax.Budget(epsilon, DELTA)
-        solver = dpjax.solvers.GroupThresholds.for_budget(problem, n, budget)
-        training = solver.training(problem, n, budget, steps=50 if fast else 1000)
-        both = dpjax.privacy.compose_guarantees(training.guarantee(), solver.guarantee())
-        told = {"epsilon": epsilon, "accounted": both.epsilon(DELTA)}
-        for slack in PARITY_SLACKS[-1:] if fast else PARITY_SLACKS:
-            runs = [
-                one(training, solver, jnp.asarray(slack), key)
-                for key in jax.random.split(jax.random.key(2024), seeds)
-            ]
-            points.append({**told, **point(slack, runs)})
-    return {"num_train": n, "seeds": seeds, "private": points, "non_private": []}
 
 
 def parity_of_races(slack: Any) -> Any:
