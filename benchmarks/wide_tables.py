@@ -13,7 +13,10 @@ import functools
 import importlib
 import importlib.util
 import itertools
+import json
 import math
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -86,42 +89,49 @@ def coded(
 
 
 def run(*, fast: bool, data: Path | None) -> dict[str, Any]:
-    """Rows of data set, method, epsilon and seed; `fast` takes five columns of Adult, one seed."""
-    tables = {"Adult, 14 attributes": adult_14()}
-    if data is not None and (file := data / "credit_default.csv.gz").is_file():
-        tables["Credit default, 24 attributes"] = credit_24(file)
-    if fast:
-        codes, domain = tables["Adult, 14 attributes"]
-        kept = domain.project(domain.attributes[:5])
-        tables = {"Adult, 5 attributes": (codes[:2000, :5], kept)}
+    """A process for each data set, epsilon and seed; `fast` takes one, five columns of Adult."""
+    files = {"Adult": ""}
+    if data is not None and (file := data / "credit_default.csv.gz").is_file() and not fast:
+        files["Credit default"] = str(file)
     rows = []
-    for title, (codes, domain) in tables.items():
-        pairs = Marginals.all_kway(domain, 2)
-        triples = list(itertools.combinations(domain.attributes, 3))
-        some = np.random.default_rng(0).permutation(len(triples))[:TRIPLES]
-        asked = pairs, Marginals(domain, [triples[i] for i in sorted(some)])
-        truth = [workload.answers_of_records(codes) for workload in asked]
-        for epsilon, seed in itertools.product(EPSILONS[-1:] if fast else EPSILONS, range(SEEDS)):
-            if fast and seed:
-                continue
-            for name, method in methods(fast).items():
-                if name in _OF_MBI and seed >= SEEDS_OF_MBI:
-                    continue
-                if name == "MST" and epsilon not in EPSILONS_OF_MST:
-                    continue
-                jax.clear_caches()  # mbi compiles until no memory can be mapped
-                start = time.perf_counter()
-                answered, drawn = method(codes, pairs, Budget(epsilon, len(codes) ** -2.0), seed)
-                row = {"data": title, "method": name, "epsilon": epsilon, "seed": seed}
-                row["seconds"] = time.perf_counter() - start
-                row |= errors("", asked, truth, [answered(workload) for workload in asked])
-                if drawn is not None:
-                    answers = [workload.answers_of_records(drawn) for workload in asked]
-                    row |= errors("records_", asked, truth, answers)
-                rows.append(row)
-                print(row, flush=True)
-    cells = {t: float(np.prod([float(s) for s in d.shape])) for t, (_, d) in tables.items()}
-    return {"delta": "1/n^2", "cells": cells, "rows": rows}
+    for name, epsilon, seed in itertools.product(files, EPSILONS, range(SEEDS)):
+        if fast and (epsilon, seed) != (EPSILONS[-1], 0):
+            continue
+        # mbi compiles until no memory can be mapped
+        command = [sys.executable, "-m", "benchmarks.wide_tables", name, files[name]]
+        command += [str(epsilon), str(seed), *(["fast"] if fast else [])]
+        output = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
+        rows += json.loads(output.splitlines()[-1])
+        print(*rows[-5:], sep="\n", flush=True)
+    return {"delta": "1/n^2", "rows": rows}
+
+
+def measure(name: str, file: str, epsilon: float, seed: int, fast: bool) -> list[dict[str, Any]]:
+    """A row for each method, in this process."""
+    codes, domain = credit_24(Path(file)) if file else adult_14()
+    if fast:
+        codes, domain = codes[:2000, :5], domain.project(domain.attributes[:5])
+    pairs = Marginals.all_kway(domain, 2)
+    triples = list(itertools.combinations(domain.attributes, 3))
+    some = np.random.default_rng(0).permutation(len(triples))[:TRIPLES]
+    asked = pairs, Marginals(domain, [triples[i] for i in sorted(some)])
+    truth = [workload.answers_of_records(codes) for workload in asked]
+    rows = []
+    for title, method in methods(fast).items():
+        if title in _OF_MBI and seed >= SEEDS_OF_MBI:
+            continue
+        if title == "MST" and epsilon not in EPSILONS_OF_MST:
+            continue
+        start = time.perf_counter()
+        answered, drawn = method(codes, pairs, Budget(epsilon, len(codes) ** -2.0), seed)
+        row = {"data": f"{name}, {len(domain.shape)} attributes", "method": title}
+        row |= {"epsilon": epsilon, "seed": seed, "seconds": time.perf_counter() - start}
+        row |= errors("", asked, truth, [answered(workload) for workload in asked])
+        if drawn is not None:
+            answers = [workload.answers_of_records(drawn) for workload in asked]
+            row |= errors("records_", asked, truth, answers)
+        rows.append(row)
+    return rows
 
 
 def errors(
@@ -300,3 +310,7 @@ def readme(result: dict[str, Any]) -> str:
 
 
 summary = readme
+
+if __name__ == "__main__":
+    what, where, budget, number, *short = sys.argv[1:]
+    print(json.dumps(measure(what, where, float(budget), int(number), bool(short))))
