@@ -231,6 +231,29 @@ def test_draws_and_the_check_are_charged_to_the_full(monkeypatch, kind):
         assert bound == pytest.approx(0.01 * solver.rho, rel=1e-4)
 
 
+@pytest.mark.always  # noise as claimed
+@pytest.mark.parametrize("fallback", ["rounds", "nested"])
+@pytest.mark.parametrize("passes", [True, False])
+def test_new_payoffs_are_charged_as_if_every_slot_held_a_strategy(monkeypatch, passes, fallback):
+    limit = jnp.float32(100.0 if passes else -100.0)
+    monkeypatch.setattr(DoubleOracle, "_predicted", lambda solver, shape: limit)
+    monkeypatch.setattr(_double_oracle, "_WORST", {fallback: 100.0})
+    solver = DoubleOracle(FullBatch(1), 0.5, float(_N), rounds=2, fallback=fallback)
+    seen, passed = _recorded(monkeypatch, solver, _core(_D))
+    assert passed == passes
+    measured = [event for event in seen if isinstance(event, Batch)]
+    # the last three are those of the block, or of all payoffs
+    first, later = measured[:2], measured[2:-3]
+    slots = 3
+    then = slots + (4 if passes else 16)
+    share = {"rounds": 0.15, "nested": 0.05}[fallback] if not passes else 0.05
+    assert len(later) == then - slots
+    for events, payoffs, part in ((first, slots**2, 0.06), (later, then**2 - slots**2, share)):
+        for event in events:
+            spent = payoffs * (2 / (_N * event.stddev)) ** 2 / 2
+            assert spent == pytest.approx(part * solver.rho, rel=1e-4)
+
+
 def test_rounds_of_the_nested_measurement_spend_their_shares(monkeypatch):
     seen, noise = [], _nested.noisy_mean
 

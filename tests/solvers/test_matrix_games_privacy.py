@@ -43,7 +43,8 @@ def test_a_nested_measurement_uses_noisy_means_alone(monkeypatch):
 
 @pytest.mark.always  # all that depends on data is noisy or drawn
 @pytest.mark.parametrize("fallback", ["rounds", "nested"])
-def test_an_oracle_uses_noisy_means_and_draws_alone(monkeypatch, fallback):
+@pytest.mark.parametrize("passes", [True, False])
+def test_an_oracle_uses_noisy_means_and_draws_alone(monkeypatch, passes, fallback):
     monkeypatch.setattr(_nested, "noisy_mean", _noise_alone)
     monkeypatch.setattr(_oracle, "noisy_mean", _noise_alone)
 
@@ -51,6 +52,8 @@ def test_an_oracle_uses_noisy_means_and_draws_alone(monkeypatch, fallback):
         return jax.random.randint(key, (number,), 0, logits.shape[0], jnp.int32)
 
     monkeypatch.setattr(_oracle, "sample_vertices", draw)
+    limit = jnp.float32(100.0 if passes else -100.0)
+    monkeypatch.setattr(DoubleOracle, "_predicted", lambda solver, shape: limit)
     solver = DoubleOracle(FullBatch(1), 0.02, _N, rounds=2, more_rounds=1, fallback=fallback)
 
     @jax.jit
@@ -67,6 +70,10 @@ def test_an_oracle_uses_noisy_means_and_draws_alone(monkeypatch, fallback):
     one, other = (play(sums) for sums in _games(8, 7))
     for got, want in zip(one, other, strict=True):
         assert np.array_equal(got, want, equal_nan=True)
+    _, _, _, passed, again = one
+    assert passed == passes
+    # a second check that is not paid for is not released
+    assert np.isnan(again) == (passes or fallback == "rounds")
 
 
 @pytest.mark.always  # a payoff is paid for once
