@@ -124,7 +124,16 @@ def check_positive_scalar(name: str, value: object) -> None:
 
 
 def check_nonnegative_scalar(name: str, value: object) -> None:
-    """The same for >= 0."""
+    """Raises unless `value` is one real number, finite and >= 0; see `check_scalar`.
+
+    Args:
+      name: As the message says it.
+      value: What was given; what is traced passes.
+
+    Raises:
+      TypeError: If it is no real number.
+      ValueError: If it has a shape other than [], is not finite, or is not >= 0.
+    """
     check_scalar(name, value)
     check_nonnegative(name, value)
 
