@@ -112,7 +112,7 @@ class GroupThresholds:
     | input | effect |
     | --- | --- |
     | NaN or inf record, label or group out of range | counts nowhere |
-    | a group without records | its threshold is of the noise alone, and binds no other |
+    | a group without records | its threshold is noise, and constrains no other group |
     | noise 0 | thresholds are those of the records; the event is non-private |
 
     Attributes (data may be swept under `vmap`; static ones shape the program; all *public*):

@@ -63,7 +63,8 @@ _FALLBACKS = ("nested", "rounds")
 _LONGER = 16  # rounds after a check that fails
 # Largest gap, of payoffs in [-1, 1], with which a check passes. Longer rounds cost little: chosen
 # on cores, low rank, sines and prices (2,500 strategies; n = 10,000 to 300,000; epsilon 1 and 4).
-# The second check, on those and dense games of 600 to 1,800, takes twice the gap of the first.
+# The second check passes with up to twice the predicted gap of the first. Chosen on the same games
+# and on dense ones (600 to 1,800 strategies).
 _WORST = {"nested": 0.1, "rounds": 0.03}
 
 
