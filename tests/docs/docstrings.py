@@ -54,8 +54,9 @@ def parameters(obj: Any) -> dict[str, str]:
         return parameters(init) if isinstance(init, FunctionType) else {}
     fields = getattr(obj, "_fields", None) or [f.name for f in dataclasses.fields(obj) if f.init]
     written = [n for n in node.body if isinstance(n, ast.AnnAssign)]
-    for base in obj.__bases__:  # whose fields are arguments too
-        if dataclasses.is_dataclass(base):
+    for base in obj.__bases__:  # whose fields are arguments too, unless a reader is sent there
+        told = f"those of `{base.__name__}`" in (obj.__doc__ or "")
+        if dataclasses.is_dataclass(base) and not told:
             written += ast.parse("\n".join(f"{n}: {t}" for n, t in parameters(base).items())).body
     named = {ast.unparse(n.target): _text(n.annotation) for n in written}
     return {name: text for name, text in named.items() if name in fields and name[0] != "_"}

@@ -53,7 +53,7 @@ def test_interrupted_and_plain_runs_agree_to_the_bit(name, tmp_path, monkeypatch
     steps = job[0].sampler.steps
     plain = solve(job)
     with monkeypatch.context() as patch:
-        patch.setattr("dpjax.runtime._solve.chunk_length", lambda steps: 2)
+        patch.setattr("dpjax.runtime._loop.chunk_length", lambda steps: 2)
         assert identical(solve(job, progress=True), plain)
     assert identical(solve(job, checkpoint=tmp_path / "whole", every=3), plain)
 

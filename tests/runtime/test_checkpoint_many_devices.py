@@ -84,7 +84,7 @@ def test_parameters_over_many_devices(plain, tmp_path, monkeypatch):
     for each in (plain, resumed):
         assert each.params.sharding.spec == PartitionSpec("params")
         assert each.params.addressable_shards[0].data.shape == (4,)
-    monkeypatch.setattr("dpjax.runtime._solve.chunk_length", lambda steps: 2)
+    monkeypatch.setattr("dpjax.runtime._loop.chunk_length", lambda steps: 2)
     assert identical(solve(spread_job(), progress=True), plain)
 
 

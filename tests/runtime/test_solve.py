@@ -31,7 +31,7 @@ def raw(tree):
 
 
 def test_progress_bar_changes_nothing(monkeypatch):
-    monkeypatch.setattr("dpjax.runtime._solve.chunk_length", lambda steps: 3)
+    monkeypatch.setattr("dpjax.runtime._loop.chunk_length", lambda steps: 3)
     with_bar, without = (
         dpjax.solve(
             SOLVER,

@@ -50,7 +50,7 @@ def test_a_product_is_recovered_and_a_mixture_is_matched():
     # all information is too dear: the product of the tables of one attribute
     dear = _finalize(_solver(information=1e9), values)
     singles = Marginals.all_kway(DOMAIN, 1)
-    np.testing.assert_allclose(dear.model.answers(singles), mixture.answers(singles), atol=5e-3)
+    np.testing.assert_allclose(dear.model.answers(singles), mixture.answers(singles), atol=8e-3)
     each = [np.asarray(jnp.exp(rows)) for rows in dear.model.log_rows]
     assert max(np.ptp(rows, axis=0).max() for rows in each) < 5e-3
 
@@ -97,7 +97,7 @@ def test_fission_chooses_about_the_best_information():
         found = _finalize(solver, truth + stddev * noise)
         return float(np.linalg.norm(found.answers - truth)), float(found.information)
 
-    for stddev in (1e-3, 0.003):
+    for stddev in (0.003, 0.01):
         each = {one: error(one, stddev)[0] for one in (30.0, 100.0, 300.0, 1000.0)}
         chosen = error(None, stddev)[1]
         assert each[chosen] <= 1.25 * min(each.values())

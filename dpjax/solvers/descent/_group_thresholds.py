@@ -143,7 +143,7 @@ class GroupThresholds:
     @classmethod
     def for_budget(
         cls,
-        problem: RateConstrained,
+        problem: RateConstrained | TrainedModel,
         num_records: int,
         budget: Budget,
         *,
@@ -153,7 +153,8 @@ class GroupThresholds:
         """A histogram for a share of a budget, of which `training` takes the rest.
 
         Args:
-          problem: `RateConstrained` of two classes under `demographic_parity`.
+          problem: `RateConstrained` of two classes under `demographic_parity`, or a
+            `TrainedModel` of one.
           num_records: *Public* bound on the number of records.
           budget: epsilon, delta and relation to meet.
           share: Of the precision, in (0, 1); all of the budget is spent at 1 alone.
@@ -165,7 +166,7 @@ class GroupThresholds:
 
         Raises:
           ValueError: If a value is outside its bound, or the problem is another.
-          TypeError: If an override is no field.
+          TypeError: If an override is no field, or the problem has no rates.
 
         Example:
           >>> import dpjax
@@ -178,6 +179,8 @@ class GroupThresholds:
           >>> both.epsilon(1e-5) <= 1.0
           True
         """
+        if isinstance(problem, TrainedModel):
+            problem = problem.problem
         groups = _num_groups(problem)
         slack = problem.constraints.slack
         if not is_traced(slack) and jnp.min(slack) < 0:
@@ -326,6 +329,8 @@ def _score(logits: jax.Array) -> jax.Array:
 
 
 def _num_groups(problem: RateConstrained) -> int:
+    if not isinstance(problem, RateConstrained):
+        raise TypeError(f"problem must be RateConstrained, got {type(problem).__name__}")
     part = problem.constraints.part if problem.num_constraints else None
     if not isinstance(part, ByField) or problem.constraints.num_classes != 2:
         raise ValueError(

@@ -90,7 +90,7 @@ class DoubleOracleInfo(NamedTuple):
       gap: Noisy gain of the two best responses against the strategies after the first rounds, in
         units of the payoffs, `[]`.
       passed: Whether that was small enough to go on with a few more rounds, `[]` bool.
-      again: The same gain after the longer rounds, by which all payoffs were measured or not; NaN
+      again: The same gain after the longer rounds, by which all payoffs were measured or not; `gap`
         where there is no second check, `[]`.
     """
 
@@ -303,14 +303,14 @@ class DoubleOracle:
             return mixtures(at, x, y, lines.shape)
 
         if self.fallback == "rounds":
-            return *of_block(), gap, passed, jnp.full_like(gap, jnp.nan)
+            return *of_block(), gap, passed, gap
         again, good = checked(second, at, jnp.minimum(predicted, _WORST[self.fallback]))
         x, y = jax.lax.cond(
             passed | good,
             of_block,
             lambda: nested(jax.random.wrap_key_data(words, impl=kind), stddev),
         )
-        return x, y, gap, passed, jnp.where(passed, jnp.nan, again)
+        return x, y, gap, passed, jnp.where(passed, gap, again)
 
     def finalize(self, problem: Saddle, state: GameState) -> PyTree:
         """The strategies of both players."""

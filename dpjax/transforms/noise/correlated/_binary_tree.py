@@ -9,7 +9,7 @@ import numpy as np
 from dp_accounting import dp_event as dpe
 from jax.typing import ArrayLike
 
-from dpjax.core import PyTree, check_choice, check_nonnegative
+from dpjax.core import PyTree, check_choice, check_nonnegative_scalar
 from dpjax.privacy import RelationLike
 from dpjax.transforms.noise.correlated import _tree_nodes as nodes
 from dpjax.transforms.noise.correlated._knorm import knorm_noise, pure_event
@@ -76,7 +76,7 @@ class BinaryTree:
 
     def __post_init__(self) -> None:
         check_steps(self.num_steps)
-        check_nonnegative("exponent", self.exponent)
+        check_nonnegative_scalar("exponent", self.exponent)
         check_choice("distribution", self.distribution, ("gaussian", "l2", "linf"))
 
     @property
