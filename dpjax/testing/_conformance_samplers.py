@@ -73,7 +73,12 @@ def check_sampler(entry: Entry) -> None:
     rows = None if everyone else results[0][1].shape[1]
     if sampler.slots != rows:
         raise AssertionError(f"{name}: slots is {sampler.slots}, but a batch has {rows} rows")
-    taken = [_participations(run(sampler.plan(jax.random.key(s), n)), n) for s in range(_RUNS)]
+
+    def plan(key: jax.Array) -> PyTree:
+        return sampler.plan(key, n)
+
+    made = plan if case.concrete_key else jax.jit(plan)
+    taken = [_participations(run(made(jax.random.key(s))), n) for s in range(_RUNS)]
     _check_participation(sampler, np.stack(taken), name)
     _check_event(sampler, np.stack(taken), n, case.random, name)
 
