@@ -70,12 +70,12 @@ def requested(
 
 
 def default_sampler(
-    num_records: int, batch_size: float | None, steps: int | None
+    num_records: int, batch_size: float | None, steps: int | None, most: int = 1024
 ) -> PoissonSampler:
-    """Poisson batches of an expected size, by default from the public size alone."""
+    """Poisson batches of an expected size, by default a sixteenth, from 256 to `most`."""
     check_int("num_records", num_records, minimum=1)
     if batch_size is None:
-        batch_size = float(min(num_records, min(1024, max(256, num_records // 16))))
+        batch_size = float(min(num_records, min(most, max(256, num_records // 16))))
     check_positive("batch_size", batch_size)
     if batch_size > num_records:
         raise ValueError(f"batch_size must be <= num_records = {num_records}, got {batch_size}")

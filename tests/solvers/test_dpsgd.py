@@ -8,7 +8,7 @@ import numpy as np
 import optax
 import pytest
 from dp_accounting import dp_event as dpe
-from scipy import stats
+from scipy import optimize, stats
 
 import dpjax
 import dpjax.testing as dpt
@@ -208,6 +208,47 @@ def test_features_of_norm_one_are_learned_by_default():
         return np.mean([np.mean((x[400:] @ w).argmax(axis=1) != y[400:]) for w in np.asarray(each)])
 
     assert error() < 0.6 * error(clip_norm=4.0)
+
+
+def test_small_models_have_large_batches():
+    def size(problem, n):
+        budget = dpjax.Budget(1.0, 1e-9)
+        return float(DPSGD.for_budget(problem, n, budget, noise_multiplier=1.0).batch_size)
+
+    for params, n, expected in ((3, 1_000, 256), (3, 10**6, 62_500), (1_000, 10**6, 4194)):
+        assert size(problems.Risk(_loss, jnp.zeros(params)), n) == pytest.approx(expected)
+    for problem in (
+        problems.Risk(_loss, jnp.zeros(10_000)),
+        problems.RateConstrained.linear(5, 2),
+        problems.SimplexRisk(_loss, dpjax.geometry.Simplex(5), grad_range=1.0),
+    ):
+        assert size(problem, 10**6) == pytest.approx(1024)
+
+
+@pytest.mark.slow
+def test_large_batches_have_less_error_on_many_records():
+    n, d = 100_000, 4
+    rng = np.random.default_rng(11)
+    x = rng.normal(size=(n, d)) / 2
+    x /= np.maximum(1, np.linalg.norm(x, axis=1, keepdims=True))
+    y = np.where(rng.random(n) < 1 / (1 + np.exp(-x @ rng.normal(size=d))), 1.0, -1.0)
+    data = {"x": jnp.asarray(x, jnp.float32), "y": jnp.asarray(y, jnp.float32)}
+
+    def loss(w):
+        return np.mean(np.logaddexp(0, -y * (x @ np.asarray(w, float))))
+
+    least = optimize.minimize(loss, np.zeros(d)).fun
+    problem = problems.LinearModel("logistic", d, radius=4.0)
+
+    def excess(**options):
+        budget = dpjax.Budget(4.0, 1e-7)
+        solver = DPSGD.for_budget(problem, n, budget, steps=200, **options)
+        keys = jax.random.split(jax.random.key(1), 3)
+        return np.median(
+            [loss(dpjax.solve(solver, problem, data, key=key).params) - least for key in keys]
+        )
+
+    assert excess() < 0.7 * excess(batch_size=1024)
 
 
 def test_defaults_shrink_the_step_under_heavy_noise():

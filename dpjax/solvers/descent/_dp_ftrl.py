@@ -14,7 +14,7 @@ from dpjax.sampling._participation import participation_of
 from dpjax.solvers._check_sampler import check_sampler
 from dpjax.solvers._request import STRATEGIES, Request, default_sampler
 from dpjax.solvers._summary import register_solver
-from dpjax.solvers.descent._dpsgd import DPSGD, fall_by_default
+from dpjax.solvers.descent._dpsgd import DPSGD, fall_by_default, most_records
 from dpjax.solvers.descent._noise_choice import (
     Plan,
     banded,
@@ -109,8 +109,8 @@ class DPFTRL(DPSGD):
             `"auto"` and `"banded"` noise, the sampler's where one with groups is given, else
             replace-one.
           sampler: Which records enter each step; default: as the noise asks.
-          batch_size: Expected records a batch; default a sixteenth, from 256 to 1024, or in a
-            single pass the root of `num_records`.
+          batch_size: Expected records a batch; default that of `DPSGD`, with `epochs` at most 1024,
+            or in a single pass the root of `num_records`.
           steps: Number of steps; default 1000, as for `DPSGD`.
           epochs: How often each record is used on average, in place of `steps`.
           noise: `"auto"`, the default; `"banded"`; `"buffered"`, for a fixed order in every epoch;
@@ -156,7 +156,8 @@ class DPFTRL(DPSGD):
             noise = _named_noise_for(sampler, "auto" if noise is None else noise, bands)
         elif auto or noise == "banded":
             request = _request(num_records, budget, "add_or_remove_one")
-            plain = default_sampler(num_records, batch_size, steps)
+            most = most_records(problem) if epochs is None else 1024
+            plain = default_sampler(num_records, batch_size, steps, most)
             size, total = num_records * plain.rate, plain.steps
             if epochs is not None:
                 total = steps_of_epochs(num_records, size, epochs)

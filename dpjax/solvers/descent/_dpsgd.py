@@ -32,6 +32,7 @@ from dpjax.core import (
 )
 from dpjax.privacy import Budget, Guarantee, joint_release
 from dpjax.privacy._warnings import warn
+from dpjax.problems import RateConstrained
 from dpjax.solvers._check_sampler import check_participation, check_sampler, event_of_run
 from dpjax.solvers._request import Request, default_sampler, named_strategy, requested, stated
 from dpjax.solvers._summary import register_solver
@@ -51,6 +52,7 @@ from dpjax.transforms.clipping._weighted_sum import noised_sum
 
 SGD = optax.sgd(1.0)
 _LARGEST_CLIP = 4.0
+_DERIVATIVES = 2**22  # of all records of a step
 MOST_WIDTH = 256  # parameters over which noise counts
 _MOST_MOVED = 6.0  # a step of correlated noise, over the part that later noise cancels
 
@@ -187,7 +189,8 @@ class DPSGD:
           budget: epsilon, delta and relation to meet.
           sampler: Which records enter each step; default: Poisson at rate
             `batch_size / num_records`, or with `noise` disjoint batches.
-          batch_size: Expected records a batch; default a sixteenth, from 256 to 1024.
+          batch_size: Expected records a batch; default a sixteenth, from 256 to 1024, or of a small
+            model to 2^22 over its number of parameters.
           steps: Number of steps; default 1000, or with `noise` the root of `num_records`.
           noise: As in the class, or by name: `"buffered"`, `"tree"` or `"variance_reduced_tree"`.
           **overrides: Other fields; `noise_multiplier` at the caller's own risk of the budget. The
@@ -211,7 +214,8 @@ class DPSGD:
           True
         """
         if noise is None:
-            sampler = sampler or default_sampler(num_records, batch_size, steps)
+            most = most_records(problem)
+            sampler = sampler or default_sampler(num_records, batch_size, steps, most)
             request = requested(num_records, budget, sampler=sampler)
             if _two_players(problem):
                 overrides.setdefault("average", "uniform")
@@ -393,6 +397,18 @@ def with_defaults(
             noise = equivalent_noise(strategy, noise, sampler.steps)
         fields["learning_rate"] = min(largest, moved / noise) if noise > 0 else largest
     return fields
+
+
+def most_records(problem: Problem) -> int:
+    """Largest expected batch by default: 1024, or as many as hold 2^22 derivatives.
+
+    Where records are many and parameters few, batches of 1024 are the larger part of the error:
+    on fresh logistic and squared losses, n = 100,000 and 400,000, a sixteenth has between 0.1 and
+    1.03 times it. The cost is seconds.
+    """
+    if over_vertices(problem) or isinstance(problem, RateConstrained):
+        return 1024
+    return max(1024, _DERIVATIVES // problem.num_params)
 
 
 def _clip_norm(problem: Problem, fields: dict[str, Any]) -> ArrayLike:
