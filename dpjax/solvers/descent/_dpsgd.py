@@ -52,7 +52,7 @@ from dpjax.transforms.clipping._weighted_sum import noised_sum
 
 SGD = optax.sgd(1.0)
 _LARGEST_CLIP = 4.0
-_DERIVATIVES = 2**22  # of all records of a step
+_DERIVATIVES = 2**20  # of all records of a step
 MOST_WIDTH = 256  # parameters over which noise counts
 _MOST_MOVED = 6.0  # a step of correlated noise, over the part that later noise cancels
 
@@ -190,7 +190,7 @@ class DPSGD:
           sampler: Which records enter each step; default: Poisson at rate
             `batch_size / num_records`, or with `noise` disjoint batches.
           batch_size: Expected records a batch; default a sixteenth, from 256 to 1024, or of a small
-            model to 2^22 over its number of parameters.
+            model to 2^20 over its number of parameters.
           steps: Number of steps; default 1000, or with `noise` the root of `num_records`.
           noise: As in the class, or by name: `"buffered"`, `"tree"` or `"variance_reduced_tree"`.
           **overrides: Other fields; `noise_multiplier` at the caller's own risk of the budget. The
@@ -400,7 +400,7 @@ def with_defaults(
 
 
 def most_records(problem: Problem) -> int:
-    """Largest expected batch by default: 1024, or as many as hold 2^22 derivatives.
+    """Largest expected batch by default: 1024, or as many as hold 2^20 derivatives.
 
     Where records are many and parameters few, batches of 1024 are the larger part of the error:
     on fresh logistic and squared losses, n = 100,000 and 400,000, a sixteenth has between 0.1 and
