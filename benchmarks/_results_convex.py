@@ -22,54 +22,26 @@ def blocks() -> list[str]:
     """Convex problems on balls, real data, correlated noise."""
     result, noise = _runner.load("online_to_batch"), _runner.load("noise_strategies")
     points = result["points"]
-    slopes = {
-        (task, method): online_to_batch.slope(points, task, method, "n")
-        for task in online_to_batch.MAKERS
-        for method in ("online-to-batch", "online-to-batch, one pass")
-    }
-    toeplitz = next(
-        row
-        for row in noise["errors"]
-        if (row["steps"], row["strategy"]) == (1_024, "buffered Toeplitz")
-    )
-    tree = next(
-        row for row in noise["errors"] if (row["steps"], row["strategy"]) == (1_024, "binary tree")
-    )
     return [
         *linear(_runner.load("linear_models")),
         "## Convex problems on a ball",
         _text("""
             Excess population risk over that of the starting point (1 is no better than not to
-            train; above 1 is worse) at epsilon 1, delta 1e-5, replace-one; means over seeds, from
-            `benchmarks/results/online_to_batch.json`. All by default settings, with the same stated
-            bounds on gradients; in brackets with the learning rate, and a clip norm of that bound
-            or a quarter of it, chosen by the true risk, which is not private. The factor in the
-            default number of steps of `OnlineToBatch` and its default learner were chosen on
-            instances from these generators and on these data sets. Logistic regression in d
-            dimensions:
+            train) at epsilon 1, with the same stated bounds on gradients for all methods (study
+            `online_to_batch`). Logistic regression in d dimensions:
         """),
         synthetic(points, "logistic"),
         _text("Least squares, with features of falling scale:"),
         synthetic(points, "least squares"),
-        _text(f"""
-            In ten dimensions the excess of `OnlineToBatch` falls from n = 1,000 to a million as
-            n^{slopes["logistic", "online-to-batch"]:.2f} (one pass
-            n^{slopes["logistic", "online-to-batch, one pass"]:.2f}) in the logistic problem and as
-            n^{slopes["least squares", "online-to-batch"]:.2f} (one pass
-            n^{slopes["least squares", "online-to-batch, one pass"]:.2f}) in least squares.
-        """),
         *lessons(result),
         _text("""
-            Logistic regression on real data, rows scaled to norm 1, radius 20: excess mean loss on
-            the training set over its minimiser, and accuracy on the test set; brackets as above:
+            Logistic regression on the real data above:
         """),
         real(result["real"]),
         _text(f"""
-            Noise of private prefix sums over T steps at noise multiplier 1, mean and largest
+            Noise of private prefix sums over T steps at noise multiplier 1: mean and largest
             standard deviation over the steps, and the time of a step for {noise["dim"]:,} numbers
-            against independent noise (`benchmarks/results/noise_strategies.json`). At T = 1,024
-            the largest squared error of `BufferedToeplitz` is {toeplitz["max_squared"]:.2f}, the
-            tree's {tree["max_squared"]:.0f}:
+            against independent noise (study `noise_strategies`):
         """),
         noise_strategies.readme(noise),
     ]
@@ -99,22 +71,18 @@ def linear(result: dict[str, Any]) -> list[str]:
     return [
         "## Linear models",
         _text("""
-            `linear_model_solver`, which `fit` takes: one draw of noise, then the exact minimiser.
-            Excess population risk over that of the starting point at epsilon 1, delta 1e-5,
-            replace-one, on a ball; medians over data seeds, from
-            `benchmarks/results/linear_models.json`. Least squares is `LinearModel("huber")`. The
-            constants of the rules were chosen on other instances:
+            `linear_model_solver`, which `fit` takes, draws noise once and finds the exact
+            minimiser. Excess population risk over that of the starting point (1 is no better than
+            not to train) on a ball, at epsilon 1. Least squares is `LinearModel("huber")`:
         """),
         _table(head, rows),
         _text("""
-            At d = 1,000 with 10,000 records it is better not to train. Logistic regression on real
-            data, rows scaled to norm 1, radius 20: excess mean loss on the training set over its
-            minimiser, and accuracy on the test set:
+            Logistic regression on real data, rows scaled to norm 1, radius 20: excess mean loss on
+            the training set over its minimiser, and accuracy on the test set:
         """),
         _table(["data", "epsilon", *head[3:]], real_rows),
         _text(f"""
-            On Credit default `DPSGD` has less training loss at small epsilon, and less accuracy. A
-            fit of d = 10, n = 10,000 takes {seconds["one seed"]} s, {together}
+            A fit of d = 10, n = 10,000 takes {seconds["one seed"]} s, {together}
             {seconds[together]} s in one program; diffprivlib {seconds["diffprivlib"]} s, and
             scikit-learn without privacy {seconds["scikit-learn, not private"]} s.
         """),
@@ -212,14 +180,14 @@ def lessons(result: dict[str, Any]) -> list[str]:
     ]
     return [
         _text("""
-            Learners of `OnlineToBatch` on the logistic problem in ten dimensions, and after 512
-            steps without noise on a quadratic of falling curvatures:
+            Learners of `OnlineToBatch`: the logistic problem in ten dimensions, and 512 steps
+            without noise on a quadratic of falling curvatures:
         """),
         _table(head, rows),
         _text("""
-            Excess risk of Huber regression in a ball of radius 10, by the distance of the optimum
-            from the start (4,096 records, epsilon 4.38): learners that are told no scale, against
-            the best of five diameters and against the ball's own:
+            Huber regression in a ball of radius 10 (4,096 records, epsilon 4.38): excess risk by
+            the distance of the optimum from the start, of learners that are told no scale, of the
+            best of five diameters and of the ball's own:
         """),
         _table(["distance", "data", *columns], distances),
     ]

