@@ -185,7 +185,7 @@ def summary(result: dict[str, Any]) -> str:
         by_dim = {
             p["dim"]: p["mean"] for p in points if (p["problem"], p["method"]) == (problem, method)
         }
-        cells = [f"{by_dim[d]:.4f}" if d in by_dim else "" for d in dims]
+        cells = [f"{by_dim[d]:.3g}" if d in by_dim else "" for d in dims]
         lines.append(f"| {problem} | {method} | " + " | ".join(cells) + " |")
     for problem, method in (
         ("game", "played"),

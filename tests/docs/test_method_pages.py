@@ -207,3 +207,29 @@ def test_thresholds_by_group_beside_constraints_at_the_same_gap():
     for frontier in result["frontiers"].values():
         kept = [p for p in frontier["private"] if (p["epsilon"], p["slack"]) == (1.0, 0.0)]
         assert kept[0]["error"] < 0.2  # a slack of 0 does not mean to predict nothing
+
+
+def test_the_table_of_l1_balls_is_that_of_the_committed_runs():
+    """Excess risks of least squares, and of descent tuned on them."""
+    page = (PAGES / "polytopes.md").read_text(encoding="utf-8")
+    columns = ("polished", "Frank-Wolfe", "anytime", "DP-SGD", "one-shot statistics")
+    points = [p | {"dim": 100} for p in _runner.load("vertex_reference")["points"]]
+    dimension = _runner.load("dimension")
+    points += [
+        p | {"n": dimension["num_records"], "task": p["problem"]} for p in dimension["points"]
+    ]
+    known = {
+        (p["dim"], p["n"], p["method"]): f"{p['mean']:.3g}"
+        for p in points
+        if p["task"] == "regression"
+    }
+    rows = re.findall(r"^\| ([\d,]+), ([\d,]+) \| (.*) \| `\w+` \|$", page, re.MULTILINE)
+    assert len(rows) == 7
+    for dim, n, cells in rows:
+        at = int(dim.replace(",", "")), int(n.replace(",", ""))
+        assert cells.split(" | ") == [known.get((*at, name), "not run") for name in columns]
+    tuned = [
+        min(float(v) for (_, n, name), v in known.items() if n == size and "step" in name)
+        for size in (10_000, 100_000)
+    ]
+    assert f"has {tuned[0]:g} and {tuned[1]:g}" in " ".join(page.split())
