@@ -33,6 +33,8 @@ def maurey(indices: ArrayLike, dim: int) -> jax.Array:
       [0.25, 0.0, 0.75, 0.0]
 
     Source: Maurey's lemma, in Pisier, "Remarques sur un resultat non publie de B. Maurey", 1981.
+
+    Theory: docs/theory/accuracy.md, A2.
     """
     check_int("dim", dim, minimum=1)
     indices = as_indices(indices)

@@ -51,6 +51,8 @@ def stationarity_bound(
 
     Returns:
       The bound; vacuous where it exceeds L.
+
+    Theory: docs/theory/accuracy.md, A9.
     """
     root = math.sqrt(block)
     error = math.sqrt(moments.error)

@@ -245,6 +245,8 @@ def stationarity_plan(
       True
 
     Source: as `OnlineToNonconvex`, with constants.
+
+    Theory: docs/theory/accuracy.md, A9.
     """
     asked = asked_for(problem, num_records, budget, radius, oracle, passes)
     return _bound_plan(asked, passes, period, steps, initial_gap)[1]

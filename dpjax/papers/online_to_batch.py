@@ -370,6 +370,8 @@ def excess_bound(
 
     Raises:
       ValueError: If k is too small.
+
+    Theory: docs/theory/accuracy.md, A8.
     """
     least = 1.0 if strong_convexity is None else 2.0
     if weights < least:

@@ -282,6 +282,8 @@ def gap_bound(
 
     Raises:
       ValueError: If a value is outside its bound.
+
+    Theory: docs/theory/accuracy.md, A5.
     """
     check_int("iterates", iterates, minimum=1)
     check_int("num_draws", num_draws, minimum=1)

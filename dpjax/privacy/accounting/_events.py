@@ -98,6 +98,8 @@ def joint_poisson_event(
         [LaplaceDpEvent(noise_multiplier=2.0), GaussianDpEvent(noise_multiplier=3.0)]
 
     Source: truncated batches: arXiv 2508.15089.
+
+    Theory: docs/theory/privacy.md, P8.
     """
     check_rate("rate", rate)
     check_int("steps", steps, minimum=1)

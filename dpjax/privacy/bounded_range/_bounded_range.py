@@ -60,6 +60,8 @@ def bounded_range_rho(eta: ArrayLike) -> Any:
     Source: Dong, Durfee and Rogers (2020), "Optimal differential privacy composition for
     exponential mechanisms"; Cesar and Rogers (2021), "Bounding, concentrating, and truncating";
     that it is tight for every order is shown above.
+
+    Theory: docs/theory/privacy.md, P2.
     """
     value = _numbers("eta", eta)
     u = np.atleast_1d(value / 2)

@@ -57,6 +57,8 @@ def bounded_range_delta(eta: float, draws: int, epsilon: float) -> float:
 
     Source: Dong, Durfee and Rogers (2020), "Optimal differential privacy composition for
     exponential mechanisms", of which this is the adaptive case.
+
+    Theory: docs/theory/privacy.md, P3.
     """
     check_draws(eta, draws)
     check_nonnegative_scalar("epsilon", epsilon)

@@ -76,6 +76,8 @@ class MixtureGuarantee:
       True
 
     Source: own; the recursion of draws is that of Dong, Durfee and Rogers (2020).
+
+    Theory: docs/theory/privacy.md, P5.
     """
 
     first: MixturePhase

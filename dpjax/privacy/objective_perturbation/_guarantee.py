@@ -86,6 +86,8 @@ class ObjectivePerturbationGuarantee:
 
     Source: Chaudhuri, Monteleoni and Sarwate 2011; Kifer, Smith and Thakurta 2012; Redberg, Koskela
     and Wang 2023 (arXiv 2401.00583) for privacy profiles.
+
+    Theory: docs/theory/privacy.md, P9.
     """
 
     noise: str

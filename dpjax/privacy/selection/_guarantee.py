@@ -79,6 +79,8 @@ class SelectionGuarantee(Guarantee):
     Source: the mechanism: Liu and Talwar (2019), "Private selection from private candidates";
     Papernot and Steinke (2022), "Hyperparameter tuning with Rényi differential privacy". The bound
     is derived from the distribution function $f(F)$ of the winner's score.
+
+    Theory: docs/theory/privacy.md, P10.
     """
 
     event: dpe.DpEvent = dataclasses.field(init=False)

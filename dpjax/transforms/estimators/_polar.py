@@ -37,6 +37,8 @@ def polar_estimate(values: Callable[[jax.Array], jax.Array], draws: jax.Array) -
       0.0
 
     Source: polarisation of quadratic forms; Richardson's extrapolation of $E f(\bar a)$ in 1 / K.
+
+    Theory: docs/theory/accuracy.md, A6.
     """
     count = draws.shape[0]
     check_int("number of draws", count, minimum=2)
