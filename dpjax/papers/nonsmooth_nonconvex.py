@@ -162,7 +162,7 @@ def by_bound(
     initial_gap: float = 1.0,
     **overrides: Any,
 ) -> OnlineToNonconvex:
-    """A solver of the sizes of `stationarity_plan`, for which its bound is proved.
+    """A solver of the sizes of `stationarity_plan`, for which its bound is stated.
 
     It loses to `OnlineToNonconvex.for_budget` on every problem of the benchmarks.
 
@@ -206,12 +206,13 @@ def stationarity_plan(
     steps: int | None = None,
     initial_gap: float = 1.0,
 ) -> Plan:
-    """Sizes of `OnlineToNonconvex` that minimise its proved bound, and that bound.
+    """Sizes of `OnlineToNonconvex` that minimise a bound, and that bound.
 
     What `by_bound` takes: a constant schedule, and a block
     drawn uniformly. The mean distance of 0 from the gradients within `radius` of the result is at
     most `bound`, of the population for a single pass and of the data for several, as far as
-    clipping is inactive: surely for gradients of norm at most `problem.lipschitz`. It says nothing
+    clipping is inactive: surely for gradients of norm at most `problem.lipschitz`. It is proved for
+    periods of 1; in longer ones errors are taken as unbiased given the past. It says nothing
     where it is no smaller than that, and runs are often far better: it is for choosing sizes.
 
     Args:
