@@ -191,3 +191,10 @@ def test_other_constraints_are_refused():
     signed = RateConstrained.linear(1, 2, demographic_parity(2, 2, bounds={1: (0.1, 0.2)}))
     with pytest.raises(ValueError, match=r"slack must be >= 0, got -0\.1"):
         GroupThresholds.for_budget(signed, 1000, BUDGET)
+
+
+def test_a_trained_model_is_planned_for_as_its_problem():
+    plain = GroupThresholds.for_budget(problem(), 4000, BUDGET)
+    assert GroupThresholds.for_budget(TrainedModel(problem(), TRAINED), 4000, BUDGET) == plain
+    with pytest.raises(TypeError, match="problem must be RateConstrained, got LinearModel"):
+        GroupThresholds.for_budget(dpjax.problems.LinearModel("logistic", 2), 4000, BUDGET)
