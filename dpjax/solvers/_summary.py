@@ -105,7 +105,8 @@ def _noise(descent: Any) -> list[str]:
     if not hasattr(descent, "clip_norm"):
         return []
     z, m = descent.noise_multiplier, descent.batch_size
-    line = f"noise {_number(z)} x clip norm {_number(descent.clip_norm)} in a sum"
+    unit = " lengths" if getattr(descent, "looks", 0) else ""
+    line = f"noise {_number(z)} x clip norm {_number(descent.clip_norm)}{unit} in a sum"
     if np.shape(z) != () or np.shape(m) != () or is_traced(z, m):
         return [line]
     strategy = getattr(descent, "noise", None)

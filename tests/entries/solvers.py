@@ -117,6 +117,30 @@ def gradient_sum(build: Callable[[Any], Any], problem: Any) -> Statistic:
     return Statistic("the gradient sum", of, "l2", descent.clip_norm)
 
 
+def _look_and_descent(build: Callable[[Any], Any], problem: Any) -> list[Statistic]:
+    """All that a look releases, and a step after the looks, by what they add to the state."""
+    solver = build(0.0)
+    state = jax.jit(lambda key: solver.init(problem, key=key))(jax.random.key(0))
+    later = state._replace(
+        count=jnp.asarray(solver.looks, jnp.int32), measured=jnp.array([0.4, 1.5], jnp.float32)
+    )
+    _, info = solver.step(problem, _data(), jnp.zeros(_N, bool), later)
+    scale = solver.batch_size / solver.learning_rate
+
+    def added(before: Any) -> Callable[[PyTree, jax.Array], PyTree]:
+        def of(batch: PyTree, mask: jax.Array) -> PyTree:
+            after, _ = solver.step(problem, batch, mask, before)
+            moved = jax.tree.map(lambda a, b: scale * (a - b), before.params, after.params)
+            return moved, after.measured - before.measured
+
+        return of
+
+    return [
+        Statistic("a look", added(state), "l2", 1.0),
+        Statistic("a step after looks", added(later), "l2", float(info.clip_norm)),
+    ]
+
+
 def table(solver: RateConstrainedSGDA) -> Statistic:
     """The table of predictions of one step, read off the constraint values it reports.
 
@@ -197,6 +221,23 @@ register(
         optimizer=_ADAM,
         average="last",
     ),
+)
+register(
+    "DPSGD(looks)",
+    "solver",
+    lambda: dataclasses.replace(
+        # of an optimizer that is given the learning rate is not that of gradients of length 1
+        _dpsgd(_linear, looks=2, optimizer=optax.sgd(1.0)),
+        statistics=Later(
+            lambda: _look_and_descent(
+                lambda z: DPSGD(
+                    **(_DESCENT | {"noise_multiplier": z, "looks": 2, "optimizer": optax.sgd(1.0)})
+                ),
+                _linear(),
+            )
+        ),
+    ),
+    relative_of="DPSGD(linear)",
 )
 register(
     "DPSGD(host, truncate)",

@@ -15,6 +15,7 @@ import dpjax.testing as dpt
 from dpjax import problems
 from dpjax.sampling import FullBatch
 from dpjax.solvers import DPSGD
+from dpjax.transforms.clipping._length import typical_length
 
 
 def _least_squares(n=50, p=3, seed=0):
@@ -169,21 +170,91 @@ def test_diagnostics_come_back_only_when_asked():
     np.testing.assert_allclose(loud.sensitive["clipped_fraction"][0], (norms > 1).mean())
 
 
-def test_gradients_are_clipped_at_one_where_noise_is_large():
-    def loss(w, record):
-        return -jax.nn.log_softmax(record["x"] @ w)[record["y"]]
+def _softmax(w, record):
+    return -jax.nn.log_softmax(record["x"] @ w)[record["y"]]
 
-    problem = dpjax.problems.Risk(loss, jnp.zeros((20, 3)))
-    for n, epsilon, most in ((500, 1.0, 1.0), (100_000, 3.0, 4.0), (30_000, 0.2, 3.9)):
-        solver = DPSGD.for_budget(problem, n, dpjax.Budget(epsilon, 1e-7))
+
+@pytest.mark.parametrize("measured", [False, True])
+def test_clip_norms_are_small_where_noise_is_large(measured):
+    problem = problems.Risk(_softmax, jnp.zeros((20, 3)))
+    given = {} if measured else {"learning_rate": 0.1}
+    at, least, most = (0.5, 0.5, 1.5) if measured else (0.4, 1, 4)
+    for n, epsilon in ((500, 1.0), (100_000, 3.0), (30_000, 0.2)):
+        solver = DPSGD.for_budget(problem, n, dpjax.Budget(epsilon, 1e-7), **given)
         relative = float(solver.noise_multiplier) * 60**0.5 / float(solver.batch_size)
-        assert float(solver.clip_norm) == pytest.approx(np.clip(0.4 / relative, 1, 4))
-        assert 1 <= float(solver.clip_norm) <= most
-    assert (
-        float(DPSGD.for_budget(problem, 500, dpjax.Budget(1.0, 1e-7), clip_norm=3.0).clip_norm) == 3
-    )
-    stated = dpjax.problems.Risk(loss, jnp.zeros((20, 3)), lipschitz=2.5)
-    assert float(DPSGD.for_budget(stated, 500, dpjax.Budget(1.0, 1e-7)).clip_norm) == 2.5
+        assert float(solver.clip_norm) == pytest.approx(np.clip(at / relative, least, most))
+        assert solver.looks == (10 if measured else 0)
+
+
+def test_a_clip_norm_that_is_given_or_stated_is_not_measured():
+    def made(**options):
+        problem = problems.Risk(_softmax, jnp.zeros((20, 3)), lipschitz=options.pop("stated", None))
+        return DPSGD.for_budget(problem, 500, dpjax.Budget(1.0, 1e-7), **options)
+
+    given, stated, few = made(clip_norm=3.0), made(stated=2.5), made(steps=19)
+    assert (float(given.clip_norm), float(stated.clip_norm)) == (3.0, 2.5)
+    assert given.looks == stated.looks == few.looks == 0
+
+
+def test_looks_cost_steps_and_no_privacy():
+    problem = problems.Risk(_softmax, jnp.zeros((20, 3)))
+    solver = DPSGD.for_budget(problem, 500, dpjax.Budget(1.0, 1e-7))
+    without = dataclasses.replace(solver, looks=0)
+    assert solver.looks == 10
+    assert solver.guarantee().event == without.guarantee().event
+
+
+def test_looks_measure_the_geometric_mean_of_lengths_and_leave_all_else():
+    rng = np.random.default_rng(0)
+    data = {"x": jnp.asarray(3 * rng.normal(size=(40, 5)), jnp.float32)}
+    data["y"] = jnp.asarray(rng.integers(0, 3, 40))
+    problem = problems.Risk(_softmax, jnp.zeros((5, 3)))
+    gradients = jax.vmap(jax.grad(_softmax), (None, 0))(problem.init, data)
+    norms = np.linalg.norm(np.asarray(gradients).reshape(40, -1), axis=1)
+    solver = _noiseless(40, 3, clip_norm=0.7, looks=2, optimizer=optax.adam(1.0), learning_rate=0.1)
+    solution = dpjax.solve(solver, problem, data, key=jax.random.key(0))
+    want = [0, 0, 0.7 * np.exp(np.mean(np.log(norms)))]
+    np.testing.assert_allclose(solution.info.clip_norm, want, rtol=1e-4)
+    np.testing.assert_array_equal(solution.info.gradient_norm[:2], 0)
+    assert solution.state.opt_state[0].count == 1
+    # the first step of adam is of the learning rate in every coordinate
+    np.testing.assert_allclose(np.abs(solution.params), 0.1, rtol=1e-3)
+
+
+def test_what_is_measured_under_noise_alone_is_near_one():
+    noise = 500 * jax.random.normal(jax.random.key(1), (200, 2))
+    lengths = jax.vmap(lambda total: typical_length(total, 100, 500.0))(noise)
+    assert np.all((lengths > 1 / 3) & (lengths < 3))
+    exact = jnp.array([np.log(5) / np.log(1e4), 1.0]) * 100 / 2**0.5
+    assert float(typical_length(exact, 100, 1e-6)) == pytest.approx(5, rel=1e-4)
+
+
+def test_looks_are_fewer_than_steps_and_of_independent_noise():
+    with pytest.raises(ValueError, match="looks must be <= 2"):
+        _noiseless(4, 3, looks=3)
+    with pytest.raises(ValueError, match="looks must be <= 0"):
+        _noiseless(4, 3, looks=1, noise=dpjax.transforms.BinaryTree(3))
+    with pytest.raises(ValueError, match="rate_power must be"):
+        _noiseless(4, 3, rate_power=3)
+
+
+@pytest.mark.parametrize("length", [1.0, 12.0])
+def test_features_of_any_length_are_learned_by_default(length):
+    """An instance on which no rule was chosen."""
+    rng = np.random.default_rng(17)
+    x = rng.normal(size=(1500, 8))
+    y = np.argmax(x[:, :3] + 0.5 * rng.gumbel(size=(1500, 3)), axis=1)
+    x *= length / 8**0.5
+    data = {"x": jnp.asarray(x, jnp.float32), "y": jnp.asarray(y)}
+    problem = problems.Risk(_softmax, jnp.zeros((8, 3)))
+
+    def loss(**options):
+        solver = DPSGD.for_budget(problem, 1500, dpjax.Budget(1.0, 1e-5), steps=300, **options)
+        keys = jax.random.split(jax.random.key(0), 3)
+        each = jax.vmap(lambda key: dpjax.solve(solver, problem, data, key=key).params)(keys)
+        return np.mean([float(problem.mean_loss(w, data)) for w in each])
+
+    assert loss() < 0.93 * loss(looks=0)
 
 
 def test_features_of_norm_one_are_learned_by_default():

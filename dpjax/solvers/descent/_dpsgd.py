@@ -1,6 +1,7 @@
 """Differentially private stochastic gradient descent."""
 
 import dataclasses
+import functools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -48,12 +49,15 @@ from dpjax.transforms import (
     correlated_noise,
     microbatched_sum,
 )
+from dpjax.transforms.clipping._length import clip_or_measure, typical_length
 from dpjax.transforms.clipping._weighted_sum import noised_sum
 
 SGD = optax.sgd(1.0)
 _LARGEST_CLIP = 4.0
 _DERIVATIVES = 2**20  # of all records of a step
 MOST_WIDTH = 256  # parameters over which noise counts
+_CURVED = (1.0, 12.0)  # lengths of gradients, where curvature is thought to be their square
+_STEEPEST = 1.0  # rate of descent, times the curvature
 _MOST_MOVED = 6.0  # a step of correlated noise, over the part that later noise cancels
 
 
@@ -67,6 +71,7 @@ class DPSGDState(NamedTuple):
       average: Average of the iterates, a tree like `params`; `()` if the last one is returned.
       count: Number of steps so far, `[]` int32 (*public*).
       key: Key of the noise, `[]` (*secret*).
+      measured: Noisy sums of the logarithms of lengths and of 1, `[2]`; `()` without `looks`.
     """
 
     params: PyTree
@@ -75,16 +80,19 @@ class DPSGDState(NamedTuple):
     average: PyTree
     count: jax.Array  # type: ignore[assignment]
     key: jax.Array
+    measured: PyTree = ()
 
 
 class DPSGDInfo(NamedTuple):
     """Released values of a step.
 
     Attributes:
-      gradient_norm: The l2 norm of the noisy mean gradient, `[]`.
+      gradient_norm: The l2 norm of the noisy mean gradient, `[]`; 0 of a look.
+      clip_norm: That of the step, in units of a gradient, `[]`; 0 of a look.
     """
 
     gradient_norm: jax.Array
+    clip_norm: jax.Array
 
 
 @register_solver
@@ -119,9 +127,11 @@ class DPSGD:
     Attributes (data may be swept under `vmap`; static ones shape the program; all *public*):
       sampler: Which records enter each step (static).
       noise_multiplier: `z >= 0`, noise in units of C (data).
-      clip_norm: `C >= 0`, scalar, in units of the gradient of one record (data).
+      clip_norm: `C >= 0`, scalar, in units of the gradient of one record (data), or with `looks` of
+        the typical length that they measure.
       learning_rate: eta, scalar, multiplies the optimizer's update (data). `for_budget` sets it
-        from public numbers for plain descent, and to 1 where an `optimizer` is given.
+        from public numbers for plain descent, and to 1 where an `optimizer` is given. With `looks`
+        and plain descent it is divided by the length s that they measure, as `rate_power` says.
       schedule: `"constant"`, or `"linear"`, down to 0 over the sampler's steps (static).
       batch_size: m, scalar, the public normaliser; never the realised batch size (data).
       decay: Decay of the exponential average, scalar in [0, 1) (data).
@@ -132,6 +142,12 @@ class DPSGD:
       relation: Neighbouring relation of the guarantee (static).
       noise: A strategy that correlates noise over the steps, of at least as many (static); None for
         independent noise.
+      looks: So many of the steps, the first, leave the parameters and measure how long gradients
+        are, the geometric mean (static); 0, or less than `sampler.steps`. Without `noise`.
+      rate_power: 1 or 2 (static): with `looks` and plain descent the step is
+        $\min(\eta / s^p, 1 / s^2)$; 2 where the scale of parameters follows from that of features,
+        1 where that of the first parameters tells it. Of s below 1 or above 12, $s^2$ is s times
+        the nearer end.
 
     Raises:
       ValueError: If a value is outside its bound, or sampler and noise do not fit.
@@ -153,6 +169,8 @@ class DPSGD:
     relation: str = static_field(default="add_or_remove_one")
     noise: NoiseStrategy | None = static_field(default=None, kw_only=True)
     schedule: str = static_field(default="constant", kw_only=True)
+    looks: int = static_field(default=0, kw_only=True)
+    rate_power: int = static_field(default=1, kw_only=True)
 
     def __post_init__(self) -> None:
         check_sampler(self.sampler, self.relation)
@@ -166,6 +184,14 @@ class DPSGD:
             check_int("microbatch_size", self.microbatch_size, minimum=1)
         if self.noise is not None:
             check_participation(self.sampler, self.noise)
+        check_int("looks", self.looks, minimum=0)
+        check_choice("rate_power", self.rate_power, (1, 2))
+        most = 0 if self.noise is not None else self.sampler.steps - 1
+        if self.looks > most:
+            raise ValueError(
+                f"looks must be <= {most}, all steps but one, and 0 with correlated noise, got "
+                f"{self.looks}"
+            )
 
     @classmethod
     def for_budget(
@@ -252,6 +278,7 @@ class DPSGD:
             init_average(self.average, params),
             jnp.zeros((), jnp.int32),
             key,
+            jnp.zeros(2) if self.looks else (),
         )
 
     def step(
@@ -273,27 +300,56 @@ class DPSGD:
         state: DPSGDState,
     ) -> tuple[DPSGDState, DPSGDInfo]:
         """A step along given per-example gradients: clip, sum, noise, optimizer, average."""
-        clip = clip_by_norm(self.clip_norm)
+        looking = state.count < self.looks
+        length = self._length(state)
+        clip_norm = self.clip_norm if length is None else self.clip_norm * length
+        noise, clip = self.make_noise(), clip_by_norm(clip_norm)
+        if length is not None:
+            clip = clip_or_measure(clip_norm, looking)
+            noise = add_gaussian(self.noise_multiplier * clip.sensitivity("add_or_remove_one"))
         total = microbatched_sum(gradients, clip, batch, mask, size=self.microbatch_size)
+        measured = state.measured
+        if length is None:
+            total = total, ()
         # a sum of factored gradients may have an axis of one that the parameters have not
-        total = jax.tree.map(lambda g, p: g.reshape(p.shape), total, state.params)
-        noisy, noise_state = noised_sum(
-            self.make_noise(), total, state.noise, rows=mask.shape[0], key=state.key
+        total = jax.tree.map(lambda g, p: g.reshape(p.shape), total, (state.params, measured))
+        (noisy, more), noise_state = noised_sum(
+            noise, total, state.noise, rows=mask.shape[0], key=state.key
         )
         mean = jax.tree.map(lambda g, p: (g / self.batch_size).astype(p.dtype), noisy, state.params)
         updates, opt_state = self.optimizer.update(mean, state.opt_state, state.params)
-        rate = self._rate(state.count)
+        rate = self._rate(state.count, length)
         updates = jax.tree.map(lambda u: (rate * u).astype(u.dtype), updates)
         params = problem.project(optax.apply_updates(state.params, updates))
+        norm, clipped = optax.tree.norm(mean), jnp.asarray(clip_norm, float)
+        if length is not None:
+            kept = (state.params, state.opt_state, 0 * norm, 0 * clipped, measured + more)
+            new = (params, opt_state, norm, clipped, measured)
+            params, opt_state, norm, clipped, measured = jax.tree.map(
+                functools.partial(jnp.where, looking), kept, new
+            )
         count = state.count + 1
         average = update_average(self.average, state.average, params, count, self.decay)
-        after = DPSGDState(params, opt_state, noise_state, average, count, state.key)
-        return after, DPSGDInfo(optax.tree.norm(mean))
+        after = DPSGDState(params, opt_state, noise_state, average, count, state.key, measured)
+        return after, DPSGDInfo(norm, clipped)
 
-    def _rate(self, count: jax.Array) -> ArrayLike:
-        if self.schedule == "constant":
-            return self.learning_rate
-        return self.learning_rate * jnp.maximum(0, 1 - count / self.sampler.steps)
+    def _length(self, state: DPSGDState) -> jax.Array | None:
+        """What `clip_norm` is a multiple of; of looks so far."""
+        if not self.looks:
+            return None
+        return typical_length(
+            state.measured, self.looks * self.batch_size, self.looks**0.5 * self.noise_multiplier
+        )
+
+    def _rate(self, count: jax.Array, length: jax.Array | None) -> ArrayLike:
+        rate = self.learning_rate
+        if length is not None and self.optimizer is SGD:
+            curvature = length * jnp.clip(length, *_CURVED)
+            rate = rate / (length if self.rate_power == 1 else curvature)
+            rate = jnp.minimum(rate, _STEEPEST / curvature)
+        if self.schedule == "linear":
+            rate = rate * jnp.maximum(0, 1 - count / self.sampler.steps)
+        return rate
 
     def make_noise(self) -> Transform:
         """What is added to the sum of clipped gradients."""
@@ -316,7 +372,9 @@ class DPSGD:
     ) -> dict[str, jax.Array]:
         """Raw values of a step, **not private**: batch size and share of clipped records."""
         gradients = problem.per_example_gradients(state.params, batch)
-        return clipping_diagnostics(gradients, mask, self.clip_norm)
+        length = self._length(state)
+        clip_norm = self.clip_norm if length is None else self.clip_norm * length
+        return clipping_diagnostics(gradients, mask, clip_norm)
 
     def guarantee(self) -> Guarantee:
         """The guarantee of the whole run (host); raises ValueError for stacked fields."""
@@ -380,6 +438,8 @@ def with_defaults(
     check_fields(kind, overrides, known)
     fields = defaults | overrides
     if "clip_norm" not in fields:
+        if _measured(problem, fields, sampler):
+            fields.setdefault("looks", math.ceil(sampler.steps / 100))
         fields["clip_norm"] = stated(problem, "lipschitz", _clip_norm(problem, fields))
     if "learning_rate" not in fields:
         # problems over vertices state theirs in other coordinates
@@ -391,6 +451,11 @@ def with_defaults(
         noise = fields["noise_multiplier"] * unit  # its norm in a mean gradient
         strategy = fields.get("noise")
         moved = _moved(problem, sampler.steps, linear, strategy is not None)
+        if fields.get("looks"):
+            if not _nonzero(problem.init):
+                fields.setdefault("rate_power", 2)
+            far = 1.5 if fields.get("rate_power") == 2 else 0.5
+            moved = far * (problem.num_params / sampler.steps) ** 0.5
         if isinstance(strategy, NoiseStrategy) and noise > 0:
             # correlated noise has less in the sums, along which descent moves, than in a step
             largest = min(largest, _MOST_MOVED / (noise * float(strategy.prefix_stddev()[0])))
@@ -426,7 +491,22 @@ def _clip_norm(problem: Problem, fields: dict[str, Any]) -> ArrayLike:
     if over_vertices(problem) or fields.get("noise") is not None or is_traced(noise):
         return _LARGEST_CLIP
     relative = noise * min(problem.num_params, MOST_WIDTH) ** 0.5 / fields["batch_size"]
+    if fields.get("looks"):
+        return np.clip(0.5 / np.maximum(relative, 1e-9), 0.5, 1.5)[()]
     return np.clip(0.4 / np.maximum(relative, 1e-9), 1.0, _LARGEST_CLIP)[()]
+
+
+def _nonzero(params: PyTree) -> bool:
+    leaves = jax.tree.leaves(params)
+    return is_traced(*leaves) or any(np.any(np.asarray(leaf)) for leaf in leaves)
+
+
+def _measured(problem: Problem, fields: dict[str, Any], sampler: Sampler) -> bool:
+    """Whether looks are worth their steps: where nothing tells how long gradients are."""
+    known = optional(problem, "lipschitz"), optional(problem, "smoothness"), fields.get("noise")
+    told = over_vertices(problem) or isinstance(problem, RateConstrained)
+    given = "learning_rate" in fields or is_traced(fields["noise_multiplier"])
+    return sampler.steps >= 20 and known == (None, None, None) and not (told or given)
 
 
 def _moved(problem: Problem, steps: int, falls: bool, correlated: bool) -> float:

@@ -167,10 +167,11 @@ class RateConstrainedSGDA:
     adaptive_clip: bool = static_field(default=False)
 
     def __post_init__(self) -> None:
-        if self.primal.noise is not None:
+        if self.primal.noise is not None or self.primal.looks:
             raise TypeError(
                 "primal must be a DPSGD with independent noise, which the joint event is made for, "
-                f"got a {type(self.primal).__name__} with {self.primal.noise!r}"
+                f"and without looks, got a {type(self.primal).__name__} with {self.primal.noise!r} "
+                f"and {self.primal.looks} looks"
             )
         for name in ("dual_learning_rate", "histogram_noise", "count_noise", "part_counts"):
             check_nonnegative(name, getattr(self, name))
@@ -260,7 +261,8 @@ class RateConstrainedSGDA:
         check_probability("histogram_share", histogram_share)
         own_names = {f.name for f in dataclasses.fields(cls)} - {"primal"}
         own = {name: overrides.pop(name) for name in own_names & set(overrides)}
-        descent = {f.name for f in dataclasses.fields(DPSGD)} - {"sampler", "relation", "noise"}
+        not_its = {"sampler", "relation", "noise", "looks", "rate_power"}
+        descent = {f.name for f in dataclasses.fields(DPSGD)} - not_its
         check_fields(cls, overrides, own_names | descent)
         if problem.num_constraints == 0:
             own.setdefault("histogram", "none")

@@ -185,10 +185,12 @@ class PolishedFrankWolfe:
             raise TypeError(f"draws must be a FrankWolfe, got {type(self.draws).__name__}")
         if not isinstance(self.descent, DPSGD):
             raise TypeError(f"descent must be a DPSGD, got {type(self.descent).__name__}")
-        if not isinstance(self.descent.sampler, FullBatch) or self.descent.noise is not None:
+        other = self.descent.noise is not None or self.descent.looks
+        if not isinstance(self.descent.sampler, FullBatch) or other:
             raise TypeError(
-                "descent must be on FullBatch with independent noise, got "
-                f"{type(self.descent.sampler).__name__} and {self.descent.noise}"
+                "descent must be on FullBatch with independent noise and no looks, got "
+                f"{type(self.descent.sampler).__name__}, {self.descent.noise} and "
+                f"{self.descent.looks} looks"
             )
         if self.draws.relation != self.descent.relation:
             raise ValueError(
