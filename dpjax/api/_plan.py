@@ -12,6 +12,7 @@ import numpy as np
 from dpjax.api._release import METHODS, choose
 from dpjax.core import PyTree, Solver, check_choice, check_int
 from dpjax.geometry import L1Ball, Simplex
+from dpjax.papers._anytime_mirror_descent import AnytimeMirrorDescent
 from dpjax.papers._saddle_mirror_descent import SaddleMirrorDescent
 from dpjax.privacy import Budget, calibrate_gaussian, check_budget
 from dpjax.problems import (
@@ -32,7 +33,6 @@ from dpjax.solvers.games._choice import solver_for_game
 from dpjax.solvers.games._double_oracle import DoubleOracle
 from dpjax.solvers.games._nested import NestedGame
 from dpjax.solvers.online._online_to_batch import OnlineToBatch
-from dpjax.solvers.vertices._anytime_mirror_descent import AnytimeMirrorDescent
 from dpjax.solvers.vertices._frank_wolfe import FrankWolfe
 from dpjax.solvers.vertices._polished_frank_wolfe import PolishedFrankWolfe
 

@@ -13,11 +13,9 @@ from jax.typing import ArrayLike
 from dpjax.core import (
     PyTree,
     Sampler,
-    check_choice,
     check_fields,
     check_int,
     check_key,
-    check_nonnegative,
     check_probability,
     check_unstacked,
     derived,
@@ -29,11 +27,10 @@ from dpjax.privacy import Budget, Guarantee, joint_release
 from dpjax.privacy._relations import relation_factor
 from dpjax.problems import ByField, RateConstrained
 from dpjax.sampling import FullBatch
+from dpjax.solvers._check_fields import RELATIONS, check_once, check_values
 from dpjax.solvers._request import default_sampler, requested
 from dpjax.solvers._summary import register_solver
 from dpjax.solvers.descent._dpsgd import DPSGD
-from dpjax.solvers.queries._budget import RELATIONS
-from dpjax.solvers.queries._histogram_release import check_once
 from dpjax.transforms.noise._noisy_counts import (
     MOST_SHORTFALL,
     CountTables,
@@ -136,9 +133,8 @@ class GroupThresholds:
 
     def __post_init__(self) -> None:
         check_once(self.sampler)
-        check_nonnegative("histogram_noise", self.histogram_noise)
+        check_values(self, nonnegative=("histogram_noise",), relation=RELATIONS)
         check_int("bins", self.bins, minimum=2)
-        check_choice("relation", self.relation, RELATIONS)
 
     @classmethod
     def for_budget(

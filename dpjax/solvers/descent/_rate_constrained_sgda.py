@@ -16,10 +16,7 @@ from dpjax.core import (
     Sampler,
     Transform,
     check_between,
-    check_choice,
     check_fields,
-    check_nonnegative,
-    check_positive,
     check_probability,
     check_unstacked,
     derived,
@@ -30,6 +27,7 @@ from dpjax.privacy import Budget, Guarantee, joint_release
 from dpjax.privacy._relations import relation_factor
 from dpjax.problems import RateConstrained
 from dpjax.sampling import FullBatch
+from dpjax.solvers._check_fields import check_values
 from dpjax.solvers._published import moved_setting
 from dpjax.solvers._request import default_sampler, requested
 from dpjax.solvers._summary import register_solver
@@ -172,16 +170,17 @@ class RateConstrainedSGDA:
                 "primal must be a DPSGD with independent noise, which the joint event is made for, "
                 f"got a {type(self.primal).__name__} with {self.primal.noise!r}"
             )
-        for name in ("dual_learning_rate", "histogram_noise", "count_noise", "part_counts"):
-            check_nonnegative(name, getattr(self, name))
-        for name in ("temperature", "multiplier_bound", "size_floor", "noise_step"):
-            check_positive(name, getattr(self, name))
+        check_values(
+            self,
+            positive=("temperature", "multiplier_bound", "size_floor", "noise_step"),
+            nonnegative=("dual_learning_rate", "histogram_noise", "count_noise", "part_counts"),
+            histogram=HISTOGRAMS,
+            rates=("hard", "soft"),
+            denominator=(None, "batch", "ema", "fixed"),
+            multiplier_set=MULTIPLIER_SETS,
+            estimator=(None, "control", "ratio"),
+        )
         check_between("size_decay", self.size_decay, 0, 1)
-        check_choice("histogram", self.histogram, HISTOGRAMS)
-        check_choice("rates", self.rates, ("hard", "soft"))
-        check_choice("denominator", self.denominator, (None, "batch", "ema", "fixed"))
-        check_choice("multiplier_set", self.multiplier_set, MULTIPLIER_SETS)
-        check_choice("estimator", self.estimator, (None, "control", "ratio"))
         if self.estimator == "control" and self.denominator in ("batch", "ema"):
             raise ValueError(
                 f'denominator must be None or "fixed" with estimator="control", got '

@@ -15,7 +15,6 @@ from dpjax.core import (
     Sampler,
     Transform,
     check_choice,
-    check_int,
     check_key,
     check_nonnegative,
     check_positive,
@@ -25,6 +24,7 @@ from dpjax.core import (
 )
 from dpjax.core._moved import renamed_fields
 from dpjax.privacy import Budget, Guarantee, joint_release
+from dpjax.solvers._check_fields import check_values
 from dpjax.solvers._check_sampler import check_sampler
 from dpjax.solvers._increment import in_dtypes_of
 from dpjax.solvers._published import moved_setting
@@ -191,22 +191,19 @@ class OnlineToNonconvex:
 
     def __post_init__(self) -> None:
         check_sampler(self.sampler, self.relation)
-        check_nonnegative("noise_multiplier", self.noise_multiplier)
-        check_nonnegative("clip_norm", self.clip_norm)
-        check_nonnegative("learning_rate", self.learning_rate)
-        check_nonnegative("max_displacement", self.max_displacement)
-        check_nonnegative("smoothness", self.smoothness)
-        check_positive("batch_size", self.batch_size)
-        check_choice("oracle", self.oracle, ORACLES)
-        check_choice("directions", self.directions, DIRECTIONS)
-        check_choice("schedule", self.schedule, SCHEDULES)
-        check_choice("selection", self.selection, SELECTIONS)
-        check_int("num_directions", self.num_directions, minimum=1)
-        if self.oracle == "zeroth":
-            check_positive("smoothing_radius", self.smoothing_radius)
-        check_nonnegative("smoothing_radius", self.smoothing_radius)
-        if self.microbatch_size is not None:
-            check_int("microbatch_size", self.microbatch_size, minimum=1)
+        scales = ("noise_multiplier", "clip_norm", "learning_rate", "max_displacement")
+        check_values(
+            self,
+            positive=("batch_size",),
+            nonnegative=(*scales, "smoothness"),
+            counts=("num_directions", "microbatch_size"),
+            oracle=ORACLES,
+            directions=DIRECTIONS,
+            schedule=SCHEDULES,
+            selection=SELECTIONS,
+        )
+        check = check_positive if self.oracle == "zeroth" else check_nonnegative
+        check("smoothing_radius", self.smoothing_radius)
         check_fit(self)
 
     @classmethod

@@ -9,13 +9,14 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from dpjax.core import PyTree, check_int, check_nonnegative, check_positive, static_field
+from dpjax.core import PyTree, static_field
 from dpjax.privacy import Budget
 from dpjax.problems import QueryRelease
 from dpjax.queries import Hierarchy, Marginals, RowModel
 from dpjax.queries._row_model import TableCells, table_answers
 from dpjax.queries._workload import Workload, check_counted
 from dpjax.sampling import FullBatch
+from dpjax.solvers._check_fields import check_values
 from dpjax.solvers._summary import register_solver
 from dpjax.solvers.queries._budget import Number
 from dpjax.solvers.queries._gaussian_fit import FLOOR, AnswersMeasurement, GaussianFitState, total
@@ -112,11 +113,8 @@ class RowsFit(AnswersMeasurement):
         super().__post_init__()
         if isinstance(self.measured, Workload) and not isinstance(self.measured, Marginals):
             raise TypeError(f"measured must be Marginals, got {type(self.measured).__name__}")
-        if self.information is not None:
-            check_positive("information", self.information)
-        check_nonnegative("excess", self.excess)
-        for name in ("rows", "fit_steps", "fits"):
-            check_int(name, getattr(self, name), minimum=1)
+        counts = ("rows", "fit_steps", "fits")
+        check_values(self, positive=("information",), nonnegative=("excess",), counts=counts)
 
     @classmethod
     def for_budget(

@@ -19,23 +19,22 @@ from dpjax.core import (
     check_nonnegative,
     check_unstacked,
     derived,
-    many_devices,
     static_field,
 )
 from dpjax.geometry import L1Ball, Simplex
 from dpjax.privacy import Budget, Guarantee, zcdp_budget
 from dpjax.privacy._relations import relation_factor
 from dpjax.sampling import FullBatch
+from dpjax.solvers._parts import part_size, sum_of_parts
 from dpjax.solvers._request import requested
 from dpjax.solvers._summary import register_solver
 from dpjax.solvers._swamped import checked_draws
 from dpjax.solvers._vertex_problem import VertexProblem
 from dpjax.solvers.descent._dpsgd import DPSGD, DPSGDState
+from dpjax.solvers.vertices._constants import constants_of
 from dpjax.solvers.vertices._frank_wolfe import FrankWolfe, FrankWolfeState, planned
-from dpjax.solvers.vertices._plan import constants_of
 from dpjax.transforms import OuterProduct, PackedSigns
 from dpjax.transforms.clipping._by_norm import per_example_norm
-from dpjax.transforms.clipping._parts import fold_in_parts
 from dpjax.transforms.noise._noisy_counts import (
     MOST_SHORTFALL,
     CountTables,
@@ -50,7 +49,6 @@ _ROUNDS, _STEPS = 2, 64
 _DRAWS, _HISTOGRAMS = 0.4, 0.06  # shares of rho
 _RATE = 0.1  # over the smoothness along a coordinate
 _DENSE = 0.1
-_NUMBERS, _RECORDS = 2**20, 16
 
 
 class PolishedFrankWolfeState(NamedTuple):
@@ -276,7 +274,7 @@ class PolishedFrankWolfe:
             decay=1 - 5 / _STEPS,
             relation=request.relation,
             schedule="linear",
-            microbatch_size=max(_RECORDS, _NUMBERS // p),
+            microbatch_size=part_size(p),
         )
         if dense is None:
             dense = moved * p <= _DENSE * num_records * math.sqrt(rho)
@@ -408,19 +406,14 @@ def norm_counts(
       size: Records whose gradients coexist; None for all.
     """
 
-    def count(part: PyTree, part_mask: jax.Array, number: object = None) -> jax.Array:
-        del number
+    def count(part: PyTree, part_mask: jax.Array) -> jax.Array:
         norms = per_example_norm(face.per_example_gradients(point, part))
         place = jnp.sum(norms[:, None] <= edges[None, 1:], axis=1)
         counts = jnp.zeros(edges.shape, jnp.int32)
         kept = part_mask & jnp.isfinite(norms)
         return counts.at[jnp.where(kept, place, edges.size)].add(1, mode="drop")
 
-    if size is None or mask.shape[0] <= size:
-        return count(batch, mask)
-    counts: jax.Array = fold_in_parts(
-        count, batch, mask, size, jnp.add, lambda zeros: zeros, strided=many_devices()
-    )
+    counts: jax.Array = sum_of_parts(count, batch, mask, size, jnp.add)
     return counts
 
 

@@ -11,19 +11,19 @@ import numpy as np
 from dpjax.core import PyTree, check_int, check_key, static_field
 from dpjax.core._pairs import add_pairs, pair_of, scale_pair, two_to
 from dpjax.geometry import log_normalize, sample_vertices
-from dpjax.privacy import Budget
-from dpjax.solvers._summary import register_solver
-from dpjax.solvers._vertex_problem import VertexProblem
-from dpjax.solvers.vertices._plan import (
-    Constants,
+from dpjax.papers._vertex_plan import (
     Setting,
     VertexPlan,
     draw_grid,
     geometric,
     setting_of,
 )
+from dpjax.papers._vertex_solver import SinglePass, VertexSolver
+from dpjax.privacy import Budget
+from dpjax.solvers._summary import register_solver
+from dpjax.solvers._vertex_problem import VertexProblem
+from dpjax.solvers.vertices._constants import Constants
 from dpjax.solvers.vertices._steps import add_scores, coordinates, no_scores, range_sums
-from dpjax.solvers.vertices._vertex_solver import SinglePass, VertexSolver
 
 OUTPUT_SHARE = 0.1  # of all draws, for the result
 _LOG2_E = math.log2(math.e)

@@ -12,6 +12,7 @@ from dp_accounting import dp_event as dpe
 from jax.typing import ArrayLike, DTypeLike
 
 from dpjax.core import PyTree, check_choice, check_fields, check_positive, check_unstacked
+from dpjax.papers._vertex_plan import draft_sampler
 from dpjax.privacy import Budget, Guarantee, PureZCDpEvent, check_budget
 from dpjax.privacy._relations import relation_factor
 from dpjax.sampling import (
@@ -20,25 +21,14 @@ from dpjax.sampling import (
     TaperedPartition,
     poisson_capacity,
 )
+from dpjax.solvers._check_fields import RELATIONS
 from dpjax.solvers._check_sampler import check_sampler
 from dpjax.solvers._swamped import checked_draws
 from dpjax.solvers._vertex_problem import VertexProblem
-from dpjax.solvers.vertices._plan import draft_sampler
-from dpjax.solvers.vertices._steps import coordinates, shrunk
+from dpjax.solvers.vertices._steps import VertexInfo, coordinates, shrunk
 
-RELATIONS = ("replace_one", "add_or_remove_one", "replace_special")
 SinglePass = DisjointPartition | TaperedPartition | IndependentPartition
 """Samplers of disjoint batches of public sizes."""
-
-
-class VertexInfo(NamedTuple):
-    """Released in a step.
-
-    Attributes:
-      indices: The vertices drawn, `[draws]` int32 for each block; -1 where none was drawn.
-    """
-
-    indices: tuple[jax.Array, ...]
 
 
 class Replay(NamedTuple):
