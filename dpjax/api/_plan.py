@@ -33,6 +33,7 @@ from dpjax.solvers.games._choice import solver_for_game
 from dpjax.solvers.games._double_oracle import DoubleOracle
 from dpjax.solvers.games._nested import NestedGame
 from dpjax.solvers.online._online_to_batch import OnlineToBatch
+from dpjax.solvers.vertices._constants import one_block
 from dpjax.solvers.vertices._frank_wolfe import FrankWolfe
 from dpjax.solvers.vertices._polished_frank_wolfe import PolishedFrankWolfe
 
@@ -252,9 +253,7 @@ def _of_rates(problem: RateConstrained, n: int, budget: Budget) -> Iterator[_Off
 
 def _of_vertices(problem: SimplexRisk, n: int, budget: Budget) -> Iterator[_Offer]:
     best = FrankWolfe.plan(problem, n, budget)
-    smooth = problem.smoothness
-    if smooth is None:
-        smooth = float(np.asarray(problem.grad_range)) / 2
+    _, smooth = one_block(problem)
     # the first term of the bound counts .09, as in the plan
     typical = max(best.bound - 0.91 * 8 * smooth / (best.steps + 2), 0.0)
     if budget.delta > 0 and isinstance(problem.domains[0], L1Ball | Simplex):

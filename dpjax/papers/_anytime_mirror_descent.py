@@ -12,6 +12,7 @@ from dpjax.core import PyTree, check_int, check_key, static_field
 from dpjax.core._pairs import add_pairs, pair_of, scale_pair, two_to
 from dpjax.geometry import log_normalize, sample_vertices
 from dpjax.papers._vertex_plan import (
+    Constants,
     Setting,
     VertexPlan,
     draw_grid,
@@ -22,7 +23,6 @@ from dpjax.papers._vertex_solver import SinglePass, VertexSolver
 from dpjax.privacy import Budget
 from dpjax.solvers._summary import register_solver
 from dpjax.solvers._vertex_problem import VertexProblem
-from dpjax.solvers.vertices._constants import Constants
 from dpjax.solvers.vertices._steps import add_scores, coordinates, no_scores, range_sums
 
 OUTPUT_SHARE = 0.1  # of all draws, for the result

@@ -4,10 +4,9 @@ import math
 
 import numpy as np
 
-from dpjax.papers._vertex_plan import Setting, VertexPlan
+from dpjax.papers._vertex_plan import Constants, Setting, VertexPlan
 from dpjax.problems._max_loss import WeightedLosses
 from dpjax.solvers._vertex_problem import VertexProblem
-from dpjax.solvers.vertices._constants import Constants
 from dpjax.transforms import polar_interval
 
 OUTPUTS = ("played", "fresh")

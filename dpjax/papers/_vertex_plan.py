@@ -12,12 +12,56 @@ from dpjax.privacy._relations import relation_factor
 from dpjax.sampling import IndependentPartition, TaperedPartition
 from dpjax.sampling._capacity import DELTA_SHARE
 from dpjax.solvers._vertex_problem import VertexProblem
-from dpjax.solvers.vertices._constants import Constants, constants_of
+from dpjax.solvers.vertices._constants import check_vertices
 
 # what runs show of the bounds' terms: sampling errors, and for one block, where the average of a
 # batch is far smaller than a record's gradient may be, the square of the gradient
 _TYPICAL_SAMPLING = 0.2
 _TYPICAL_GRADIENT = 0.1
+
+
+class Constants(NamedTuple):
+    """Constants in vertex coordinates, one entry a block.
+
+    Attributes:
+      log_vertices: log of the numbers of vertices.
+      half_ranges: Half the range of a record's gradient.
+      smoothness: Largest modulus of second derivatives within a block.
+      coupling: The same across blocks.
+      third_order: Lipschitz constant of all second derivatives; 0 for quadratics, infinite where
+        it is unknown.
+    """
+
+    log_vertices: tuple[float, ...]
+    half_ranges: tuple[float, ...]
+    smoothness: tuple[float, ...]
+    coupling: float
+    third_order: float
+
+    @property
+    def joint_smoothness(self) -> float:
+        """Largest modulus of all second derivatives."""
+        return max(*self.smoothness, self.coupling)
+
+
+def constants_of(problem: VertexProblem, one_block: bool = False) -> Constants:
+    """The constants a problem states; smoothness defaults to half the gradient's range."""
+    check_vertices(problem, one_block)
+    half = tuple(float(r) / 2 for r in problem.ranges)
+    given = problem.smoothness
+    if given is not None and not isinstance(given, tuple | list):
+        given = (given,) * len(half)
+    smoothness = half if given is None else tuple(map(float, given))
+    coupling = min(half) if len(half) > 1 else 0.0
+    # what is linear in each block has no third derivatives
+    unknown = math.inf if any(smoothness) else 0.0
+    return Constants(
+        tuple(math.log(domain.num_vertices) for domain in problem.domains),
+        half,
+        smoothness,
+        coupling if problem.coupling is None else float(problem.coupling),
+        unknown if problem.third_order is None else float(problem.third_order),
+    )
 
 
 class Setting(NamedTuple):

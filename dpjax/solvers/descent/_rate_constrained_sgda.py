@@ -1,6 +1,7 @@
 """Private stochastic gradient descent-ascent under rate constraints."""
 
 import dataclasses
+import importlib
 import math
 from dataclasses import dataclass
 from typing import Any
@@ -32,7 +33,6 @@ from dpjax.solvers._published import moved_setting
 from dpjax.solvers._request import default_sampler, requested
 from dpjax.solvers._summary import register_solver
 from dpjax.solvers._swamped import checked_gradients
-from dpjax.solvers.descent._adaptive_clip import following
 from dpjax.solvers.descent._dpsgd import (
     DPSGD,
     MOST_WIDTH,
@@ -46,11 +46,12 @@ from dpjax.solvers.descent._dual import (
     cell_deviation,
     check_multipliers,
     default_share,
+    following,
     project_multipliers,
     split_noise,
     table_of,
 )
-from dpjax.solvers.descent._rates import ControlVariate, RateMemory, RateReading, Ratio, dual_step
+from dpjax.solvers.descent._rates import ControlVariate, RateMemory, RateReading, dual_step
 from dpjax.solvers.descent._resolution import check_resolution, resolution
 from dpjax.solvers.descent._sgda_state import SGDAInfo, SGDAState
 from dpjax.transforms import AddNoiseState, add_gaussian, add_laplace
@@ -484,11 +485,11 @@ class RateConstrainedSGDA:
             event = dp_accounting.ComposedDpEvent([event, counts])
         return event
 
-    def _estimator(self) -> ControlVariate | Ratio:
+    def _estimator(self) -> Any:
         deviation = cell_deviation(self.histogram, self.histogram_noise)
         if self.estimator == "ratio" or self.denominator in ("batch", "ema"):
-            denominator = self.denominator or "batch"
-            return Ratio(deviation, denominator, self.size_floor, self.size_decay)
+            kind = importlib.import_module("dpjax.papers._noisy_ratios").Ratio
+            return kind(deviation, self.denominator or "batch", self.size_floor, self.size_decay)
         fixed = self.denominator == "fixed"
         size, steps = self.primal.batch_size, self.sampler.steps
         return ControlVariate(deviation, size, steps, fixed, self.size_floor)

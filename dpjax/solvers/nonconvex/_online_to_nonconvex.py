@@ -320,12 +320,16 @@ class OnlineToNonconvex:
         def move(
             state: OnlineToNonconvexState,
             total: PyTree,
-            sensitivity: ArrayLike,
+            part: Part,
+            bound: ArrayLike,
+            size: jax.Array,
             position: ArrayLike,
         ) -> tuple[OnlineToNonconvexState, OnlineToNonconvexInfo]:
-            estimate, sums = self._sums.update(
-                total, state.sums, key=noise, sensitivity=sensitivity
-            )
+            mean = jax.tree.map(lambda leaf: leaf / size.astype(leaf.dtype), total)
+            # what rounding of a sum of so many records, and of its mean, adds to the sensitivity
+            rounded = 1 + 2 * rounding_allowance(part.mask.shape[0], jnp.float32)
+            sensitivity = rounded * self._sensitivity(bound, size)
+            estimate, sums = self._sums.update(mean, state.sums, key=noise, sensitivity=sensitivity)
             gradient = oracle.gradient(estimate, state.point, directions)
             blocks = add_to_block(
                 state.blocks, state.point, gradient, self.block_size, self.selection
@@ -334,20 +338,15 @@ class OnlineToNonconvex:
                 gradient, state.descent, key=jax.random.fold_in(walk, position)
             )
             point = problem.project(jax.tree.map(jnp.add, state.point, moves))
-            info = OnlineToNonconvexInfo(
-                optax.tree.norm(gradient), blocks.norm, optax.tree.norm(descent.displacement)
+            norms = optax.tree.norm(gradient), blocks.norm, optax.tree.norm(descent.displacement)
+            after = state._replace(
+                point=point, previous=state.point, sums=sums, descent=descent, blocks=blocks
             )
-            return (
-                OnlineToNonconvexState(
-                    point, state.point, sums, descent, blocks, state.count, state.key
-                ),
-                info,
-            )
+            return after, OnlineToNonconvexInfo(*norms)
 
         total = oracle.total(state.point, first, self.clip_norm, directions)
         size = jnp.asarray(self.batch_size, jnp.result_type(float))
-        sensitivity = _rounded(first) * self._sensitivity(self.clip_norm, size)
-        state, info = move(state, _over(total, size), sensitivity, 0)
+        state, info = move(state, total, first, self.clip_norm, size, 0)
         if self.noise.num_steps == 1:
             return state._replace(count=state.count + 1), info
         if self.difference_batch_size is not None:
@@ -356,11 +355,10 @@ class OnlineToNonconvex:
         def body(
             state: OnlineToNonconvexState, at: tuple[jax.Array, Part | None]
         ) -> tuple[OnlineToNonconvexState, OnlineToNonconvexInfo]:
-            position, part = at
+            position, part = at[0], at[1] or first
             bound = self._change_bound(state)
-            total = oracle.change(state.previous, state.point, part or first, bound, directions)
-            sensitivity = _rounded(part or first) * self._sensitivity(bound, size)
-            return move(state, _over(total, size), sensitivity, position)
+            total = oracle.change(state.previous, state.point, part, bound, directions)
+            return move(state, total, part, bound, size, position)
 
         positions = jnp.arange(1, self.noise.num_steps)
         state, infos = jax.lax.scan(body, state, (positions, later))
@@ -392,11 +390,8 @@ class OnlineToNonconvex:
         """The guarantee of the whole run (host); raises ValueError for stacked fields."""
         check_unstacked(self, "noise_multiplier")
         gaussian = gaussian_multiplier(self.noise, float(self.noise_multiplier), self.relation)
-        return Guarantee(
-            self.sampler.event(joint_release(gaussian=gaussian)),
-            self.relation,
-            self.sampler.failure_probability(),
-        )
+        event = self.sampler.event(joint_release(gaussian=gaussian))
+        return Guarantee(event, self.relation, self.sampler.failure_probability())
 
     @property
     def _sums(self) -> Transform:
@@ -414,10 +409,9 @@ class OnlineToNonconvex:
 
         return clipped_displacement(scheduled(self.learning_rate), scheduled(self.max_displacement))
 
-    def _keys(self, state: OnlineToNonconvexState) -> tuple[jax.Array, jax.Array, jax.Array]:
+    def _keys(self, state: OnlineToNonconvexState) -> jax.Array:
         """Of a period: for directions, points on the way, noise."""
-        first, second, third = jax.random.split(jax.random.fold_in(state.key, state.count), 3)
-        return first, second, third
+        return jax.random.split(jax.random.fold_in(state.key, state.count), 3)
 
     def _parts(self, batch: PyTree, mask: jax.Array) -> tuple[Part, Part | None]:
         """Records of the first estimate, and those of each change, `[period - 1, ...]`."""
@@ -437,12 +431,3 @@ class OnlineToNonconvex:
     def _sensitivity(self, bound: ArrayLike, size: jax.Array) -> jax.Array:
         """Of an estimate, the mean of what records give."""
         return jnp.asarray(bound, size.dtype) / size
-
-
-def _rounded(part: Part) -> float:
-    """By what rounding of a sum of so many records, and of its mean, raises its sensitivity."""
-    return 1 + 2 * rounding_allowance(part.mask.shape[0], jnp.float32)
-
-
-def _over(total: PyTree, size: jax.Array) -> PyTree:
-    return jax.tree.map(lambda leaf: leaf / size.astype(leaf.dtype), total)

@@ -364,11 +364,8 @@ class OnlineToBatch:
     def guarantee(self) -> Guarantee:
         """The guarantee of the whole run (host)."""
         check_unstacked(self, "noise_multiplier")
-        return Guarantee(
-            self.noise.event(float(self.noise_multiplier), self.relation),
-            self.relation,
-            self.sampler.failure_probability(),
-        )
+        event = self.noise.event(float(self.noise_multiplier), self.relation)
+        return Guarantee(event, self.relation, self.sampler.failure_probability())
 
     def _bound(
         self, state: OnlineToBatchState, weights: Weights

@@ -28,7 +28,7 @@ from dpjax.solvers._summary import register_solver
 from dpjax.solvers._swamped import checked_draws
 from dpjax.solvers._vertex_problem import VertexProblem
 from dpjax.solvers.vertices import _steps as vertex_steps
-from dpjax.solvers.vertices._constants import constants_of
+from dpjax.solvers.vertices._constants import check_vertices, one_block
 from dpjax.solvers.vertices._steps import VertexInfo
 
 # what runs show of the bound's curvature term, relative to what they show of its other term
@@ -180,7 +180,7 @@ class FrankWolfe:
           >>> FrankWolfe.plan(problem, 10_000, dpjax.Budget(1.0, 1e-6)).steps
           45
         """
-        constants_of(problem, one_block=True)
+        check_vertices(problem)
         relation = check_budget(budget, num_records).relation_or("add_or_remove_one")
         check_finite("epsilon", budget.epsilon)
         # a little less, since sums are rounded
@@ -314,8 +314,7 @@ def planned(
     steps: int | None = None,
 ) -> FrankWolfePlan:
     """The plan of draws that are rho-zCDP, or pure if that allows sharper ones; as in `plan`."""
-    constants = constants_of(problem, one_block=True)
-    (log_m,), (smooth,) = constants.log_vertices, constants.smoothness
+    log_m, smooth = one_block(problem)
     # ranges of one draw, of which T have 1 / T of the pure epsilon or 1 / sqrt(T) of the other
     concentrated = math.sqrt(8 * rho)
     scale = num_records / (relation_factor(relation) * float(problem.ranges[0]))

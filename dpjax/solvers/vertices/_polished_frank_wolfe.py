@@ -31,7 +31,7 @@ from dpjax.solvers._summary import register_solver
 from dpjax.solvers._swamped import checked_draws
 from dpjax.solvers._vertex_problem import VertexProblem
 from dpjax.solvers.descent._dpsgd import DPSGD, DPSGDState
-from dpjax.solvers.vertices._constants import constants_of
+from dpjax.solvers.vertices._constants import one_block
 from dpjax.solvers.vertices._frank_wolfe import FrankWolfe, FrankWolfeState, planned
 from dpjax.transforms import OuterProduct, PackedSigns
 from dpjax.transforms.clipping._by_norm import per_example_norm
@@ -240,7 +240,7 @@ class PolishedFrankWolfe:
         """
         check_fields(cls, overrides)
         request = requested(num_records, budget, "add_or_remove_one")
-        constants = constants_of(problem, one_block=True)
+        _, smooth = one_block(problem)
         bound = _largest_entry(problem)
         check_finite("epsilon", budget.epsilon)
         if budget.delta == 0:
@@ -263,7 +263,7 @@ class PolishedFrankWolfe:
             relation=request.relation,
         )
         left = (1 - _DRAWS - _HISTOGRAMS) * rho / (_ROUNDS * _STEPS)
-        (smooth,), p = constants.smoothness, problem.num_params
+        p = problem.num_params
         radius = problem.domains[0].radius if isinstance(problem.domains[0], L1Ball) else 1.0
         descent = DPSGD(
             FullBatch(_STEPS),
