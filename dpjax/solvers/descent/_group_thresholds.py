@@ -31,13 +31,7 @@ from dpjax.solvers._check_fields import RELATIONS, check_once, check_values
 from dpjax.solvers._request import default_sampler, requested
 from dpjax.solvers._summary import register_solver
 from dpjax.solvers.descent._dpsgd import DPSGD
-from dpjax.transforms.noise._noisy_counts import (
-    MOST_SHORTFALL,
-    CountTables,
-    count_tables,
-    noisy_counts,
-    noisy_counts_shortfall,
-)
+from dpjax.transforms.noise import _noisy_counts as counting
 
 _MOST_BINS, _LEAST_BINS = 64, 8
 _MOST_NOISE = 0.01  # of a group's share of positives, over all bins
@@ -185,7 +179,8 @@ class GroupThresholds:
             check_probability("share", share)
         request = requested(num_records, budget, "add_or_remove_one")
         moved = relation_factor(request.relation)
-        noise = request.noise_multiplier(dp_accounting.GaussianDpEvent, moved * MOST_SHORTFALL)
+        failure = moved * counting.MOST_SHORTFALL
+        noise = request.noise_multiplier(dp_accounting.GaussianDpEvent, failure)
         noise /= share**0.5
         bins = _MOST_BINS
         while bins > _LEAST_BINS and noise * bins**0.5 > _MOST_NOISE * num_records / groups:
@@ -253,7 +248,7 @@ class GroupThresholds:
         counts = jnp.zeros(size, jnp.int32)
         counts = counts.at[jnp.where(valid, cell, size)].add(1, mode="drop")
         key, draw = jax.random.split(state.key)
-        noisy = noisy_counts(draw, counts, self.histogram_noise, self._tables)
+        noisy = counting.noisy_counts(draw, counts, self.histogram_noise, self._tables)
         noisy = noisy.astype(state.histogram.dtype)
         return ThresholdsState(noisy.reshape(state.histogram.shape), key), None
 
@@ -274,14 +269,14 @@ class GroupThresholds:
         """The guarantee of the histogram (host); raises ValueError for stacked fields."""
         check_unstacked(self, "histogram_noise")
         noise = float(np.asarray(self.histogram_noise))
-        failure = relation_factor(self.relation) * noisy_counts_shortfall(noise)
+        failure = relation_factor(self.relation) * counting.noisy_counts_shortfall(noise)
         failure += self.sampler.failure_probability()
         event = self.sampler.event(dp_accounting.GaussianDpEvent(noise))
         return Guarantee(event, self.relation, failure)
 
     @derived
-    def _tables(self) -> CountTables | None:
-        return count_tables(self.histogram_noise)
+    def _tables(self) -> counting.CountTables | None:
+        return counting.count_tables(self.histogram_noise)
 
 
 def chosen_places(histogram: jax.Array, width: ArrayLike) -> jax.Array:

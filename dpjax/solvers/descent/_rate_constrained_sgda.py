@@ -55,14 +55,8 @@ from dpjax.solvers.descent._rates import ControlVariate, RateMemory, RateReading
 from dpjax.solvers.descent._resolution import check_resolution, resolution
 from dpjax.solvers.descent._sgda_state import SGDAInfo, SGDAState
 from dpjax.transforms import AddNoiseState, add_gaussian, add_laplace
+from dpjax.transforms.noise import _noisy_counts as counting
 from dpjax.transforms.noise._independent import noise_on_leaves
-from dpjax.transforms.noise._noisy_counts import (
-    MOST_SHORTFALL,
-    CountTables,
-    count_tables,
-    noisy_counts,
-    noisy_counts_shortfall,
-)
 
 
 @register_solver
@@ -285,7 +279,7 @@ class RateConstrainedSGDA:
         if "histogram_noise" not in own or "noise_multiplier" not in overrides:
             noise = request.noise_multiplier(
                 lambda z: make(z)._event(),
-                sampler.failure_probability() + sum(make(1.0)._moved()) * MOST_SHORTFALL,
+                sampler.failure_probability() + sum(make(1.0)._moved()) * counting.MOST_SHORTFALL,
             )
         solver = checked_gradients(make(noise), problem, num_records)
         if problem.num_constraints and not is_traced(problem.constraints.slack):
@@ -348,7 +342,7 @@ class RateConstrainedSGDA:
             counts = jnp.sum(constraints.one_hot_parts(part, jnp.int32), axis=0)
             # position 0 of this key; the tables of the steps are drawn at position 1
             key = jax.random.fold_in(state.key, 0)
-            counts = noisy_counts(key, counts, self.count_noise, self._tables[1])
+            counts = counting.noisy_counts(key, counts, self.count_noise, self._tables[1])
         else:
             counts = jnp.asarray(self.part_counts, float)
         rate = self.sampler.participation_rate(part.shape[0])
@@ -430,7 +424,7 @@ class RateConstrainedSGDA:
         check_unstacked(self, "histogram_noise", "count_noise")
         check_unstacked(self.primal, "noise_multiplier")
         noises = self.histogram_noise, self.count_noise
-        each = (noisy_counts_shortfall(float(noise)) for noise in noises)
+        each = (counting.noisy_counts_shortfall(float(noise)) for noise in noises)
         failure = sum(moved * one for moved, one in zip(self._moved(), each, strict=True))
         total = self.sampler.failure_probability() + failure
         return Guarantee(self._event(), self.primal.relation, total)
@@ -447,11 +441,11 @@ class RateConstrainedSGDA:
         return each * steps, each * (counted and self.part_counts is None)
 
     @derived
-    def _tables(self) -> tuple[CountTables | None, CountTables | None]:
+    def _tables(self) -> tuple[counting.CountTables | None, counting.CountTables | None]:
         cells, counts = self._moved()
         return (
-            count_tables(self.histogram_noise) if cells else None,
-            count_tables(self.count_noise) if counts else None,
+            counting.count_tables(self.histogram_noise) if cells else None,
+            counting.count_tables(self.count_noise) if counts else None,
         )
 
     def _add_noise(self) -> Transform:
@@ -460,7 +454,7 @@ class RateConstrainedSGDA:
         if not self._moved()[0]:
             return add_laplace(noise) if self.histogram == "laplace" else add_gaussian(noise)
         return noise_on_leaves(
-            lambda table, key: noisy_counts(key, table.astype(jnp.int32), noise, tables)
+            lambda table, key: counting.noisy_counts(key, table.astype(jnp.int32), noise, tables)
         )
 
     def _weighted(

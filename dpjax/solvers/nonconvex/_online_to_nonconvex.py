@@ -24,6 +24,8 @@ from dpjax.core import (
 )
 from dpjax.core._moved import renamed_fields
 from dpjax.privacy import Budget, Guarantee, joint_release
+from dpjax.sampling import DisjointPartition
+from dpjax.sampling._participation import participation_of
 from dpjax.solvers._check_fields import check_values
 from dpjax.solvers._check_sampler import check_sampler
 from dpjax.solvers._increment import in_dtypes_of
@@ -31,8 +33,7 @@ from dpjax.solvers._published import moved_setting
 from dpjax.solvers._summary import register_solver
 from dpjax.solvers._swamped import checked_gradients
 from dpjax.solvers.nonconvex._blocks import SELECTIONS, BlocksState, add_to_block, init_blocks
-from dpjax.solvers.nonconvex._checks import check_fit, gaussian_multiplier
-from dpjax.solvers.nonconvex._plan import plan_fields
+from dpjax.solvers.nonconvex._plan import gaussian_multiplier, plan_fields
 from dpjax.solvers.nonconvex._smoothed_oracle import (
     DIRECTIONS,
     ORACLES,
@@ -46,6 +47,7 @@ from dpjax.transforms import (
     RestartedSumsState,
     SplitNoise,
     clipped_displacement,
+    is_every_step,
     per_example_norm,
     restarted_sums,
     rounding_allowance,
@@ -196,7 +198,7 @@ class OnlineToNonconvex:
             self,
             positive=("batch_size",),
             nonnegative=(*scales, "smoothness"),
-            counts=("num_directions", "microbatch_size"),
+            counts=("num_directions", "microbatch_size", "difference_batch_size", "block_size"),
             oracle=ORACLES,
             directions=DIRECTIONS,
             schedule=SCHEDULES,
@@ -204,7 +206,43 @@ class OnlineToNonconvex:
         )
         check = check_positive if self.oracle == "zeroth" else check_nonnegative
         check("smoothing_radius", self.smoothing_radius)
-        check_fit(self)
+        self._check_fit()
+
+    def _check_fit(self) -> None:
+        """Raises where the fields, each fine by itself, do not fit."""
+        noise, sampler, size = self.noise, self.sampler, self.difference_batch_size
+        if not isinstance(noise, NoiseStrategy):
+            raise TypeError(f"noise must be a NoiseStrategy, got {noise!r}")
+        gaussian_multiplier(noise, 1.0, self.relation)
+        if self.num_moves % self.block_size:
+            raise ValueError(
+                f"block_size must divide the number of moves {self.num_moves}, "
+                f"got {self.block_size}"
+            )
+        if not self.reuse_directions and self.directions != "record":
+            raise ValueError("reuse_directions=False needs directions='record', got 'shared'")
+        period = noise.num_steps
+        if size is None:
+            stated = participation_of(sampler)
+            single = stated is not None and stated.most == 1 and stated.rate == 1
+            if not is_every_step(noise) and (period > 1 or not single):
+                raise ValueError(
+                    "noise must be SplitNoise where all records of a batch take part in every "
+                    f"move, got {noise!r}; set difference_batch_size with DisjointPartition for "
+                    f"{noise!r}"
+                )
+            return
+        if not isinstance(sampler, DisjointPartition):
+            raise ValueError(
+                "difference_batch_size needs DisjointPartition, whose records keep their places, "
+                f"got {type(sampler).__name__}"
+            )
+        if sampler.batch_size <= (period - 1) * size:
+            raise ValueError(
+                "difference_batch_size must leave records for the first move: "
+                f"{period - 1} changes of {size} are more than batch_size - 1 = "
+                f"{sampler.batch_size - 1}"
+            )
 
     @classmethod
     def for_budget(

@@ -32,13 +32,8 @@ from dpjax.solvers.queries._budget import Number, gaussian_event, gaussian_stdde
 from dpjax.solvers.queries._histogram_release import Measurement
 from dpjax.solvers.queries._log_linear import fit_log_linear
 from dpjax.solvers.queries._state import ReleasedDistribution, counts
+from dpjax.transforms.noise import _noisy_counts as counting
 from dpjax.transforms.noise._independent import plus_gaussian
-from dpjax.transforms.noise._noisy_counts import (
-    MOST_SHORTFALL,
-    CountTables,
-    count_tables,
-    noisy_counts_shortfall,
-)
 
 FLOOR = 1e-6  # of noise that the fit assumes, in units of an answer, where there is none
 
@@ -162,7 +157,7 @@ class AnswersMeasurement(Measurement):
         return self.measured.sums(counts(self.measured, records, mask), mask.shape[0])
 
     @derived
-    def _tables(self) -> CountTables | None:
+    def _tables(self) -> counting.CountTables | None:
         if not (isinstance(self.measured, Workload) and _counted(self.measured)):
             return None
         stddev = known_numbers("stddev", self.stddev)
@@ -175,7 +170,7 @@ class AnswersMeasurement(Measurement):
         tables = len(measured.sizes) if isinstance(measured, Marginals | Tree) else None
         if stddev.shape == (tables,) and np.all(stddev == stddev[0]):
             stddev = stddev[0]  # one table for all
-        return count_tables(stddev, number)
+        return counting.count_tables(stddev, number)
 
     def guarantee(self) -> Guarantee:
         """The guarantee of the release (host); raises ValueError for stacked fields."""
@@ -189,7 +184,8 @@ class AnswersMeasurement(Measurement):
             ratio = np.divide(change, stddev, out=np.zeros_like(change), where=change > 0)
             event = gaussian_event(float(np.linalg.norm(ratio)), 1.0, self.relation)
         scales = np.atleast_1d(stddev) * float(self.num_records)
-        failure = _moved(self.measured) / scales.size * sum(map(noisy_counts_shortfall, scales))
+        shortfalls = sum(map(counting.noisy_counts_shortfall, scales))
+        failure = _moved(self.measured) / scales.size * shortfalls
         return Guarantee(event, self.relation, self.sampler.failure_probability() + failure)
 
 
@@ -321,7 +317,8 @@ def _stddev(
     relative = 1 / np.sqrt(precision)
     # as if scaled to noise 1: the l2 norm of what a record changes
     total = float(np.sqrt(np.sum((change / relative) ** 2)))
-    return gaussian_stddev(total, budget, failure=_moved(measured) * MOST_SHORTFALL) * relative
+    failure = _moved(measured) * counting.MOST_SHORTFALL
+    return gaussian_stddev(total, budget, failure=failure) * relative
 
 
 @functools.lru_cache(maxsize=16)

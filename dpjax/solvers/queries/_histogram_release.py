@@ -19,13 +19,7 @@ from dpjax.solvers._summary import register_solver
 from dpjax.solvers._swamped import checked_answers
 from dpjax.solvers.queries import _budget as budgets
 from dpjax.solvers.queries._state import ReleasedDistribution, counts, log_of
-from dpjax.transforms.noise._noisy_counts import (
-    MOST_SHORTFALL,
-    CountTables,
-    count_tables,
-    noisy_counts,
-    noisy_counts_shortfall,
-)
+from dpjax.transforms.noise import _noisy_counts as counting
 
 _PROJECTIONS = ("simplex", "none")
 
@@ -59,11 +53,11 @@ class Measurement:
         """Integer sums with rounded noise, as shares of the records."""
         # divided after the noise, for quotients are rounded by what a record does
         scales = jnp.asarray(self.stddev, float) * self.num_records
-        return noisy_counts(key, sums, scales, self._tables, group) / self.num_records
+        return counting.noisy_counts(key, sums, scales, self._tables, group) / self.num_records
 
     @derived
-    def _tables(self) -> CountTables | None:
-        return count_tables(self.stddev, self.num_records)
+    def _tables(self) -> counting.CountTables | None:
+        return counting.count_tables(self.stddev, self.num_records)
 
 
 @register_solver
@@ -140,7 +134,7 @@ class HistogramRelease(Measurement):
         """
         relation = requested_relation(cls, num_records, budget, overrides)
         change = budgets.histogram_change(relation) / num_records
-        stddev = budgets.gaussian_stddev(change, budget, failure=2 * MOST_SHORTFALL)
+        stddev = budgets.gaussian_stddev(change, budget, failure=2 * counting.MOST_SHORTFALL)
         fields: dict[str, Any] = {
             "stddev": stddev,
             "num_records": num_records,
@@ -175,5 +169,5 @@ class HistogramRelease(Measurement):
         change = budgets.histogram_change(self.relation) / float(self.num_records)
         event = budgets.gaussian_event(change, float(self.stddev), self.relation)
         # of the two cells that a record may change; all others have one law, whatever it is
-        failure = 2 * noisy_counts_shortfall(float(self.stddev) * float(self.num_records))
+        failure = 2 * counting.noisy_counts_shortfall(float(self.stddev) * float(self.num_records))
         return Guarantee(event, self.relation, self.sampler.failure_probability() + failure)

@@ -35,13 +35,7 @@ from dpjax.solvers.vertices._constants import one_block
 from dpjax.solvers.vertices._frank_wolfe import FrankWolfe, FrankWolfeState, planned
 from dpjax.transforms import OuterProduct, PackedSigns
 from dpjax.transforms.clipping._by_norm import per_example_norm
-from dpjax.transforms.noise._noisy_counts import (
-    MOST_SHORTFALL,
-    CountTables,
-    count_tables,
-    noisy_counts,
-    noisy_counts_shortfall,
-)
+from dpjax.transforms.noise import _noisy_counts as counting
 
 _BINS = 12  # of gradient norms, each narrower by sqrt(2): clip norms to 1 / 45 of the bound
 _CUT = 0.05  # share of the records to be clipped, at most
@@ -252,7 +246,7 @@ class PolishedFrankWolfe:
         rho = (1 - 1e-6) * zcdp_budget(
             budget,
             relation=request.relation,
-            failure_probability=_ROUNDS * moved * MOST_SHORTFALL,
+            failure_probability=_ROUNDS * moved * counting.MOST_SHORTFALL,
         )
         plan = planned(problem, num_records, request.relation, _DRAWS * rho)
         draws = FrankWolfe(
@@ -349,7 +343,7 @@ class PolishedFrankWolfe:
         edges = bound * 2.0 ** (-jnp.arange(_BINS, dtype=point.dtype) / 2)
 
         counts = norm_counts(face, point, edges, batch, mask, self.descent.microbatch_size)
-        noisy = noisy_counts(for_counts, counts, self.histogram_noise, self._tables)
+        noisy = counting.noisy_counts(for_counts, counts, self.histogram_noise, self._tables)
         allowed = _CUT * jnp.asarray(self.draws.num_records, noisy.dtype)
         # the last edge above which there are few
         few = jnp.cumprod(jnp.cumsum(noisy)[:-1] <= allowed)
@@ -378,13 +372,13 @@ class PolishedFrankWolfe:
             dpe.SelfComposedDpEvent(dpe.GaussianDpEvent(noise), _ROUNDS),
             dpe.SelfComposedDpEvent(descent.event, _ROUNDS),
         ]
-        failure = _ROUNDS * relation_factor(self.relation) * noisy_counts_shortfall(noise)
+        failure = _ROUNDS * relation_factor(self.relation) * counting.noisy_counts_shortfall(noise)
         failure += self.sampler.failure_probability()
         return Guarantee(dpe.ComposedDpEvent(events), self.relation, failure)
 
     @derived
-    def _tables(self) -> CountTables | None:
-        return count_tables(self.histogram_noise)
+    def _tables(self) -> counting.CountTables | None:
+        return counting.count_tables(self.histogram_noise)
 
 
 def norm_counts(
