@@ -152,7 +152,11 @@ def plan(
     """
     check_int("num_records", num_records, minimum=1)
     check_budget(budget, num_records)
-    offers = _offers(problem, num_records, budget)
+    kind = next((kind for kind in _KINDS if isinstance(problem, kind)), None)
+    if kind is None:
+        names = ", ".join(kind.__name__ for kind in _KINDS)
+        raise TypeError(f"problem must be one of {names}, got {type(problem).__name__}")
+    offers = list(_KINDS[kind](problem, num_records, budget))
     check_choice("method", method, ("auto", *(offer.method for offer in offers)))
     if options and method == "auto":
         raise ValueError(f"options need a method other than 'auto', got {sorted(options)}")
@@ -201,15 +205,6 @@ def _candidate(
     batch = num_records * sampler.participation_rate(num_records)
     seconds = sampler.steps * (6 * batch * params / _FLOPS + _STEP)
     return Candidate(offer.method, offer.predicted, seconds, 4.0 * (batch + 8) * params, why_not)
-
-
-def _offers(problem: PyTree, num_records: int, budget: Budget) -> list[_Offer]:
-    """Methods for a kind of problem."""
-    for kind, of_kind in _KINDS.items():
-        if isinstance(problem, kind):
-            return list(of_kind(problem, num_records, budget))
-    names = ", ".join(kind.__name__ for kind in _KINDS)
-    raise TypeError(f"problem must be one of {names}, got {type(problem).__name__}")
 
 
 def _noise(problem: PyTree, num_records: int, budget: Budget) -> float:

@@ -290,13 +290,11 @@ class LinearRegression(RegressorMixin, _LinearEstimator):
             _warn("target_range", "the least and the largest target", "a public range")
             low, high = float(targets.min()), float(targets.max())
         else:
-            if np.shape(self.target_range) != (2,):
+            check_finite("target_range", self.target_range)
+            ends = np.asarray(self.target_range, np.float64)
+            if ends.shape != (2,) or not ends[0] < ends[1]:
                 raise ValueError(f"target_range must be (low, high), got {self.target_range!r}")
-            low, high = (float(each) for each in np.asarray(self.target_range))
-            check_finite("target_range", low)
-            check_finite("target_range", high)
-            if not low < high:
-                raise ValueError(f"target_range must be (low, high), got {self.target_range!r}")
+            low, high = ends.tolist()
         middle, half = low / 2 + high / 2, (high / 2 - low / 2) or 1.0
         labels = np.clip((targets - middle) / half, -1, 1).astype(np.float32)
         weights = half * self._solve(self.loss, np.asarray(rows, np.float64), labels)

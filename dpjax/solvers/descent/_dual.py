@@ -110,12 +110,8 @@ def table_of(
     each = problem.rates(logits, temperature=temperature, hard=rates == "hard")
     each = jnp.where(valid[:, None], each.astype(jnp.promote_types(each.dtype, float)), 0)
     if rates == "soft":
-        each = _summable(each)
+        # multiples of a unit, of which a batch's sums are exact
+        unit = 2.0 ** ((each.shape[0] - 1).bit_length() - jnp.finfo(each.dtype).nmant - 1)
+        each = jnp.floor(each / unit) * unit
     constraints = problem.constraints
     return logits, valid, constraints.tabulate(each, constraints.part(batch))
-
-
-def _summable(rates: jax.Array) -> jax.Array:
-    """Rates `[B, K]` cut towards zero so far that their sums over B are exact, in any order."""
-    unit = 2.0 ** ((rates.shape[0] - 1).bit_length() - jnp.finfo(rates.dtype).nmant - 1)
-    return jnp.floor(rates / unit) * unit

@@ -11,7 +11,8 @@ import numpy as np
 from dp_accounting import dp_event as dpe
 from jax.typing import ArrayLike, DTypeLike
 
-from dpjax.core import PyTree, check_key, check_unstacked, static_field
+from dpjax.core import PyTree, check_finite, check_key, check_unstacked, static_field
+from dpjax.core._checks import known_numbers
 from dpjax.core._pairs import Pair
 from dpjax.privacy import Budget, Guarantee, calibrate_gaussian
 from dpjax.problems import Saddle
@@ -24,7 +25,6 @@ from dpjax.solvers.games._equilibrium import Equilibrium, equilibrium
 from dpjax.solvers.games._robust import robust_strategies
 from dpjax.solvers.games._sums import (
     Interval,
-    check_interval,
     game_interval,
     larger,
     line_sum,
@@ -59,7 +59,10 @@ class Game:
 
     def _check(self, *positive: str, counts: Iterable[str] = (), **choices: Sequence[str]) -> None:
         check_once(self.sampler)
-        check_interval(self.interval)
+        check_finite("interval", self.interval)
+        low, high = (known_numbers("interval", end) for end in self.interval)
+        if low is not None and high is not None and not np.all(low < high):
+            raise ValueError(f"interval must be (low, high) with low < high, got {self.interval}")
         check_values(
             self,
             positive=("num_records", *positive),

@@ -6,11 +6,9 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax.typing import ArrayLike
 
-from dpjax.core import PyTree, check_finite, wide
-from dpjax.core._checks import known_numbers
+from dpjax.core import PyTree, wide
 from dpjax.core._pairs import Pair
 from dpjax.problems import Saddle
 from dpjax.solvers._parts import part_size, sum_of_parts
@@ -40,14 +38,6 @@ def game_interval(problem: Saddle) -> tuple[float, float]:
             "of vertices"
         )
     return problem.payoff_interval
-
-
-def check_interval(interval: Interval) -> None:
-    """Raises ValueError unless these are two finite numbers, the second the larger."""
-    check_finite("interval", interval)
-    low, high = (known_numbers("interval", end) for end in interval)
-    if low is not None and high is not None and not np.all(low < high):
-        raise ValueError(f"interval must be (low, high) with low < high, got {interval}")
 
 
 def present(batch: PyTree, mask: jax.Array) -> jax.Array:

@@ -153,6 +153,13 @@ class AnswersMeasurement(Measurement):
             )
         return measured.clique_of
 
+    def _shares(self, values: jax.Array, noise: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """Of the records there are, not of the public number, and the noise of that."""
+        if self.relation == "replace_one" or not isinstance(self.measured, Marginals | Tree):
+            return values, noise
+        records = total(self.measured, values, noise)
+        return values / records, noise / records
+
     def _sums(self, records: PyTree, mask: jax.Array) -> jax.Array | Pair:
         return self.measured.sums(counts(self.measured, records, mask), mask.shape[0])
 
@@ -254,10 +261,7 @@ class GaussianFit(AnswersMeasurement):
         noise = jnp.maximum(self.stddevs(), FLOOR)
         prior = jnp.asarray(self.prior, float)
         values = state.measured
-        if self.relation != "replace_one" and isinstance(self.measured, Marginals | Tree):
-            # of the records there are, not of the public number
-            records = total(self.measured, values, noise)
-            values, noise = values / records, noise / records
+        values, noise = self._shares(values, noise)
         if isinstance(self.measured, Marginals):
             log_probs = _fit_marginals(self.measured, values, noise, prior, self.fit_steps)
         else:
