@@ -2,11 +2,11 @@
 
 import math
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from dpjax.core import check_int
+from dpjax.core import PyTree, check_int
 from dpjax.privacy import Budget, check_budget, zcdp_budget
 from dpjax.privacy._relations import relation_factor
 from dpjax.sampling import IndependentPartition, TaperedPartition
@@ -18,6 +18,28 @@ from dpjax.solvers.vertices._constants import check_vertices
 # batch is far smaller than a record's gradient may be, the square of the gradient
 _TYPICAL_SAMPLING = 0.2
 _TYPICAL_GRADIENT = 0.1
+
+
+class BlockProblem(VertexProblem, Protocol):
+    """A problem over vertices with what methods of one pass on its blocks need."""
+
+    @property
+    def signs(self) -> tuple[int, ...]:
+        """1 where the loss is minimised, -1 where it is maximised."""
+
+    @property
+    def coupling(self) -> float | None:
+        """The same across blocks."""
+
+    @property
+    def third_order(self) -> float | None:
+        """Lipschitz constant of all second derivatives; None where unknown."""
+
+    def gradients_at_vertices(self, indices: PyTree, batch: PyTree) -> PyTree:
+        """Gradients `[B, p]` of each record at the means of vertices, for each block."""
+
+    def gradients_at(self, points: PyTree, batch: PyTree) -> PyTree:
+        """Gradients `[B, p]` of each record at a point of each block."""
 
 
 class Constants(NamedTuple):
@@ -44,7 +66,7 @@ class Constants(NamedTuple):
         return max(*self.smoothness, self.coupling)
 
 
-def constants_of(problem: VertexProblem, one_block: bool = False) -> Constants:
+def constants_of(problem: BlockProblem, one_block: bool = False) -> Constants:
     """The constants a problem states; smoothness defaults to half the gradient's range."""
     check_vertices(problem, one_block)
     half = tuple(float(r) / 2 for r in problem.ranges)
@@ -115,7 +137,7 @@ class Setting(NamedTuple):
 
 
 def setting_of(
-    problem: VertexProblem,
+    problem: BlockProblem,
     num_records: int,
     budget: Budget,
     certified: bool = False,

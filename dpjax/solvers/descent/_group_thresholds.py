@@ -1,7 +1,6 @@
 """One threshold for each group, from one noisy histogram of a trained model's scores."""
 
 import dataclasses
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import dp_accounting
@@ -38,7 +37,7 @@ _MOST_NOISE = 0.01  # of a group's share of positives, over all bins
 
 
 @register_dataclass
-@dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True)
 class TrainedModel:
     """A model whose thresholds are to be chosen.
 
@@ -81,7 +80,7 @@ class ThresholdModel(NamedTuple):
 
 
 @register_solver
-@dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True)
 class GroupThresholds:
     r"""Demographic parity of a trained model, by a threshold for each group.
 

@@ -3,7 +3,6 @@
 import dataclasses
 import importlib
 import math
-from dataclasses import dataclass
 from typing import Any
 
 import dp_accounting
@@ -60,7 +59,7 @@ from dpjax.transforms.noise._independent import noise_on_leaves
 
 
 @register_solver
-@dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True)
 class RateConstrainedSGDA:
     r"""Descends in the parameters and ascends in one multiplier a constraint (RaCO-DP).
 

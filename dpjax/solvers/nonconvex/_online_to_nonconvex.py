@@ -2,7 +2,6 @@
 
 import dataclasses
 import math
-from dataclasses import dataclass
 from typing import Any, NamedTuple, Self
 
 import jax
@@ -98,7 +97,7 @@ class OnlineToNonconvexInfo(NamedTuple):
 
 @register_solver
 @renamed_fields(common_directions="reuse_directions", increment_records="difference_batch_size")
-@dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True)
 class OnlineToNonconvex:
     r"""Finds a Goldstein stationary point of any Lipschitz loss, from gradients or from values.
 

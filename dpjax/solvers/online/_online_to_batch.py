@@ -2,7 +2,6 @@
 
 import dataclasses
 import math
-from dataclasses import dataclass
 from typing import Any, NamedTuple, Self
 
 import jax
@@ -86,7 +85,7 @@ class OnlineToBatchInfo(NamedTuple):
 
 @register_solver
 @renamed_fields(weights="weight_exponent", estimate_weights="estimate_exponent")
-@dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True)
 class OnlineToBatch:
     r"""An online learner, fed with private gradients at the weighted averages of its points.
 
