@@ -10,7 +10,7 @@ import jax
 import numpy as np
 
 from dpjax.api._release import METHODS, choose
-from dpjax.core import PyTree, Solver, check_choice, check_int
+from dpjax.core import PyTree, Solver, check_choice
 from dpjax.geometry import L1Ball, Simplex
 from dpjax.papers._anytime_mirror_descent import AnytimeMirrorDescent
 from dpjax.papers._saddle_mirror_descent import SaddleMirrorDescent
@@ -150,7 +150,6 @@ def plan(
       >>> dpjax.plan(problem, 10_000, dpjax.Budget(1.0, 1e-6)).method
       'objective_perturbation'
     """
-    check_int("num_records", num_records, minimum=1)
     check_budget(budget, num_records)
     kind = next((kind for kind in _KINDS if isinstance(problem, kind)), None)
     if kind is None:
