@@ -5,6 +5,7 @@
 
 import argparse
 import json
+import math
 import sys
 import time
 from pathlib import Path
@@ -19,7 +20,6 @@ from dpjax.datasets import Dataset, adult
 from dpjax.privacy import Budget, effective_noise_multiplier
 from dpjax.problems import RateConstrained, demographic_parity
 from dpjax.runtime import solve
-from dpjax.sampling import FullBatch
 from dpjax.solvers import RateConstrainedSGDA
 
 SLACKS = (0.0, 0.02, 0.05, 0.1, 0.2)
@@ -92,47 +92,26 @@ def _private(
     train: Dataset, test: Dataset, slack: float, budget: Budget, args: argparse.Namespace
 ) -> dict[str, Any]:
     problem = _problem(train, slack)
-    start = time.perf_counter()
-    solver = RateConstrainedSGDA.for_budget(
-        problem, num_records=len(train), budget=budget, steps=args.steps
-    )
-    keys = jax.random.split(jax.random.key(args.seed), args.seeds)
-    params = [solve(solver, problem, train.as_dict(), key=key).params for key in keys]
-    jax.block_until_ready(params)
-    seconds = time.perf_counter() - start
+    solver = RateConstrainedSGDA.for_budget(problem, len(train), budget, steps=args.steps)
+    noises = solver.histogram_noise, solver.primal.noise_multiplier
     return {
-        **_evaluate(problem, params, test),
+        **_trained(solver, problem, train, test, seed=args.seed, seeds=args.seeds),
         "slack": slack,
         "epsilon": solver.guarantee().epsilon(budget.delta),
         "delta": budget.delta,
-        "sigma_eff": effective_noise_multiplier(
-            solver.histogram_noise, solver.primal.noise_multiplier
-        ),
+        "sigma_eff": effective_noise_multiplier(*noises),
         "steps": solver.sampler.steps,
         "seeds": args.seeds,
-        "seconds": seconds,
     }
 
 
 def _non_private(
     train: Dataset, test: Dataset, slack: float, args: argparse.Namespace
 ) -> dict[str, Any]:
-    """The same descent-ascent on the full batch, without noise or clipping."""
-    problem = _problem(train, slack)
-    start = time.perf_counter()
-    solver = RateConstrainedSGDA.for_budget(
-        problem,
-        len(train),
-        Budget(1.0, args.delta),
-        sampler=FullBatch(args.steps or 1000),
-        noise_multiplier=0.0,
-        histogram_noise=0.0,
-        clip_norm=1e6,
-    )
-    solution = solve(solver, problem, train.as_dict(), key=jax.random.key(0), progress=False)
-    params = [jax.block_until_ready(solution.params)]
-    seconds = time.perf_counter() - start
-    return {**_evaluate(problem, params, test), "slack": slack, "seconds": seconds}
+    """One run over all records a step, with neither noise nor clipping."""
+    problem, budget = _problem(train, slack), Budget(math.inf, args.delta)
+    solver = RateConstrainedSGDA.for_budget(problem, len(train), budget, steps=args.steps or 1000)
+    return {**_trained(solver, problem, train, test, seed=0, seeds=1), "slack": slack}
 
 
 def _problem(train: Dataset, slack: float) -> RateConstrained:
@@ -140,17 +119,27 @@ def _problem(train: Dataset, slack: float) -> RateConstrained:
     return RateConstrained.linear(train.num_features, 2, parity)
 
 
-def _evaluate(problem: RateConstrained, params: list[Any], test: Dataset) -> dict[str, float]:
-    """Mean and spread over seeds of the hard test error and disparity."""
+def _trained(
+    solver: RateConstrainedSGDA,
+    problem: RateConstrained,
+    train: Dataset,
+    test: Dataset,
+    *,
+    seed: int,
+    seeds: int,
+) -> dict[str, float]:
+    """Errors and disparities of hard predictions on the test records, and the time it took."""
+    start = time.perf_counter()
+    keys = jax.random.split(jax.random.key(seed), seeds)
+    runs = [solve(solver, problem, train.as_dict(), key=key) for key in keys]
+    params = jax.block_until_ready([run.params for run in runs])
+    seconds = time.perf_counter() - start
     data = jax.tree.map(jnp.asarray, test.as_dict())
-    errors = [float(problem.error(p, data)) for p in params]
-    gaps = [float(problem.disparity(p, data)) for p in params]
-    return {
-        "error": float(np.mean(errors)),
-        "error_std": float(np.std(errors)),
-        "disparity": float(np.mean(gaps)),
-        "disparity_std": float(np.std(gaps)),
-    }
+    told = {"seconds": seconds}
+    for name, of in (("error", problem.error), ("disparity", problem.disparity)):
+        values = [float(of(each, data)) for each in params]
+        told |= {name: float(np.mean(values)), f"{name}_std": float(np.std(values))}
+    return told
 
 
 def _table(private: list[dict[str, Any]], reference: list[dict[str, Any]]) -> str:
@@ -190,26 +179,14 @@ def _plot(result: dict[str, Any], path: Path) -> Path | None:
         return None
     figure, axes = pyplot.subplots(figsize=(6, 4), layout="constrained")
     runs, plain = result["runs"], result["non_private"]
-    axes.errorbar(
-        [r["disparity"] for r in runs],
-        [r["error"] for r in runs],
-        xerr=[r["disparity_std"] for r in runs],
-        yerr=[r["error_std"] for r in runs],
-        fmt="o-",
-        capsize=3,
-        label=f"dpjax, epsilon {max(r['epsilon'] for r in runs):.2f}",
-    )
-    axes.plot(
-        [r["disparity"] for r in plain],
-        [r["error"] for r in plain],
-        "s--",
-        color="grey",
-        label="not private",
-    )
-    for run in runs:
-        axes.annotate(
-            f" {run['slack']:g}", (run["disparity"], run["error"]), fontsize="small", va="bottom"
-        )
+    names = ("disparity", "error", "disparity_std", "error_std")
+    x, y, xerr, yerr = ([run[name] for run in runs] for name in names)
+    label = f"dpjax, epsilon {max(run['epsilon'] for run in runs):.2f}"
+    axes.errorbar(x, y, yerr, xerr, fmt="o-", capsize=3, label=label)
+    x_plain, y_plain = ([run[name] for run in plain] for name in names[:2])
+    axes.plot(x_plain, y_plain, "s--", color="grey", label="not private")
+    for run, at in zip(runs, zip(x, y, strict=True), strict=True):
+        axes.annotate(f" {run['slack']:g}", at, fontsize="small", va="bottom")
     axes.set(
         xlabel="demographic disparity of hard predictions (test)",
         ylabel="test error",

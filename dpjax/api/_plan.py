@@ -10,8 +10,9 @@ import jax
 import numpy as np
 
 from dpjax.api._release import METHODS, choose
-from dpjax.core import PyTree, Solver, check_choice, check_int
+from dpjax.core import PyTree, Solver, check_choice
 from dpjax.geometry import L1Ball, Simplex
+from dpjax.papers._anytime_mirror_descent import AnytimeMirrorDescent
 from dpjax.papers._saddle_mirror_descent import SaddleMirrorDescent
 from dpjax.privacy import Budget, calibrate_gaussian, check_budget
 from dpjax.problems import (
@@ -32,7 +33,7 @@ from dpjax.solvers.games._choice import solver_for_game
 from dpjax.solvers.games._double_oracle import DoubleOracle
 from dpjax.solvers.games._nested import NestedGame
 from dpjax.solvers.online._online_to_batch import OnlineToBatch
-from dpjax.solvers.vertices._anytime_mirror_descent import AnytimeMirrorDescent
+from dpjax.solvers.vertices._constants import one_block
 from dpjax.solvers.vertices._frank_wolfe import FrankWolfe
 from dpjax.solvers.vertices._polished_frank_wolfe import PolishedFrankWolfe
 
@@ -149,9 +150,12 @@ def plan(
       >>> dpjax.plan(problem, 10_000, dpjax.Budget(1.0, 1e-6)).method
       'objective_perturbation'
     """
-    check_int("num_records", num_records, minimum=1)
     check_budget(budget, num_records)
-    offers = _offers(problem, num_records, budget)
+    kind = next((kind for kind in _KINDS if isinstance(problem, kind)), None)
+    if kind is None:
+        names = ", ".join(kind.__name__ for kind in _KINDS)
+        raise TypeError(f"problem must be one of {names}, got {type(problem).__name__}")
+    offers = list(_KINDS[kind](problem, num_records, budget))
     check_choice("method", method, ("auto", *(offer.method for offer in offers)))
     if options and method == "auto":
         raise ValueError(f"options need a method other than 'auto', got {sorted(options)}")
@@ -202,15 +206,6 @@ def _candidate(
     return Candidate(offer.method, offer.predicted, seconds, 4.0 * (batch + 8) * params, why_not)
 
 
-def _offers(problem: PyTree, num_records: int, budget: Budget) -> list[_Offer]:
-    """Methods for a kind of problem."""
-    for kind, of_kind in _KINDS.items():
-        if isinstance(problem, kind):
-            return list(of_kind(problem, num_records, budget))
-    names = ", ".join(kind.__name__ for kind in _KINDS)
-    raise TypeError(f"problem must be one of {names}, got {type(problem).__name__}")
-
-
 def _noise(problem: PyTree, num_records: int, budget: Budget) -> float:
     """sqrt(d) / (n mu), the length of the noise in a mean gradient over the bound on one."""
     if not math.isfinite(budget.epsilon):
@@ -252,9 +247,7 @@ def _of_rates(problem: RateConstrained, n: int, budget: Budget) -> Iterator[_Off
 
 def _of_vertices(problem: SimplexRisk, n: int, budget: Budget) -> Iterator[_Offer]:
     best = FrankWolfe.plan(problem, n, budget)
-    smooth = problem.smoothness
-    if smooth is None:
-        smooth = float(np.asarray(problem.grad_range)) / 2
+    _, smooth = one_block(problem)
     # the first term of the bound counts .09, as in the plan
     typical = max(best.bound - 0.91 * 8 * smooth / (best.steps + 2), 0.0)
     if budget.delta > 0 and isinstance(problem.domains[0], L1Ball | Simplex):

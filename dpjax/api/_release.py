@@ -14,8 +14,9 @@ import numpy as np
 
 from dpjax.api._person_records import PersonRecords, check_people
 from dpjax.api._predicted import MOST_PREDICTED, gram, level_precisions, predicted_error
+from dpjax.api._public_size import public_size
 from dpjax.api._released import Release
-from dpjax.core import Solver, check_choice, check_int
+from dpjax.core import Solver, check_choice
 from dpjax.papers._mirror_descent_release import MirrorDescentRelease
 from dpjax.papers._mwem import MWEM
 from dpjax.papers._saddle_release import SaddleRelease
@@ -132,14 +133,7 @@ def release(
     if people is not None:
         check_people(workload, relation, method, spent)
     records = _records(workload, data)
-    if num_records is None:
-        if relation != "replace_one":
-            raise ValueError(
-                f"num_records is required under {relation}, where the number of records is secret: "
-                "pass a public number near it"
-            )
-        num_records = len(records)
-    check_int("num_records", num_records, minimum=1)
+    num_records = public_size(num_records, relation, len(records), bounds=False)
     private = budget if math.isfinite(budget.epsilon) else dataclasses.replace(budget, epsilon=1.0)
     reason = "asked for"
     max_rows = 1 if people is None else people.max_rows

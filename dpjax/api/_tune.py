@@ -13,6 +13,7 @@ from dp_accounting import dp_event as dpe
 from jax.typing import ArrayLike
 from numpy.typing import NDArray
 
+from dpjax.api._public_size import public_size
 from dpjax.api._tune_candidates import (
     Candidates,
     Kind,
@@ -159,7 +160,7 @@ def tune(
         problem.check(data)
     relation = budget.relation_or("add_or_remove_one").name.lower()
     rows = num_rows(data)
-    public = _public_size(num_records, rows, relation)
+    public = public_size(num_records, relation, rows)
     check_budget(budget, public)  # its delta
     share = validation if score is None else 0.0
     if share and not 1 <= share * public <= public - 1:
@@ -435,20 +436,6 @@ def _best(
 def _leaf(leaf: ArrayLike) -> jax.Array:
     array = jnp.asarray(leaf)  # tables of noise stay integers
     return array if jnp.issubdtype(array.dtype, jnp.unsignedinteger) else array.astype(float)
-
-
-def _public_size(num_records: int | None, rows: int, relation: str) -> int:
-    if num_records is None:
-        if relation != "replace_one":
-            raise ValueError(
-                f"num_records is required under {relation}, where the number of records is secret: "
-                "pass a public bound on it"
-            )
-        return rows
-    check_int("num_records", num_records, minimum=1)
-    if rows > num_records:
-        raise ValueError(f"num_records must bound the records, got {num_records}, and more records")
-    return num_records
 
 
 def _split(data: PyTree, validation: float, relation: str, key: jax.Array) -> tuple[PyTree, PyTree]:

@@ -1,7 +1,6 @@
 """Private scores of `dpjax.tune`: counts over records, with noise, and what is read from them."""
 
 import dataclasses
-import functools
 import math
 from collections.abc import Callable
 from typing import Any
@@ -134,17 +133,17 @@ def default_correct(problem: PyTree) -> Correct:
     if isinstance(problem, Risk) and problem.factored:
         return lambda w, held: (held["x"] @ w) * held["y"] > 0
     if isinstance(problem, LinearModel):
-        return functools.partial(_linear_model_correct, problem)
+
+        def correct(params: PyTree, records: PyTree) -> jax.Array:
+            """Right signs, or grades of 0 to 1 that fall with the root of the residual."""
+            inputs, labels = problem.prepare(records)
+            margins = inputs @ params
+            if problem.link == "logistic":
+                return margins * labels > 0
+            return 1 - jnp.sqrt(jnp.abs(margins - labels) / problem.label_bound)
+
+        return correct
     raise ValueError(
         f"correct is required for {type(problem).__name__}: correct(params, records) -> [n] bool, "
         "or score(params) on public data"
     )
-
-
-def _linear_model_correct(problem: LinearModel, params: PyTree, records: PyTree) -> jax.Array:
-    """Right classes, or 1 less the root of the residual over the bound on labels."""
-    inputs, labels = problem.prepare(records)
-    margins = inputs @ params
-    if problem.link == "logistic":
-        return margins * labels > 0
-    return 1 - jnp.sqrt(jnp.abs(margins - labels) / problem.label_bound)

@@ -4,6 +4,8 @@ Functions return configured solvers with their true epsilon. No default of the l
 """
 
 from dpjax.papers import query_release as query_release
+from dpjax.papers._anytime_mirror_descent import AnytimeMirrorDescent as AnytimeMirrorDescent
+from dpjax.papers._anytime_mirror_descent import AnytimeState as AnytimeState
 from dpjax.papers._mirror_descent_release import MirrorDescentRelease as MirrorDescentRelease
 from dpjax.papers._multilevel_saddle import MultilevelSaddle as MultilevelSaddle
 from dpjax.papers._multilevel_saddle import MultilevelState as MultilevelState
@@ -13,3 +15,4 @@ from dpjax.papers._mwem import MWEMState as MWEMState
 from dpjax.papers._saddle_mirror_descent import MirrorState as MirrorState
 from dpjax.papers._saddle_mirror_descent import SaddleMirrorDescent as SaddleMirrorDescent
 from dpjax.papers._saddle_release import SaddleRelease as SaddleRelease
+from dpjax.papers._vertex_solver import Replay as Replay

@@ -4,9 +4,8 @@ import math
 
 import numpy as np
 
+from dpjax.papers._vertex_plan import BlockProblem, Constants, Setting, VertexPlan
 from dpjax.problems._max_loss import WeightedLosses
-from dpjax.solvers._vertex_problem import VertexProblem
-from dpjax.solvers.vertices._plan import Constants, Setting, VertexPlan
 from dpjax.transforms import polar_interval
 
 OUTPUTS = ("played", "fresh")
@@ -19,7 +18,7 @@ _TYPICAL_BIAS = (
 _Planned = tuple[float, VertexPlan]  # its objective, and a plan
 
 
-def curved_losses(problem: VertexProblem) -> WeightedLosses | None:
+def curved_losses(problem: BlockProblem) -> WeightedLosses | None:
     """The losses of which the largest is minimised, if they are that and not affine."""
     loss = getattr(problem, "loss", None)
     return loss if isinstance(loss, WeightedLosses) and problem.smoothness != (0, 0) else None

@@ -10,12 +10,11 @@ import numpy as np
 
 from dpjax.core import PyTree, check_int, check_key, static_field
 from dpjax.core._pairs import Pair
+from dpjax.papers._vertex_plan import BlockProblem, Setting, draft_sampler, setting_of
+from dpjax.papers._vertex_solver import SinglePass, VertexSolver
 from dpjax.privacy import Budget
 from dpjax.solvers._summary import register_solver
-from dpjax.solvers._vertex_problem import VertexProblem
-from dpjax.solvers.vertices._plan import Setting, draft_sampler, setting_of
 from dpjax.solvers.vertices._steps import add_scores, draw_vertices, no_scores, range_sums
-from dpjax.solvers.vertices._vertex_solver import SinglePass, VertexSolver
 from dpjax.transforms import Multilevel, draw_levels, multilevel
 
 _TAPER_GAIN = 1.5
@@ -127,7 +126,7 @@ class MultilevelSaddle(VertexSolver):
     @classmethod
     def plan(
         cls,
-        problem: VertexProblem,
+        problem: BlockProblem,
         num_records: int,
         budget: Budget,
         *,
@@ -165,7 +164,7 @@ class MultilevelSaddle(VertexSolver):
         """
         return _best_plan(setting_of(problem, num_records, budget), seed, max_level)
 
-    def init(self, problem: VertexProblem, *, key: jax.Array) -> MultilevelState:
+    def init(self, problem: BlockProblem, *, key: jax.Array) -> MultilevelState:
         """The state before the first batch; the key (*secret*) is for the draws."""
         points = self._estimator.num_points
         return MultilevelState(
@@ -182,7 +181,7 @@ class MultilevelSaddle(VertexSolver):
 
     draws_last = False
 
-    def sample(self, problem: VertexProblem, state: MultilevelState) -> tuple[jax.Array, ...]:
+    def sample(self, problem: BlockProblem, state: MultilevelState) -> tuple[jax.Array, ...]:
         """If an estimate begins a pool of vertices, and one for the output; else -1.
 
         `[2^(M+1) + 1]` a block, -1 where the level has no use for a draw.
@@ -203,7 +202,7 @@ class MultilevelSaddle(VertexSolver):
         return jax.lax.cond(self.draws_now(state), draw, none, state.scores)
 
     def accept(
-        self, problem: VertexProblem, indices: tuple[jax.Array, ...], state: MultilevelState
+        self, problem: BlockProblem, indices: tuple[jax.Array, ...], state: MultilevelState
     ) -> MultilevelState:
         """Makes the points of the level of what was drawn, if anything was."""
         weights = self._weights(state)
@@ -222,7 +221,7 @@ class MultilevelSaddle(VertexSolver):
         return jax.lax.cond(self.draws_now(state), take, lambda state: state, state)
 
     def advance(
-        self, problem: VertexProblem, batch: PyTree, mask: jax.Array, state: MultilevelState
+        self, problem: BlockProblem, batch: PyTree, mask: jax.Array, state: MultilevelState
     ) -> MultilevelState:
         """The part of a step that sees data: new scores, given the points in the state."""
         level = jnp.asarray(self._tables()[1])[state.count]
@@ -251,7 +250,7 @@ class MultilevelSaddle(VertexSolver):
         scores = tuple(map(add_scores, problem.domains, state.scores, terms, problem.signs))
         return state._replace(scores=scores, count=state.count + 1)
 
-    def finalize(self, problem: VertexProblem, state: MultilevelState) -> PyTree:
+    def finalize(self, problem: BlockProblem, state: MultilevelState) -> PyTree:
         """The mean of the vertices drawn for the output, one an estimate."""
         return problem.assemble(
             tuple(

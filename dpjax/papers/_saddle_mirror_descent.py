@@ -10,12 +10,11 @@ from jax.typing import ArrayLike, DTypeLike
 
 from dpjax.core import PyTree, check_choice, check_int, check_key, static_field
 from dpjax.papers._mirror_descent_plan import OUTPUTS, curved_losses, least_plan
+from dpjax.papers._vertex_plan import BlockProblem, VertexPlan, draw_grid, geometric, setting_of
+from dpjax.papers._vertex_solver import SinglePass, VertexSolver
 from dpjax.privacy import Budget
 from dpjax.solvers._summary import register_solver
-from dpjax.solvers._vertex_problem import VertexProblem
-from dpjax.solvers.vertices._plan import VertexPlan, draw_grid, geometric, setting_of
 from dpjax.solvers.vertices._steps import add_scores, draw_vertices, no_scores, range_sums
-from dpjax.solvers.vertices._vertex_solver import SinglePass, VertexSolver
 from dpjax.transforms import polar_estimate
 
 
@@ -120,7 +119,7 @@ class SaddleMirrorDescent(VertexSolver):
     @classmethod
     def plan(
         cls,
-        problem: VertexProblem,
+        problem: BlockProblem,
         num_records: int,
         budget: Budget,
         *,
@@ -192,7 +191,7 @@ class SaddleMirrorDescent(VertexSolver):
             polar = False
         return least_plan(setting, losses, kinds, polar, *grids)
 
-    def init(self, problem: VertexProblem, *, key: jax.Array) -> MirrorState:
+    def init(self, problem: BlockProblem, *, key: jax.Array) -> MirrorState:
         """The state before the first step; the key (*secret*) is for the draws."""
         return MirrorState(
             tuple(map(no_scores, problem.domains)),
@@ -207,7 +206,7 @@ class SaddleMirrorDescent(VertexSolver):
         del state
         return True
 
-    def sample(self, problem: VertexProblem, state: MirrorState) -> tuple[jax.Array, ...]:
+    def sample(self, problem: BlockProblem, state: MirrorState) -> tuple[jax.Array, ...]:
         """Vertices of each block, `[K]`, or `[K + 1]` with a fresh one at the end."""
         now = jax.random.fold_in(state.key, state.count)
         blocks = enumerate(zip(problem.domains, state.scores, self._repeats, strict=True))
@@ -217,7 +216,7 @@ class SaddleMirrorDescent(VertexSolver):
         )
 
     def accept(
-        self, problem: VertexProblem, indices: tuple[jax.Array, ...], state: MirrorState
+        self, problem: BlockProblem, indices: tuple[jax.Array, ...], state: MirrorState
     ) -> MirrorState:
         """Counts the vertices that make up the output, and keeps those to take gradients at."""
         del problem
@@ -232,7 +231,7 @@ class SaddleMirrorDescent(VertexSolver):
         return state._replace(counts=counts, played=played)
 
     def advance(
-        self, problem: VertexProblem, batch: PyTree, mask: jax.Array, state: MirrorState
+        self, problem: BlockProblem, batch: PyTree, mask: jax.Array, state: MirrorState
     ) -> MirrorState:
         """The part of a step that sees data: new scores, given what was drawn."""
         gradients = problem.gradients_at_vertices(state.played, batch)
@@ -245,7 +244,7 @@ class SaddleMirrorDescent(VertexSolver):
         scores = tuple(map(add_scores, problem.domains, state.scores, terms, problem.signs))
         return state._replace(scores=scores, count=state.count + 1)
 
-    def finalize(self, problem: VertexProblem, state: MirrorState) -> PyTree:
+    def finalize(self, problem: BlockProblem, state: MirrorState) -> PyTree:
         """The mean of the points drawn in every step, and once more after the last."""
         counts = self.accept(problem, self.sample(problem, state), state).counts
         return problem.assemble(
@@ -282,9 +281,7 @@ class SaddleMirrorDescent(VertexSolver):
         return self._played if self.output == "played" else (1,) * len(self._played)
 
 
-def _polar_values(
-    problem: VertexProblem, played: tuple[jax.Array, ...], batch: PyTree
-) -> jax.Array:
+def _polar_values(problem: BlockProblem, played: tuple[jax.Array, ...], batch: PyTree) -> jax.Array:
     """Values of each record's losses at the mean of the first player's distribution, `[B, k]`."""
     first, second = problem.domains
     y = second.average(played[1])

@@ -25,7 +25,6 @@ from dpjax.sampling import DisjointPartition, FullBatch
 from dpjax.solvers import OnlineToNonconvex, OnlineToNonconvexState
 from dpjax.solvers._published import log_inverse_delta
 from dpjax.solvers._summary import register_solver
-from dpjax.solvers.nonconvex._checks import plain_tree
 from dpjax.solvers.nonconvex._plan import (
     Asked,
     asked_for,
@@ -63,7 +62,7 @@ class PublishedOnlineToNonconvex(OnlineToNonconvex):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not (type(self.noise) is BinaryTree and plain_tree(self.noise)):
+        if self.noise != BinaryTree(self.noise.num_steps):
             raise ValueError(f"noise must be BinaryTree(period) as published, got {self.noise!r}")
         if self.difference_batch_size is None:
             raise ValueError("difference_batch_size is required as published")

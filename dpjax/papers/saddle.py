@@ -10,16 +10,15 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from dpjax.core import check_choice, check_int, check_positive
+from dpjax.papers._anytime_mirror_descent import AnytimeMirrorDescent
 from dpjax.papers._multilevel_saddle import MultilevelSaddle
 from dpjax.papers._saddle_mirror_descent import SaddleMirrorDescent
+from dpjax.papers._vertex_plan import BlockProblem, Constants, constants_of
 from dpjax.privacy import Budget, check_budget
 from dpjax.problems import Saddle, SimplexRisk
 from dpjax.sampling import DisjointPartition
-from dpjax.solvers import AnytimeMirrorDescent
 from dpjax.solvers._published import log_inverse_delta
 from dpjax.solvers._summary import register_solver
-from dpjax.solvers._vertex_problem import VertexProblem
-from dpjax.solvers.vertices._plan import Constants, constants_of
 from dpjax.transforms import Multilevel, draw_levels
 
 Smooth = Literal["quadratic", "second", "first"]
@@ -50,7 +49,7 @@ class PublishedMultilevelSaddle(MultilevelSaddle):
     @classmethod
     def for_budget(  # type: ignore[override]
         cls,
-        problem: VertexProblem,
+        problem: BlockProblem,
         num_records: int,
         budget: Budget,
         *,

@@ -6,18 +6,11 @@ from typing import Any
 
 import numpy as np
 from jax.typing import ArrayLike
-from scipy import special
-from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import (
-    check_consistent_length,
-    check_is_fitted,
-    column_or_1d,
-)
+from sklearn.utils.validation import check_consistent_length, check_is_fitted, column_or_1d
 
 from dpjax.api import tune as tuned_by
 from dpjax.core import check_choice, check_positive
-from dpjax.privacy import Budget
 from dpjax.problems import (
     RateConstrained,
     RateConstraints,
@@ -27,14 +20,12 @@ from dpjax.problems import (
 )
 from dpjax.runtime import solve
 from dpjax.sklearn._public import (
-    ShowsPrivacy,
+    LinearClassifier,
+    PrivateEstimator,
     checked_rows,
-    default_delta,
     public_codes,
-    public_size,
     with_options,
 )
-from dpjax.sklearn._seeds import key_for
 from dpjax.solvers import RateConstrainedSGDA
 
 _OF_GROUPS: dict[str | None, Callable[..., RateConstraints]] = {
@@ -45,7 +36,7 @@ CONSTRAINTS = (*_OF_GROUPS, "false_negative_rate", None)
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
-class FairLogisticRegression(ShowsPrivacy, ClassifierMixin, BaseEstimator):
+class FairLogisticRegression(LinearClassifier, PrivateEstimator):
     r"""Logistic regression with a bound on disparity, private in all of a record.
 
     $$ \min_{W, b} \frac1n \sum_i \ell(x_i W + b, y_i) \quad\text{s.t.}\quad
@@ -121,21 +112,16 @@ class FairLogisticRegression(ShowsPrivacy, ClassifierMixin, BaseEstimator):
       (True, True)
     """
 
-    epsilon: float = 1.0
-    delta: float | None = None
     constraint: str | None = "demographic_parity"
     slack: ArrayLike = 0.05
     classes: ArrayLike | None = None
     groups: ArrayLike | None = None
     data_norm: float | None = None
-    relation: str = "replace_one"
-    num_records: int | None = None
     steps: int | None = None
     batch_size: float | None = None
     clip_norm: float | None = None
     solver_options: dict[str, Any] | None = None
     tune: dict[str, Any] | None = None
-    random_state: object = None
 
     def fit(
         self, X: ArrayLike, y: ArrayLike, *, sensitive_features: ArrayLike | None = None
@@ -158,12 +144,8 @@ class FairLogisticRegression(ShowsPrivacy, ClassifierMixin, BaseEstimator):
         check_choice("constraint", self.constraint, CONSTRAINTS)
         rows, targets = checked_rows(self, X, y, dtype=[np.float64, np.float32])
         check_classification_targets(targets)
-        size = public_size(self.num_records, self.relation, len(rows))
-        if len(rows) > size:
-            raise ValueError(f"num_records must bound the records, got {size}, and more records")
-        delta = default_delta(size) if self.delta is None else self.delta
+        size, budget = self._public_size(len(rows))
         check_positive("epsilon", self.epsilon)
-        budget = Budget(self.epsilon, delta, self.relation)
         self.classes_, labels = public_codes("classes", targets, self.classes)
         if len(self.classes_) < 2:
             raise ValueError("classes must be >= 2, got 1 class")
@@ -176,10 +158,7 @@ class FairLogisticRegression(ShowsPrivacy, ClassifierMixin, BaseEstimator):
         options: dict[str, Any] = {"steps": self.steps, "batch_size": self.batch_size}
         options |= {} if self.clip_norm is None else {"clip_norm": self.clip_norm}
         options |= self.solver_options or {}
-        public = {**self.get_params(), "random_state": None, "n": size}
-        if self.tune is None:
-            del public["tune"]  # a seed gives the models that it gave before there was one
-        key = key_for(self.random_state, type(self).__name__, public, *data.values())
+        key = self._key(size, *data.values())
         solution: Any
         if self.tune is None:
             solver = RateConstrainedSGDA.for_budget(problem, size, budget, **options)
@@ -196,8 +175,7 @@ class FairLogisticRegression(ShowsPrivacy, ClassifierMixin, BaseEstimator):
         if len(self.classes_) == 2:
             weights, offsets = np.diff(weights, axis=0), np.diff(offsets)
         self.coef_, self.intercept_ = weights, offsets
-        self.guarantee_, self.delta_ = solution.guarantee, delta
-        self.epsilon_ = self.guarantee_.epsilon(delta)
+        self._spent(solution.guarantee, budget)
         return self
 
     def decision_function(self, X: ArrayLike) -> np.ndarray:
@@ -206,26 +184,6 @@ class FairLogisticRegression(ShowsPrivacy, ClassifierMixin, BaseEstimator):
         rows = checked_rows(self, X, dtype=[np.float64, np.float32], reset=False)
         logits = self._features(rows) @ self.coef_.T + self.intercept_[None]
         return logits[:, 0] if len(self.classes_) == 2 else logits
-
-    def predict(self, X: ArrayLike) -> np.ndarray:
-        """The likeliest class of each record, `[n]`."""
-        scores = self.decision_function(X)
-        codes = (scores > 0).astype(int) if scores.ndim == 1 else np.argmax(scores, axis=1)
-        return self.classes_[codes]
-
-    def predict_proba(self, X: ArrayLike) -> np.ndarray:
-        """Probabilities of the classes, `[n, K]`."""
-        scores = self.decision_function(X)
-        if scores.ndim == 1:
-            return special.expit(np.stack([-scores, scores], axis=1))
-        return special.softmax(scores, axis=1)
-
-    def predict_log_proba(self, X: ArrayLike) -> np.ndarray:
-        """Their logarithms, `[n, K]`."""
-        scores = self.decision_function(X)
-        if scores.ndim == 1:
-            return special.log_expit(np.stack([-scores, scores], axis=1))
-        return special.log_softmax(scores, axis=1)
 
     def disparity(
         self, X: ArrayLike, y: ArrayLike, *, sensitive_features: ArrayLike | None = None

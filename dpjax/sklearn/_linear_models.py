@@ -7,25 +7,21 @@ from typing import Any
 
 import numpy as np
 from jax.typing import ArrayLike
-from scipy import special
-from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
+from sklearn.base import RegressorMixin
 from sklearn.utils.multiclass import check_classification_targets, type_of_target
 from sklearn.utils.validation import check_is_fitted
 
 from dpjax.core import check_choice, check_finite, check_positive
-from dpjax.privacy import Budget
 from dpjax.problems import LinearModel
 from dpjax.runtime import solve
 from dpjax.sklearn._public import (
+    LinearClassifier,
     PrivacyWarning,
-    ShowsPrivacy,
+    PrivateEstimator,
     checked_rows,
-    default_delta,
     public_codes,
-    public_size,
     with_options,
 )
-from dpjax.sklearn._seeds import key_for
 from dpjax.sklearn._tuned_linear import tuned_linear_model
 from dpjax.solvers import linear_model_solver
 
@@ -33,36 +29,23 @@ _FLOATS = [np.float64, np.float32]
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
-class _LinearEstimator(ShowsPrivacy, BaseEstimator):
+class _LinearEstimator(PrivateEstimator):
     """What both have in common: scales of features, one solve, and what is released of it."""
 
-    epsilon: float = 1.0
-    delta: float | None = None
     data_norm: float | None = None
     feature_scale: ArrayLike | None = None
     radius: float | None = None
     fit_intercept: bool = True
-    relation: str = "replace_one"
-    num_records: int | None = None
     tune: dict[str, Any] | None = None
-    random_state: object = None
 
     def _solve(self, link: str, rows: np.ndarray, labels: np.ndarray) -> np.ndarray:
         """Weights of the features as given and the intercept's, `[p + 1]`."""
-        size = public_size(self.num_records, self.relation, len(rows))
-        if len(rows) > size:
-            raise ValueError(f"num_records must bound the records, got {size}, and more records")
-        delta = default_delta(size) if self.delta is None else self.delta
-        budget = Budget(self.epsilon, delta, self.relation)
+        size, budget = self._public_size(len(rows))
         each, dim = self._feature_scale(rows.shape[1]), rows.shape[1]
-        public = {**self.get_params(), "random_state": None, "n": size}
-        scale = each
-        if self.tune is None:
-            del public["tune"]  # a seed gives the same model as before `tune` was added
-            scale = each * self._norm(rows / each)
+        scale = each * self._norm(rows / each) if self.tune is None else each
         with np.errstate(over="ignore"):
             data = {"x": (rows / scale).astype(np.float32), "y": labels}
-        key = key_for(self.random_state, type(self).__name__, public, *data.values())
+        key = self._key(size, *data.values())
         if self.tune is None:
             intercept = 1.0 if self.fit_intercept else None
             problem = LinearModel(link, dim, self.radius, intercept=intercept)
@@ -81,8 +64,7 @@ class _LinearEstimator(ShowsPrivacy, BaseEstimator):
                 link, data, budget, chosen, fit_intercept=self.fit_intercept, key=key
             )
             params, guarantee, self.choice_ = found.params, found.guarantee, found.choice
-        self.guarantee_, self.delta_ = guarantee, delta
-        self.epsilon_ = guarantee.epsilon(delta)
+        self._spent(guarantee, budget)
         weights = np.asarray(params, np.float64)
         weights = np.append(weights, np.zeros(dim + 1 - weights.size))  # if without intercept
         return np.append(weights[:dim] / scale, weights[dim:])
@@ -111,7 +93,7 @@ class _LinearEstimator(ShowsPrivacy, BaseEstimator):
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
-class LogisticRegression(ClassifierMixin, _LinearEstimator):
+class LogisticRegression(LinearClassifier, _LinearEstimator):
     r"""Logistic regression of two classes, private in all of a record.
 
     `dpjax.solvers.ObjectivePerturbation` on `dpjax.problems.LinearModel("logistic")`: one minimiser
@@ -211,21 +193,6 @@ class LogisticRegression(ClassifierMixin, _LinearEstimator):
         rows = checked_rows(self, X, dtype=_FLOATS, reset=False)
         return rows @ self.coef_[0] + self.intercept_[0]
 
-    def predict(self, X: ArrayLike) -> np.ndarray:
-        """The likeliest class of each record, `[n]`."""
-        scores = self.decision_function(X)
-        return self.classes_[(scores > 0).astype(int)]
-
-    def predict_proba(self, X: ArrayLike) -> np.ndarray:
-        """Probabilities of the classes, `[n, 2]`."""
-        scores = self.decision_function(X)
-        return special.expit(np.stack([-scores, scores], axis=1))
-
-    def predict_log_proba(self, X: ArrayLike) -> np.ndarray:
-        """Their logarithms, `[n, 2]`."""
-        scores = self.decision_function(X)
-        return special.log_expit(np.stack([-scores, scores], axis=1))
-
     def __sklearn_tags__(self) -> Any:
         """Two classes alone."""
         tags = super().__sklearn_tags__()
@@ -323,13 +290,11 @@ class LinearRegression(RegressorMixin, _LinearEstimator):
             _warn("target_range", "the least and the largest target", "a public range")
             low, high = float(targets.min()), float(targets.max())
         else:
-            if np.shape(self.target_range) != (2,):
+            check_finite("target_range", self.target_range)
+            ends = np.asarray(self.target_range, np.float64)
+            if ends.shape != (2,) or not ends[0] < ends[1]:
                 raise ValueError(f"target_range must be (low, high), got {self.target_range!r}")
-            low, high = (float(each) for each in np.asarray(self.target_range))
-            check_finite("target_range", low)
-            check_finite("target_range", high)
-            if not low < high:
-                raise ValueError(f"target_range must be (low, high), got {self.target_range!r}")
+            low, high = ends.tolist()
         middle, half = low / 2 + high / 2, (high / 2 - low / 2) or 1.0
         labels = np.clip((targets - middle) / half, -1, 1).astype(np.float32)
         weights = half * self._solve(self.loss, np.asarray(rows, np.float64), labels)

@@ -8,21 +8,19 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
-from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted
 
 from dpjax.api import release
 from dpjax.core import check_int
-from dpjax.privacy import Budget
 from dpjax.queries import Domain, Marginals
 from dpjax.queries._domain import decode_into
 from dpjax.queries.tables._frames import container_of
-from dpjax.sklearn._public import ShowsPrivacy, default_delta, public_size
+from dpjax.sklearn._public import PrivateEstimator
 from dpjax.sklearn._seeds import key_for
 
 
 @dataclass(eq=False, repr=False)
-class PrivateSynthesizer(ShowsPrivacy, BaseEstimator):
+class PrivateSynthesizer(PrivateEstimator):
     r"""Learns a table's distribution from private answers to a workload, and samples from it.
 
     `dpjax.release` with the interface of scikit-learn's density estimators.
@@ -75,14 +73,9 @@ class PrivateSynthesizer(ShowsPrivacy, BaseEstimator):
 
     domain: Domain | None = None
     _: KW_ONLY
-    epsilon: float = 1.0
-    delta: float | None = None
     workload: Any = "all_3way"
     method: str = "auto"
     method_options: dict[str, Any] | None = None
-    relation: str = "replace_one"
-    num_records: int | None = None
-    random_state: object = None
 
     def fit(self, X: ArrayLike, y: object = None) -> "PrivateSynthesizer":
         """Measures the workload on a table, once, for the whole budget.
@@ -105,22 +98,19 @@ class PrivateSynthesizer(ShowsPrivacy, BaseEstimator):
         domain = self.domain if isinstance(self.domain, Domain) else Domain(self.domain)
         workload = _workload(self.workload, domain)
         codes = domain.encode(X)
-        size = public_size(self.num_records, self.relation, len(codes))
-        delta = default_delta(size) if self.delta is None else self.delta
-        public = {**self.get_params(), "random_state": None, "n": size}
+        size, budget = self._public_size(len(codes), bounds=False)
         self.release_ = release(
             workload,
             codes,
-            Budget(self.epsilon, delta, self.relation),
-            key=key_for(self.random_state, type(self).__name__, public, codes),
+            budget,
+            key=self._key(size, codes),
             method=self.method,
             num_records=size,
             progress=False,
             **(self.method_options or {}),
         )
         self.domain_, self.workload_ = domain, workload
-        self.guarantee_, self.delta_ = self.release_.guarantee, delta
-        self.epsilon_ = self.guarantee_.epsilon(delta)
+        self._spent(self.release_.guarantee, budget)
         self.n_features_in_ = len(domain.attributes)
         self._size, self._container = size, container_of(X)
         if hasattr(self, "feature_names_in_"):

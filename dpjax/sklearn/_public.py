@@ -1,36 +1,92 @@
-"""Public bounds, and the warning where they are read from the data instead."""
+"""What the estimators have in common: budgets, public bounds, and warnings where they are read."""
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
+import jax
 import numpy as np
 from jax.typing import ArrayLike
+from scipy import special
+from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils.validation import validate_data
 
-from dpjax.core import check_choice, check_int
+from dpjax.api._public_size import public_size
+from dpjax.core import check_choice
+from dpjax.privacy import Budget
 from dpjax.privacy._guarantee import epsilon_line
 from dpjax.privacy._warnings import PrivacyWarning as PrivacyWarning
+from dpjax.sklearn._seeds import key_for
 
 RELATIONS = ("replace_one", "add_or_remove_one")
 
 
-class ShowsPrivacy:
-    """The relation in every repr, and what a fit has cost, on a second line."""
+@dataclass(kw_only=True, eq=False, repr=False)
+class PrivateEstimator(BaseEstimator):
+    """A budget, the key of a fit, and the relation and what a fit has cost in every repr."""
+
+    epsilon: float = 1.0
+    delta: float | None = None
+    relation: str = "replace_one"
+    num_records: int | None = None
+    random_state: object = None
 
     def __repr__(self, N_CHAR_MAX: int = 700) -> str:
         """Parameters that are not the default, and the relation."""
-        estimator: Any = self
-        shown = super().__repr__(N_CHAR_MAX)  # type: ignore[call-arg]
+        shown: str = super().__repr__(N_CHAR_MAX)
         name, _, rest = shown.partition("(")
         if "relation=" not in rest:
-            relation = f"relation={estimator.relation!r}"
+            relation = f"relation={self.relation!r}"
             shown = f"{name}({relation}{'' if rest == ')' else ', '}{rest}"
         if hasattr(self, "guarantee_"):
-            fitted: Any = estimator.guarantee_
-            line = epsilon_line(fitted, estimator.delta_)
-            shown += f"\n  fitted: {line}, relation={fitted.relation.name.lower()!r}"
+            line = epsilon_line(self.guarantee_, self.delta_)
+            shown += f"\n  fitted: {line}, relation={self.guarantee_.relation.name.lower()!r}"
         return shown
+
+    def _public_size(self, present: int, *, bounds: bool = True) -> tuple[int, Budget]:
+        """The public number of records of so many, and the budget of a fit."""
+        check_choice("relation", self.relation, RELATIONS)
+        size = public_size(self.num_records, self.relation, present, bounds=bounds)
+        delta = default_delta(size) if self.delta is None else self.delta
+        return size, Budget(self.epsilon, delta, self.relation)
+
+    def _key(self, size: int, *records: object) -> jax.Array:
+        public = {**self.get_params(), "random_state": None, "n": size}
+        if public.get("tune", ()) is None:
+            del public["tune"]  # a seed gives the same model as before `tune` was added
+        return key_for(self.random_state, type(self).__name__, public, *records)
+
+    def _spent(self, guarantee: Any, budget: Budget) -> None:
+        self.guarantee_, self.delta_ = guarantee, budget.delta
+        self.epsilon_ = guarantee.epsilon(budget.delta)
+
+
+class LinearClassifier(ClassifierMixin):
+    """Predictions from logits: of the second class alone, `[n]`, or of all, `[n, K]`."""
+
+    classes_: np.ndarray
+    decision_function: Callable[[ArrayLike], np.ndarray]
+
+    def predict(self, X: ArrayLike) -> np.ndarray:
+        """The likeliest class of each record, `[n]`."""
+        scores = self.decision_function(X)
+        codes = (scores > 0).astype(int) if scores.ndim == 1 else np.argmax(scores, axis=1)
+        return self.classes_[codes]
+
+    def predict_proba(self, X: ArrayLike) -> np.ndarray:
+        """Probabilities of the classes, `[n, K]`."""
+        scores = self.decision_function(X)
+        if scores.ndim == 1:
+            return special.expit(np.stack([-scores, scores], axis=1))
+        return special.softmax(scores, axis=1)
+
+    def predict_log_proba(self, X: ArrayLike) -> np.ndarray:
+        """Their logarithms, `[n, K]`."""
+        scores = self.decision_function(X)
+        if scores.ndim == 1:
+            return special.log_expit(np.stack([-scores, scores], axis=1))
+        return special.log_softmax(scores, axis=1)
 
 
 def public_codes(name: str, values: np.ndarray, public: ArrayLike | None) -> tuple[Any, np.ndarray]:
@@ -77,24 +133,6 @@ def checked_rows(estimator: object, *given: Any, **options: object) -> Any:
         if "could not convert" in str(error):  # NumPy's message shows the cell
             raise ValueError("X must hold numbers, got text") from None
         raise
-
-
-def public_size(num_records: int | None, relation: str, present: int) -> int:
-    """The number of records that the guarantee may use: a public one.
-
-    Raises:
-      ValueError: If the relation is unknown, or keeps the number secret and none is given.
-    """
-    check_choice("relation", relation, RELATIONS)
-    if num_records is None:
-        if relation != "replace_one":
-            raise ValueError(
-                f"num_records is required under {relation}, where the number of records is "
-                "secret: pass a public one"
-            )
-        return present
-    check_int("num_records", num_records, minimum=1)
-    return int(num_records)
 
 
 def default_delta(num_records: int) -> float:

@@ -49,22 +49,17 @@ from dpjax.solvers.queries._rows_fit import RowsFit as RowsFit
 from dpjax.solvers.queries._state import ReleasedDistribution as ReleasedDistribution
 from dpjax.solvers.queries._state import SelectionInfo as SelectionInfo
 from dpjax.solvers.queries._state import SelectionState as SelectionState
-from dpjax.solvers.vertices._anytime_mirror_descent import (
-    AnytimeMirrorDescent as AnytimeMirrorDescent,
-)
-from dpjax.solvers.vertices._anytime_mirror_descent import AnytimeState as AnytimeState
 from dpjax.solvers.vertices._frank_wolfe import FrankWolfe as FrankWolfe
 from dpjax.solvers.vertices._frank_wolfe import FrankWolfeState as FrankWolfeState
 from dpjax.solvers.vertices._polished_frank_wolfe import PolishedFrankWolfe as PolishedFrankWolfe
 from dpjax.solvers.vertices._polished_frank_wolfe import (
     PolishedFrankWolfeState as PolishedFrankWolfeState,
 )
-from dpjax.solvers.vertices._vertex_solver import Replay as Replay
-from dpjax.solvers.vertices._vertex_solver import VertexInfo as VertexInfo
+from dpjax.solvers.vertices._steps import VertexInfo as VertexInfo
 
 _IN_PAPERS = (
     "AnytimeMirrorDescent AnytimeState MWEM MWEMInfo MWEMState MirrorDescentRelease MirrorState "
-    "MultilevelSaddle MultilevelState SaddleMirrorDescent SaddleRelease"
+    "MultilevelSaddle MultilevelState Replay SaddleMirrorDescent SaddleRelease"
 )
 __getattr__ = _moved(
     __name__,
@@ -73,18 +68,5 @@ __getattr__ = _moved(
         "Release": "dpjax",
         "stationarity_plan": "dpjax.papers.nonsmooth_nonconvex",
     },
-    kept=(
-        "dpjax.papers",
-        (
-            "MWEM",
-            "MWEMInfo",
-            "MWEMState",
-            "MirrorDescentRelease",
-            "MirrorState",
-            "MultilevelSaddle",
-            "MultilevelState",
-            "SaddleMirrorDescent",
-            "SaddleRelease",
-        ),
-    ),
+    kept=("dpjax.papers", _IN_PAPERS.split()),
 )

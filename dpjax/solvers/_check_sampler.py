@@ -27,7 +27,8 @@ def check_sampler(sampler: Sampler, relation: RelationLike) -> None:
 def check_participation(sampler: Sampler, noise: NoiseStrategy) -> None:
     """Raises an error unless the noise is made for what the sampler runs."""
     stated, name = participation_of(sampler), type(sampler).__name__
-    if stated is None or not _equal_sizes(sampler):
+    sizes = np.asarray(getattr(sampler, "sizes", 1.0))
+    if stated is None or np.ptp(sizes) > 1e-6 * np.max(sizes):
         raise ValueError(
             "sampler must have batches of one size and state its participation, as FullBatch, "
             f"RepeatedPartition and CyclicPoisson do, with correlated noise, got {sampler!r}"
@@ -87,11 +88,6 @@ def made_for(noise: NoiseStrategy) -> Participation:
     if is_every_step(noise):
         return every_step(noise.num_steps)
     return getattr(noise, "participation", None) or one_step(noise.num_steps)
-
-
-def _equal_sizes(sampler: Sampler) -> bool:
-    sizes = np.asarray(getattr(sampler, "sizes", 1.0))
-    return bool(np.ptp(sizes) <= 1e-6 * np.max(sizes))
 
 
 def distribution_of(noise: NoiseStrategy) -> str:

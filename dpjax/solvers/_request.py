@@ -1,13 +1,14 @@
 """Shared parts of `for_budget`: checks, default relation, single-pass batches, calibration."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import NamedTuple, TypeVar
 
 from dp_accounting import DpEvent
 
-from dpjax.core import Sampler, check_int, check_positive, optional
+from dpjax.core import Sampler, check_fields, check_int, check_positive, optional
 from dpjax.core import check_sampler as check_is_sampler
 from dpjax.privacy import Budget, RelationLike, calibrate_noise, check_budget
+from dpjax.privacy._relations import relation_name
 from dpjax.sampling import DisjointPartition, IndependentPartition, PoissonSampler
 from dpjax.transforms import BinaryTree, BufferedToeplitz, NoiseStrategy
 
@@ -66,7 +67,20 @@ def requested(
     relation = check_budget(budget, num_records).relation_or(default or "add_or_remove_one")
     if sampler is not None:
         sampler.check_relation(relation)
-    return Request(num_records, budget, relation.name.lower())
+    return Request(num_records, budget, relation_name(relation))
+
+
+def requested_relation(
+    kind: type,
+    num_records: int,
+    budget: Budget,
+    overrides: Iterable[str],
+    known: Iterable[str] | None = None,
+    default: RelationLike = "replace_one",
+) -> str:
+    """The relation that `kind.for_budget` is to meet; checks what was asked of it."""
+    check_fields(kind, overrides, known)
+    return relation_name(check_budget(budget, num_records).relation_or(default))
 
 
 def default_sampler(

@@ -20,29 +20,11 @@ class VertexProblem(Problem, Protocol):
         """Range of a record's gradient over the vertices."""
 
     @property
-    def signs(self) -> tuple[int, ...]:
-        """1 where the loss is minimised, -1 where it is maximised."""
-
-    @property
     def smoothness(self) -> float | tuple[float, ...] | None:
         """Largest second derivative within a block."""
 
-    @property
-    def coupling(self) -> float | None:
-        """The same across blocks."""
-
-    @property
-    def third_order(self) -> float | None:
-        """Lipschitz constant of all second derivatives; None where unknown."""
-
     def assemble(self, points: PyTree) -> PyTree:
         """The parameters that a point of each block makes."""
-
-    def gradients_at_vertices(self, indices: PyTree, batch: PyTree) -> PyTree:
-        """Gradients `[B, p]` of each record at the means of vertices, for each block."""
-
-    def gradients_at(self, points: PyTree, batch: PyTree) -> PyTree:
-        """Gradients `[B, p]` of each record at a point of each block."""
 
 
 def over_vertices(problem: Problem) -> TypeGuard[VertexProblem]:

@@ -23,9 +23,9 @@ from dpjax.problems import Risk
 from dpjax.random._gap_tables import gap_digits
 from dpjax.sampling import IndependentPartition, PoissonSampler
 from dpjax.solvers import DPSGD
-from dpjax.solvers.descent import _rate_constrained_sgda
 from dpjax.testing._trees import QUICK
 from dpjax.transforms.noise import _independent as _noise
+from dpjax.transforms.noise import _noisy_counts
 from dpjax.transforms.noise.correlated import _binary_tree, _correlated, _strategy
 
 EPSILONS = (0.0, 0.1, 0.25, 0.5, 1.0, 1.5, 2.0, 3.0, 5.0)
@@ -173,7 +173,7 @@ def given_noise(numbers):
         return released[-1]
 
     with (
-        mock.patch.object(_rate_constrained_sgda, "noisy_counts", counted),
+        mock.patch.object(_noisy_counts, "noisy_counts", counted),
         mock.patch.object(_noise, "plus_noise", unrounded),
         mock.patch.object(_noise, "_noisy", given),
         mock.patch.object(_correlated, "to_grid", lambda values, grid: values),

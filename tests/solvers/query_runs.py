@@ -172,7 +172,7 @@ def noising(plus):
 
     with contextlib.ExitStack() as stack:
         fit, mwem = "solvers.queries._gaussian_fit", "papers._mwem"
-        others = ("solvers.queries._histogram_release", "papers._mirror_descent_release")
+        others = ("transforms.noise._noisy_counts", "papers._mirror_descent_release")
         for name in (fit, mwem):
             stack.enter_context(mock.patch(f"dpjax.{name}.plus_gaussian", of_pairs))
         for name in (mwem, *others):

@@ -14,8 +14,8 @@ import dpjax
 from dpjax.geometry import L1Ball
 from dpjax.problems import Saddle, max_loss
 from dpjax.sampling import FullBatch
-from dpjax.solvers import DoubleOracle, NestedGame
-from dpjax.solvers.games import _nested, _sums
+from dpjax.solvers import DoubleOracle, NestedGame, _parts
+from dpjax.solvers.games import _nested
 
 _BUDGET = dpjax.Budget(1.0, 1e-6, "replace_one")
 _N = 64
@@ -149,7 +149,7 @@ def test_a_game_of_functions_is_solved_in_the_limit_of_no_noise():
 
 
 def test_records_are_read_in_parts_whatever_a_loss_forms_of_them(monkeypatch):
-    monkeypatch.setattr(_sums, "_NUMBERS", 2**12)
+    monkeypatch.setattr(_parts, "_NUMBERS", 2**12)
     problem, data, _ = _max_over(None)
     many = jax.tree.map(lambda leaf: jnp.tile(leaf, (400,) + (1,) * (leaf.ndim - 1)), data)
     n = 400 * _N

@@ -10,13 +10,13 @@ import pytest
 
 import dpjax
 from dpjax.geometry import L1Ball
+from dpjax.papers._anytime_mirror_descent import refreshes_left
 from dpjax.papers._multilevel_saddle import batches_of, draws_left
+from dpjax.papers._vertex_plan import tapered_scale
 from dpjax.privacy import Budget, zcdp_budget
 from dpjax.problems import Saddle, SimplexRisk
 from dpjax.sampling import DisjointPartition, IndependentPartition, TaperedPartition, tapered_sizes
 from dpjax.solvers import AnytimeMirrorDescent, MultilevelSaddle, SaddleMirrorDescent
-from dpjax.solvers.vertices._anytime_mirror_descent import refreshes_left
-from dpjax.solvers.vertices._plan import tapered_scale
 from dpjax.transforms import multilevel
 
 QUICK = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}

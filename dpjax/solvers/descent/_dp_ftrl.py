@@ -21,7 +21,6 @@ from dpjax.solvers.descent._noise_choice import (
     chosen,
     equivalent_noise,
     in_fixed_order,
-    steps_of_epochs,
 )
 from dpjax.transforms import Banded, BufferedToeplitz, NoiseStrategy
 
@@ -160,9 +159,10 @@ class DPFTRL(DPSGD):
             plain = default_sampler(num_records, batch_size, steps, most)
             size, total = num_records * plain.rate, plain.steps
             if epochs is not None:
-                total = steps_of_epochs(num_records, size, epochs)
+                check_int("epochs", epochs, minimum=1)
+                total = max(1, round(epochs * num_records / size))
             if auto:
-                plan, considered = chosen(request, size, total)
+                plan, considered = chosen(request, float(size), int(total))
                 sampler, noise = plan.sampler, plan.noise
                 overrides.setdefault("noise_multiplier", plan.noise_multiplier)
             else:

@@ -1,5 +1,6 @@
 """The dual side of rate-constrained training: tables, sets of multipliers, shares of noise."""
 
+import dataclasses
 from typing import Any
 
 import jax
@@ -12,6 +13,7 @@ from dpjax.core import PyTree, is_traced
 from dpjax.privacy import split_noise_multiplier
 from dpjax.privacy._warnings import MultiplierWarning, warn
 from dpjax.problems import RateConstrained
+from dpjax.solvers.descent._dpsgd import DPSGD
 
 HISTOGRAMS = ("gaussian", "laplace", "none")
 MULTIPLIER_SETS = ("box", "orthant", "l1")
@@ -67,6 +69,33 @@ def default_share(steps: int) -> float:
     return 0.1 if steps >= 1000 else 0.2
 
 
+def following(
+    descent: DPSGD,
+    problem: RateConstrained,
+    weights: jax.Array,
+    temperature: ArrayLike,
+    noise_step: ArrayLike | None,
+) -> DPSGD:
+    """The descent of one step: its clip norm, which scales its noise, and its learning rate.
+
+    Args:
+      descent: Its clip norm is the smallest.
+      problem: Only its number of parameters is used (*public*).
+      weights: Weights of the cells in the Lagrangian, `[Q, K]`, times the batch size; a function of
+        released values.
+      temperature: Temperature of the soft rates.
+      noise_step: Largest distance that noise may move a step; None for no limit.
+    """
+    spread = jnp.max(jnp.max(weights, axis=1) - jnp.min(weights, axis=1))
+    clip_norm = jnp.maximum(descent.clip_norm, temperature * spread)
+    rate = jnp.asarray(descent.learning_rate)
+    if noise_step is not None:
+        noise = descent.noise_multiplier * clip_norm * problem.num_params**0.5
+        most = noise_step * descent.batch_size / jnp.where(noise > 0, noise, 1e-9)
+        rate = jnp.minimum(rate, most)
+    return dataclasses.replace(descent, clip_norm=clip_norm, learning_rate=rate)
+
+
 def table_of(
     problem: RateConstrained,
     params: PyTree,
@@ -81,12 +110,8 @@ def table_of(
     each = problem.rates(logits, temperature=temperature, hard=rates == "hard")
     each = jnp.where(valid[:, None], each.astype(jnp.promote_types(each.dtype, float)), 0)
     if rates == "soft":
-        each = _summable(each)
+        # multiples of a unit, of which a batch's sums are exact
+        unit = 2.0 ** ((each.shape[0] - 1).bit_length() - jnp.finfo(each.dtype).nmant - 1)
+        each = jnp.floor(each / unit) * unit
     constraints = problem.constraints
     return logits, valid, constraints.tabulate(each, constraints.part(batch))
-
-
-def _summable(rates: jax.Array) -> jax.Array:
-    """Rates `[B, K]` cut towards zero so far that their sums over B are exact, in any order."""
-    unit = 2.0 ** ((rates.shape[0] - 1).bit_length() - jnp.finfo(rates.dtype).nmant - 1)
-    return jnp.floor(rates / unit) * unit

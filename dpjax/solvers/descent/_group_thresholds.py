@@ -1,7 +1,6 @@
 """One threshold for each group, from one noisy histogram of a trained model's scores."""
 
 import dataclasses
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import dp_accounting
@@ -13,11 +12,9 @@ from jax.typing import ArrayLike
 from dpjax.core import (
     PyTree,
     Sampler,
-    check_choice,
     check_fields,
     check_int,
     check_key,
-    check_nonnegative,
     check_probability,
     check_unstacked,
     derived,
@@ -29,25 +26,18 @@ from dpjax.privacy import Budget, Guarantee, joint_release
 from dpjax.privacy._relations import relation_factor
 from dpjax.problems import ByField, RateConstrained
 from dpjax.sampling import FullBatch
+from dpjax.solvers._check_fields import RELATIONS, check_once, check_values
 from dpjax.solvers._request import default_sampler, requested
 from dpjax.solvers._summary import register_solver
 from dpjax.solvers.descent._dpsgd import DPSGD
-from dpjax.solvers.queries._budget import RELATIONS
-from dpjax.solvers.queries._histogram_release import check_once
-from dpjax.transforms.noise._noisy_counts import (
-    MOST_SHORTFALL,
-    CountTables,
-    count_tables,
-    noisy_counts,
-    noisy_counts_shortfall,
-)
+from dpjax.transforms.noise import _noisy_counts as counting
 
 _MOST_BINS, _LEAST_BINS = 64, 8
 _MOST_NOISE = 0.01  # of a group's share of positives, over all bins
 
 
 @register_dataclass
-@dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True)
 class TrainedModel:
     """A model whose thresholds are to be chosen.
 
@@ -90,7 +80,7 @@ class ThresholdModel(NamedTuple):
 
 
 @register_solver
-@dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True)
 class GroupThresholds:
     r"""Demographic parity of a trained model, by a threshold for each group.
 
@@ -136,9 +126,8 @@ class GroupThresholds:
 
     def __post_init__(self) -> None:
         check_once(self.sampler)
-        check_nonnegative("histogram_noise", self.histogram_noise)
+        check_values(self, nonnegative=("histogram_noise",), relation=RELATIONS)
         check_int("bins", self.bins, minimum=2)
-        check_choice("relation", self.relation, RELATIONS)
 
     @classmethod
     def for_budget(
@@ -189,7 +178,8 @@ class GroupThresholds:
             check_probability("share", share)
         request = requested(num_records, budget, "add_or_remove_one")
         moved = relation_factor(request.relation)
-        noise = request.noise_multiplier(dp_accounting.GaussianDpEvent, moved * MOST_SHORTFALL)
+        failure = moved * counting.MOST_SHORTFALL
+        noise = request.noise_multiplier(dp_accounting.GaussianDpEvent, failure)
         noise /= share**0.5
         bins = _MOST_BINS
         while bins > _LEAST_BINS and noise * bins**0.5 > _MOST_NOISE * num_records / groups:
@@ -257,7 +247,7 @@ class GroupThresholds:
         counts = jnp.zeros(size, jnp.int32)
         counts = counts.at[jnp.where(valid, cell, size)].add(1, mode="drop")
         key, draw = jax.random.split(state.key)
-        noisy = noisy_counts(draw, counts, self.histogram_noise, self._tables)
+        noisy = counting.noisy_counts(draw, counts, self.histogram_noise, self._tables)
         noisy = noisy.astype(state.histogram.dtype)
         return ThresholdsState(noisy.reshape(state.histogram.shape), key), None
 
@@ -278,14 +268,14 @@ class GroupThresholds:
         """The guarantee of the histogram (host); raises ValueError for stacked fields."""
         check_unstacked(self, "histogram_noise")
         noise = float(np.asarray(self.histogram_noise))
-        failure = relation_factor(self.relation) * noisy_counts_shortfall(noise)
+        failure = relation_factor(self.relation) * counting.noisy_counts_shortfall(noise)
         failure += self.sampler.failure_probability()
         event = self.sampler.event(dp_accounting.GaussianDpEvent(noise))
         return Guarantee(event, self.relation, failure)
 
     @derived
-    def _tables(self) -> CountTables | None:
-        return count_tables(self.histogram_noise)
+    def _tables(self) -> counting.CountTables | None:
+        return counting.count_tables(self.histogram_noise)
 
 
 def chosen_places(histogram: jax.Array, width: ArrayLike) -> jax.Array:

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from dp_accounting import dp_event as dpe
 
-from dpjax.core import Sampler, check_int, check_positive
+from dpjax.core import Sampler, check_int
 from dpjax.sampling import (
     CyclicPoisson,
     IndependentPartition,
@@ -52,13 +52,6 @@ def equivalent_noise(noise: NoiseStrategy, noise_multiplier: float, steps: int) 
     return float(noise_multiplier) * error / math.sqrt((steps + 1) / 2)
 
 
-def steps_of_epochs(num_records: int, batch_size: float, epochs: int) -> int:
-    """Steps in which records are in so many batches on average."""
-    check_int("epochs", epochs, minimum=1)
-    check_positive("batch_size", batch_size)
-    return max(1, round(epochs * num_records / batch_size))
-
-
 def banded(request: Request, batch_size: float, steps: int, bands: int) -> tuple[Sampler, Banded]:
     """Groups that take turns, as many as bands; of one group Poisson batches."""
     n = request.num_records
@@ -88,6 +81,7 @@ def in_fixed_order(
     return IndependentPartition(once * epochs, n, epochs=epochs), noise
 
 
+@functools.lru_cache(maxsize=64)
 def chosen(request: Request, batch_size: float, steps: int) -> tuple[Plan, tuple[Plan, ...]]:
     """The candidate of least predicted noise, and all that were considered.
 
@@ -95,11 +89,6 @@ def chosen(request: Request, batch_size: float, steps: int) -> tuple[Plan, tuple
     two until the score has risen twice; then as many as an epoch has batches, and a fixed order,
     which pays where there is little to be gained by sampling.
     """
-    return _chosen(request, float(batch_size), int(steps))
-
-
-@functools.lru_cache(maxsize=64)
-def _chosen(request: Request, batch_size: float, steps: int) -> tuple[Plan, tuple[Plan, ...]]:
     n = request.num_records
     most = min(int(n // batch_size), steps, _MOST_BANDS)
     plans: list[Plan] = []

@@ -1,8 +1,8 @@
 """Private stochastic gradient descent-ascent under rate constraints."""
 
 import dataclasses
+import importlib
 import math
-from dataclasses import dataclass
 from typing import Any
 
 import dp_accounting
@@ -16,10 +16,7 @@ from dpjax.core import (
     Sampler,
     Transform,
     check_between,
-    check_choice,
     check_fields,
-    check_nonnegative,
-    check_positive,
     check_probability,
     check_unstacked,
     derived,
@@ -30,11 +27,11 @@ from dpjax.privacy import Budget, Guarantee, joint_release
 from dpjax.privacy._relations import relation_factor
 from dpjax.problems import RateConstrained
 from dpjax.sampling import FullBatch
+from dpjax.solvers._check_fields import check_values
 from dpjax.solvers._published import moved_setting
 from dpjax.solvers._request import default_sampler, requested
 from dpjax.solvers._summary import register_solver
 from dpjax.solvers._swamped import checked_gradients
-from dpjax.solvers.descent._adaptive_clip import following
 from dpjax.solvers.descent._dpsgd import (
     DPSGD,
     MOST_WIDTH,
@@ -48,26 +45,21 @@ from dpjax.solvers.descent._dual import (
     cell_deviation,
     check_multipliers,
     default_share,
+    following,
     project_multipliers,
     split_noise,
     table_of,
 )
-from dpjax.solvers.descent._rates import ControlVariate, RateMemory, RateReading, Ratio, dual_step
+from dpjax.solvers.descent._rates import ControlVariate, RateMemory, RateReading, dual_step
 from dpjax.solvers.descent._resolution import check_resolution, resolution
 from dpjax.solvers.descent._sgda_state import SGDAInfo, SGDAState
 from dpjax.transforms import AddNoiseState, add_gaussian, add_laplace
+from dpjax.transforms.noise import _noisy_counts as counting
 from dpjax.transforms.noise._independent import noise_on_leaves
-from dpjax.transforms.noise._noisy_counts import (
-    MOST_SHORTFALL,
-    CountTables,
-    count_tables,
-    noisy_counts,
-    noisy_counts_shortfall,
-)
 
 
 @register_solver
-@dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True)
 class RateConstrainedSGDA:
     r"""Descends in the parameters and ascends in one multiplier a constraint (RaCO-DP).
 
@@ -173,16 +165,17 @@ class RateConstrainedSGDA:
                 f"and without looks, got a {type(self.primal).__name__} with {self.primal.noise!r} "
                 f"and {self.primal.looks} looks"
             )
-        for name in ("dual_learning_rate", "histogram_noise", "count_noise", "part_counts"):
-            check_nonnegative(name, getattr(self, name))
-        for name in ("temperature", "multiplier_bound", "size_floor", "noise_step"):
-            check_positive(name, getattr(self, name))
+        check_values(
+            self,
+            positive=("temperature", "multiplier_bound", "size_floor", "noise_step"),
+            nonnegative=("dual_learning_rate", "histogram_noise", "count_noise", "part_counts"),
+            histogram=HISTOGRAMS,
+            rates=("hard", "soft"),
+            denominator=(None, "batch", "ema", "fixed"),
+            multiplier_set=MULTIPLIER_SETS,
+            estimator=(None, "control", "ratio"),
+        )
         check_between("size_decay", self.size_decay, 0, 1)
-        check_choice("histogram", self.histogram, HISTOGRAMS)
-        check_choice("rates", self.rates, ("hard", "soft"))
-        check_choice("denominator", self.denominator, (None, "batch", "ema", "fixed"))
-        check_choice("multiplier_set", self.multiplier_set, MULTIPLIER_SETS)
-        check_choice("estimator", self.estimator, (None, "control", "ratio"))
         if self.estimator == "control" and self.denominator in ("batch", "ema"):
             raise ValueError(
                 f'denominator must be None or "fixed" with estimator="control", got '
@@ -287,7 +280,7 @@ class RateConstrainedSGDA:
         if "histogram_noise" not in own or "noise_multiplier" not in overrides:
             noise = request.noise_multiplier(
                 lambda z: make(z)._event(),
-                sampler.failure_probability() + sum(make(1.0)._moved()) * MOST_SHORTFALL,
+                sampler.failure_probability() + sum(make(1.0)._moved()) * counting.MOST_SHORTFALL,
             )
         solver = checked_gradients(make(noise), problem, num_records)
         if problem.num_constraints and not is_traced(problem.constraints.slack):
@@ -350,7 +343,7 @@ class RateConstrainedSGDA:
             counts = jnp.sum(constraints.one_hot_parts(part, jnp.int32), axis=0)
             # position 0 of this key; the tables of the steps are drawn at position 1
             key = jax.random.fold_in(state.key, 0)
-            counts = noisy_counts(key, counts, self.count_noise, self._tables[1])
+            counts = counting.noisy_counts(key, counts, self.count_noise, self._tables[1])
         else:
             counts = jnp.asarray(self.part_counts, float)
         rate = self.sampler.participation_rate(part.shape[0])
@@ -432,7 +425,7 @@ class RateConstrainedSGDA:
         check_unstacked(self, "histogram_noise", "count_noise")
         check_unstacked(self.primal, "noise_multiplier")
         noises = self.histogram_noise, self.count_noise
-        each = (noisy_counts_shortfall(float(noise)) for noise in noises)
+        each = (counting.noisy_counts_shortfall(float(noise)) for noise in noises)
         failure = sum(moved * one for moved, one in zip(self._moved(), each, strict=True))
         total = self.sampler.failure_probability() + failure
         return Guarantee(self._event(), self.primal.relation, total)
@@ -449,11 +442,11 @@ class RateConstrainedSGDA:
         return each * steps, each * (counted and self.part_counts is None)
 
     @derived
-    def _tables(self) -> tuple[CountTables | None, CountTables | None]:
+    def _tables(self) -> tuple[counting.CountTables | None, counting.CountTables | None]:
         cells, counts = self._moved()
         return (
-            count_tables(self.histogram_noise) if cells else None,
-            count_tables(self.count_noise) if counts else None,
+            counting.count_tables(self.histogram_noise) if cells else None,
+            counting.count_tables(self.count_noise) if counts else None,
         )
 
     def _add_noise(self) -> Transform:
@@ -462,7 +455,7 @@ class RateConstrainedSGDA:
         if not self._moved()[0]:
             return add_laplace(noise) if self.histogram == "laplace" else add_gaussian(noise)
         return noise_on_leaves(
-            lambda table, key: noisy_counts(key, table.astype(jnp.int32), noise, tables)
+            lambda table, key: counting.noisy_counts(key, table.astype(jnp.int32), noise, tables)
         )
 
     def _weighted(
@@ -487,11 +480,11 @@ class RateConstrainedSGDA:
             event = dp_accounting.ComposedDpEvent([event, counts])
         return event
 
-    def _estimator(self) -> ControlVariate | Ratio:
+    def _estimator(self) -> Any:
         deviation = cell_deviation(self.histogram, self.histogram_noise)
         if self.estimator == "ratio" or self.denominator in ("batch", "ema"):
-            denominator = self.denominator or "batch"
-            return Ratio(deviation, denominator, self.size_floor, self.size_decay)
+            kind = importlib.import_module("dpjax.papers._noisy_ratios").Ratio
+            return kind(deviation, self.denominator or "batch", self.size_floor, self.size_decay)
         fixed = self.denominator == "fixed"
         size, steps = self.primal.batch_size, self.sampler.steps
         return ControlVariate(deviation, size, steps, fixed, self.size_floor)

@@ -11,22 +11,12 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 
-from dpjax.core import (
-    PyTree,
-    check_choice,
-    check_fields,
-    check_int,
-    check_key,
-    check_positive,
-    check_unstacked,
-    static_field,
-)
+from dpjax.core import PyTree, check_int, check_key, check_unstacked, static_field
 from dpjax.geometry import sample_vertices
 from dpjax.privacy import (
     Budget,
     ObjectivePerturbationGuarantee,
     SlopeBounds,
-    check_budget,
     plan_objective_perturbation,
     resolve_relation,
 )
@@ -34,15 +24,15 @@ from dpjax.privacy.objective_perturbation._guarantee import NOISES, mean_square
 from dpjax.problems import LinearModel
 from dpjax.random._normal import normal
 from dpjax.sampling import FullBatch
+from dpjax.solvers._check_fields import RELATIONS, check_once, check_values
+from dpjax.solvers._request import requested_relation
 from dpjax.solvers._summary import register_solver
 from dpjax.solvers.erm._double import in_double
 from dpjax.solvers.erm._minimise import Objective, minimise
-from dpjax.solvers.queries._histogram_release import check_once
 from dpjax.solvers.vertices._steps import shrunk
 from dpjax.transforms.noise._independent import plus_noise
 from dpjax.transforms.noise.correlated._knorm import knorm_noise
 
-_RELATIONS = ("replace_one", "add_or_remove_one")
 _BINS = 40  # of the labels' sizes
 _LEAST_BEYOND = 3  # one in this many nonzero labels exceeds the threshold
 _RECORDS_PER_BEYOND = 2500  # n epsilon: with more records bias outweighs noise
@@ -136,11 +126,9 @@ class ObjectivePerturbation:
 
     def __post_init__(self) -> None:
         check_once(self.sampler)
-        for name in ("scale", "lam", "accuracy", "output_scale", "quantile_range"):
-            check_positive(name, getattr(self, name))
+        positive = ("scale", "lam", "accuracy", "output_scale", "quantile_range")
+        check_values(self, positive=positive, noise=NOISES, relation=RELATIONS[:2])
         check_int("beyond", self.beyond, minimum=2)
-        check_choice("noise", self.noise, NOISES)
-        check_choice("relation", self.relation, _RELATIONS)
 
     @classmethod
     def for_budget(
@@ -170,10 +158,8 @@ class ObjectivePerturbation:
           >>> solver.guarantee().epsilon(1e-6) <= 1.0
           True
         """
-        check_fields(cls, overrides, ("lam",))
         check_linear_model(problem)
-        check_int("num_records", num_records, minimum=1)
-        relation = check_budget(budget, num_records).relation_or("replace_one").name.lower()
+        relation = requested_relation(cls, num_records, budget, overrides, ("lam",))
         bounds, dim, lam = problem.slope_bounds(), problem.num_params, overrides.get("lam")
         estimated = problem.link == "huber" and problem.threshold is None
         estimated &= num_records * budget.epsilon >= LEAST_RECORDS
@@ -238,11 +224,7 @@ class ObjectivePerturbation:
         records = {name: batch[name] for name in ("x", "y")}
         key = jax.random.key_data(keys[1])
         params, residual = minimum(records, mask, key, share.astype(dtype), *numbers)
-        draw: jax.Array
-        if self.noise == "gaussian":
-            draw = normal(keys[2], params.shape, dtype)
-        else:
-            draw = knorm_noise(keys[2], params, "l2")
+        draw = _standard_noise(self.noise, keys[2], params)
         noisy = plus_noise(params, share * jnp.asarray(self.output_scale, dtype), draw)
         threshold = (share * problem.largest_threshold).astype(dtype)
         return ObjectivePerturbationState(noisy, threshold, residual, keys[3]), None
@@ -321,10 +303,7 @@ def _minimum(
     threshold = share * problem.largest_threshold
     lam = jnp.maximum(lam, growth * share**2)
     zeros = jnp.zeros(x.shape[1], jnp.float64)
-    typed = jax.random.wrap_key_data(key, impl=impl)
-    draw = normal(typed, zeros.shape, zeros.dtype)
-    if noise == "gamma":
-        draw = knorm_noise(typed, zeros, "l2")
+    draw = _standard_noise(noise, jax.random.wrap_key_data(key, impl=impl), zeros)
     objective = Objective(
         x,
         lambda margins: problem.slopes(margins, y, threshold),
@@ -336,6 +315,13 @@ def _minimum(
     )
     params, residual = minimise(objective, lam * share * accuracy)
     return params.astype(dtype), residual.astype(dtype)
+
+
+def _standard_noise(kind: str, key: jax.Array, like: jax.Array) -> jax.Array:
+    if kind == "gaussian":
+        return normal(key, like.shape, like.dtype)
+    draw: jax.Array = knorm_noise(key, like, "l2")
+    return draw
 
 
 def check_linear_model(problem: object) -> None:

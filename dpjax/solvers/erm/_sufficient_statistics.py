@@ -10,31 +10,21 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 
-from dpjax.core import (
-    PyTree,
-    check_choice,
-    check_fields,
-    check_int,
-    check_key,
-    check_nonnegative,
-    check_positive,
-    check_unstacked,
-    static_field,
-)
-from dpjax.privacy import Budget, Guarantee, check_budget
+from dpjax.core import PyTree, check_key, check_unstacked, static_field
+from dpjax.privacy import Budget, Guarantee
 from dpjax.problems import LinearModel
 from dpjax.random._normal import normal
 from dpjax.sampling import FullBatch
+from dpjax.solvers._check_fields import RELATIONS, check_once, check_values
+from dpjax.solvers._request import requested_relation
 from dpjax.solvers._summary import register_solver
 from dpjax.solvers.erm._double import in_double
 from dpjax.solvers.erm._minimise import quadratic_minimiser
 from dpjax.solvers.erm._objective_perturbation import check_linear_model
 from dpjax.solvers.queries._budget import gaussian_event, gaussian_stddev
-from dpjax.solvers.queries._histogram_release import check_once
 from dpjax.transforms import rounding_allowance
 from dpjax.transforms.noise._independent import plus_noise
 
-_RELATIONS = ("replace_one", "add_or_remove_one")
 _ROWS = 2**12  # of a block, whose products are added up before those of others
 
 
@@ -104,10 +94,8 @@ class SufficientStatistics:
 
     def __post_init__(self) -> None:
         check_once(self.sampler)
-        check_positive("gram_stddev", self.gram_stddev)
-        check_positive("moment_stddev", self.moment_stddev)
-        check_nonnegative("ridge", self.ridge)
-        check_choice("relation", self.relation, _RELATIONS)
+        positive = ("gram_stddev", "moment_stddev")
+        check_values(self, positive=positive, nonnegative=("ridge",), relation=RELATIONS[:2])
 
     @classmethod
     def for_budget(
@@ -141,10 +129,8 @@ class SufficientStatistics:
           >>> solver.guarantee().epsilon(1e-6) <= 1.0
           True
         """
-        check_fields(cls, overrides, ("ridge",))
         edge = _edge(problem)
-        check_int("num_records", num_records, minimum=1)
-        relation = check_budget(budget, num_records).relation_or("replace_one").name.lower()
+        relation = requested_relation(cls, num_records, budget, overrides, ("ridge",))
         if relation == "replace_one":
             squared = 4 / (1 + math.sqrt(1 + 8 * edge**2))  # of b / a, at most 2
         else:
@@ -152,7 +138,7 @@ class SufficientStatistics:
         ratio = math.sqrt(squared)
         gram = gaussian_stddev(statistics_change(1.0, ratio, relation), budget)
         noise = gram * math.sqrt(edge**2 / 2 + 1 / squared)
-        fields = {
+        fields: dict[str, Any] = {
             "gram_stddev": gram,
             "moment_stddev": gram / ratio,
             "ridge": (noise * problem.num_params / edge) ** 2 / num_records,

@@ -9,29 +9,14 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 
-from dpjax.core import (
-    PyTree,
-    check_choice,
-    check_fields,
-    check_int,
-    check_key,
-    check_positive,
-    check_unstacked,
-    static_field,
-)
-from dpjax.privacy import (
-    Budget,
-    MixtureGuarantee,
-    MixturePhase,
-    check_budget,
-    zcdp_budget,
-)
+from dpjax.core import PyTree, check_unstacked, static_field
+from dpjax.privacy import Budget, MixtureGuarantee, MixturePhase, zcdp_budget
 from dpjax.privacy._relations import relation_factor
 from dpjax.problems import Saddle
 from dpjax.sampling import FullBatch
 from dpjax.solvers._summary import register_solver
 from dpjax.solvers.games._nested import (
-    RELATIONS,
+    Game,
     GameState,
     all_sums,
     nested_measurement,
@@ -50,13 +35,10 @@ from dpjax.solvers.games._oracle import (
 )
 from dpjax.solvers.games._sums import (
     Interval,
-    check_interval,
-    game_interval,
     larger,
     line_sum,
     present,
 )
-from dpjax.solvers.queries._histogram_release import check_once
 
 LARGEST_ARRAY = 4e6  # payoffs that are held at once
 _FALLBACKS = ("nested", "rounds")
@@ -101,7 +83,7 @@ class DoubleOracleInfo(NamedTuple):
 
 @register_solver
 @dataclasses.dataclass(frozen=True)
-class DoubleOracle:
+class DoubleOracle(Game):
     r"""A matrix game of many strategies, by private best responses over all of them.
 
     From one random strategy each, a round measures the new payoffs of the small game between the
@@ -165,14 +147,7 @@ class DoubleOracle:
     relation: str = static_field(default="replace_one")
 
     def __post_init__(self) -> None:
-        check_once(self.sampler)
-        check_positive("rho", self.rho)
-        check_positive("num_records", self.num_records)
-        check_interval(self.interval)
-        check_int("rounds", self.rounds, minimum=1)
-        check_int("more_rounds", self.more_rounds, minimum=1)
-        check_choice("fallback", self.fallback, _FALLBACKS)
-        check_choice("relation", self.relation, RELATIONS)
+        self._check("rho", counts=("rounds", "more_rounds"), fallback=_FALLBACKS)
 
     @classmethod
     def for_budget(
@@ -202,28 +177,15 @@ class DoubleOracle:
           >>> DoubleOracle.for_budget(game, 30_000, dpjax.Budget(1.0, 1e-6)).fallback
           'rounds'
         """
-        check_fields(cls, overrides)
-        interval = game_interval(problem)
-        check_int("num_records", num_records, minimum=1)
-        relation = check_budget(budget, num_records).relation_or("replace_one").name.lower()
+        fields = cls._public_fields(problem, num_records, budget, overrides)
+        relation = fields["relation"]
         rho = (1 - 1e-6) * zcdp_budget(budget, relation=relation)
         payoffs = math.prod(domain.num_vertices for domain in problem.domains)
         noise = relation_factor(relation) * math.sqrt(payoffs / (2 * rho)) / num_records
-        fields: dict[str, Any] = {
-            "rho": rho,
-            "num_records": num_records,
-            "interval": interval,
-            "fallback": "nested" if payoffs <= LARGEST_ARRAY and noise <= 1 else "rounds",
-            "relation": relation,
-        }
+        fallback = "nested" if payoffs <= LARGEST_ARRAY and noise <= 1 else "rounds"
+        fields |= {"rho": rho, "fallback": fallback}
         solver = cls(FullBatch(1), **(fields | overrides))
         return solver if "rho" in overrides else _with_largest_rho(solver, budget)
-
-    def init(self, problem: Saddle, *, key: jax.Array) -> GameState:
-        """The state before the step; the key (*secret*) is for noise and draws."""
-        check_key("key", key)
-        game_interval(problem)
-        return GameState(problem.init, key)
 
     def step(
         self, problem: Saddle, batch: PyTree, mask: jax.Array, state: GameState
@@ -311,10 +273,6 @@ class DoubleOracle:
             lambda: nested(jax.random.wrap_key_data(words, impl=kind), stddev),
         )
         return x, y, gap, passed, jnp.where(passed, gap, again)
-
-    def finalize(self, problem: Saddle, state: GameState) -> PyTree:
-        """The strategies of both players."""
-        return problem.assemble(state.params)
 
     def guarantee(self) -> MixtureGuarantee:
         """The guarantee of the whole run, on every branch (host); ValueError for stacked fields."""

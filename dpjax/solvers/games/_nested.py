@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -10,36 +11,27 @@ import numpy as np
 from dp_accounting import dp_event as dpe
 from jax.typing import ArrayLike, DTypeLike
 
-from dpjax.core import (
-    PyTree,
-    check_choice,
-    check_fields,
-    check_int,
-    check_key,
-    check_positive,
-    check_unstacked,
-    static_field,
-)
+from dpjax.core import PyTree, check_finite, check_key, check_unstacked, static_field
+from dpjax.core._checks import known_numbers
 from dpjax.core._pairs import Pair
-from dpjax.privacy import Budget, Guarantee, calibrate_gaussian, check_budget
+from dpjax.privacy import Budget, Guarantee, calibrate_gaussian
 from dpjax.problems import Saddle
 from dpjax.random._normal import normal
 from dpjax.sampling import FullBatch
+from dpjax.solvers._check_fields import RELATIONS, check_once, check_values
+from dpjax.solvers._request import requested_relation
 from dpjax.solvers._summary import register_solver
 from dpjax.solvers.games._equilibrium import Equilibrium, equilibrium
 from dpjax.solvers.games._robust import robust_strategies
 from dpjax.solvers.games._sums import (
     Interval,
-    check_interval,
     game_interval,
     larger,
     line_sum,
     noisy_mean,
     present,
 )
-from dpjax.solvers.queries._histogram_release import check_once
 
-RELATIONS = ("replace_one", "add_or_remove_one")
 _SHARES = (0.2, 0.3, 0.5)  # of the budget mu^2, one a round
 _LINES = 16  # rows or columns that a pass over the records adds up
 _KEPT = 2.0  # deviations of noise by which a strategy may be worse, and is measured again
@@ -57,9 +49,50 @@ class GameState(NamedTuple):
     key: jax.Array
 
 
+class Game:
+    """What solvers of games have in common: they read all records once, and release strategies."""
+
+    sampler: FullBatch
+    num_records: ArrayLike
+    interval: Interval
+    relation: str
+
+    def _check(self, *positive: str, counts: Iterable[str] = (), **choices: Sequence[str]) -> None:
+        check_once(self.sampler)
+        check_finite("interval", self.interval)
+        low, high = (known_numbers("interval", end) for end in self.interval)
+        if low is not None and high is not None and not np.all(low < high):
+            raise ValueError(f"interval must be (low, high) with low < high, got {self.interval}")
+        check_values(
+            self,
+            positive=("num_records", *positive),
+            counts=counts,
+            relation=RELATIONS[:2],
+            **choices,
+        )
+
+    @classmethod
+    def _public_fields(
+        cls, problem: Saddle, num_records: int, budget: Budget, overrides: Iterable[str]
+    ) -> dict[str, Any]:
+        relation = requested_relation(cls, num_records, budget, overrides)
+        interval = game_interval(problem)
+        return {"num_records": num_records, "interval": interval, "relation": relation}
+
+    def init(self, problem: Saddle, *, key: jax.Array) -> GameState:
+        """The state before the step; the key (*secret*) is for noise and draws."""
+        check_key("key", key)
+        game_interval(problem)
+        return GameState(problem.init, key)
+
+    def finalize(self, problem: Saddle, state: GameState) -> PyTree:
+        """The parameters that the strategies make."""
+        return problem.assemble(state.params)
+
+
 @register_solver
 @dataclasses.dataclass(frozen=True)
-class NestedGame:
+class NestedGame(Game):
     r"""A matrix game of noisy mean payoffs, measured three times on fewer and fewer strategies.
 
     Round r adds Gaussian noise to the payoffs of the strategies $C_x \times C_y$ that are left,
@@ -111,11 +144,7 @@ class NestedGame:
     relation: str = static_field(default="replace_one")
 
     def __post_init__(self) -> None:
-        check_once(self.sampler)
-        check_positive("noise_multiplier", self.noise_multiplier)
-        check_positive("num_records", self.num_records)
-        check_interval(self.interval)
-        check_choice("relation", self.relation, RELATIONS)
+        self._check("noise_multiplier")
 
     @classmethod
     def for_budget(
@@ -145,23 +174,9 @@ class NestedGame:
           >>> round(2 / solver.noise_multiplier, 4)
           0.2367
         """
-        check_fields(cls, overrides)
-        interval = game_interval(problem)
-        check_int("num_records", num_records, minimum=1)
-        relation = check_budget(budget, num_records).relation_or("replace_one").name.lower()
-        fields: dict[str, Any] = {
-            "noise_multiplier": calibrate_gaussian(1.0, 1, budget, relation=relation),
-            "num_records": num_records,
-            "interval": interval,
-            "relation": relation,
-        }
-        return cls(FullBatch(1), **(fields | overrides))
-
-    def init(self, problem: Saddle, *, key: jax.Array) -> GameState:
-        """The state before the step; the key (*secret*) is for the noise."""
-        check_key("key", key)
-        game_interval(problem)
-        return GameState(problem.init, key)
+        fields = cls._public_fields(problem, num_records, budget, overrides)
+        noise = calibrate_gaussian(1.0, 1, budget, relation=fields["relation"])
+        return cls(FullBatch(1), **({"noise_multiplier": noise} | fields | overrides))
 
     def step(
         self, problem: Saddle, batch: PyTree, mask: jax.Array, state: GameState
@@ -173,10 +188,6 @@ class NestedGame:
         known = unmeasured(sums.high.shape, sums.high.dtype)
         x, y = nested_measurement(draw, sums, self.num_records, scale, known)
         return GameState(placed(problem, x, y, state.params), key), None
-
-    def finalize(self, problem: Saddle, state: GameState) -> PyTree:
-        """The strategies of both players."""
-        return problem.assemble(state.params)
 
     def guarantee(self) -> Guarantee:
         """The guarantee of the release (host); raises ValueError for stacked fields."""

@@ -12,7 +12,7 @@ from dpjax.geometry import sample_vertices
 from dpjax.random._normal import normal
 from dpjax.solvers.erm._double import in_double
 from dpjax.solvers.games._nested import Measured, measured_once, unmeasured
-from dpjax.solvers.games._sums import noisy_mean
+from dpjax.solvers.games._sums import in_full, noisy_mean
 from dpjax.solvers.vertices._steps import shrunk
 
 
@@ -85,15 +85,14 @@ def best_responses(
     row_key, column_key = jax.random.split(key)
     dtype = at.x.dtype
     weight = shrunk(jnp.asarray(sharpness, dtype), jnp.asarray(moved, dtype), dtype)
-    i = sample_vertices(row_key, in_double(_logits)(*at.columns, at.y, -weight), 1)[0]
-    j = sample_vertices(column_key, in_double(_logits)(*at.rows, at.x, weight), 1)[0]
+    i = sample_vertices(row_key, in_double(_logits)(at.columns, at.y, -weight), 1)[0]
+    j = sample_vertices(column_key, in_double(_logits)(at.rows, at.x, weight), 1)[0]
     return i, j
 
 
-def _logits(high: jax.Array, low: jax.Array, mixture: jax.Array, weight: jax.Array) -> jax.Array:
+def _logits(lines: Pair, mixture: jax.Array, weight: jax.Array) -> jax.Array:
     """Of a mixture of lines, `[d]`, up to a shift that makes the largest 0."""
-    lines = high.astype(jnp.float64) + low.astype(jnp.float64)
-    scores = weight.astype(jnp.float64) * (mixture.astype(jnp.float64) @ lines)
+    scores = weight.astype(jnp.float64) * (mixture.astype(jnp.float64) @ in_full(lines))
     return (scores - jnp.max(scores)).astype(mixture.dtype)
 
 
@@ -101,24 +100,14 @@ def noisy_gap(
     key: jax.Array, at: Supports, i: jax.Array, j: jax.Array, lines: Lines, stddev: ArrayLike
 ) -> jax.Array:
     """What the best responses gain together against the mixtures, a mean with noise, `[]`."""
-    dtype = at.x.dtype
-    gains = in_double(_gain)(
-        *(part[:, j] for part in at.rows), at.x, *(part[:, i] for part in at.columns), at.y
-    )
-    return noisy_mean(Pair(*gains), lines.num_records, stddev, normal(key, (), dtype))
+    row = Pair(*(part[:, j] for part in at.rows))
+    column = Pair(*(part[:, i] for part in at.columns))
+    gains = Pair(*in_double(_gain)(row, at.x, column, at.y))
+    return noisy_mean(gains, lines.num_records, stddev, normal(key, (), at.x.dtype))
 
 
-def _gain(
-    high: jax.Array,
-    low: jax.Array,
-    x: jax.Array,
-    high_of_column: jax.Array,
-    low_of_column: jax.Array,
-    y: jax.Array,
-) -> tuple[jax.Array, jax.Array]:
-    first = x.astype(jnp.float64) @ (high.astype(jnp.float64) + low.astype(jnp.float64))
-    column = high_of_column.astype(jnp.float64) + low_of_column.astype(jnp.float64)
-    gain = first - y.astype(jnp.float64) @ column
+def _gain(row: Pair, x: jax.Array, column: Pair, y: jax.Array) -> tuple[jax.Array, jax.Array]:
+    gain = x.astype(jnp.float64) @ in_full(row) - y.astype(jnp.float64) @ in_full(column)
     rounded = gain.astype(x.dtype)
     return rounded, (gain - rounded.astype(jnp.float64)).astype(x.dtype)
 

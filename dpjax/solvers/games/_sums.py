@@ -6,20 +6,16 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax.typing import ArrayLike
 
-from dpjax.core import PyTree, check_finite, many_devices, wide
-from dpjax.core._checks import known_numbers
-from dpjax.core._pairs import Pair, add_pairs
+from dpjax.core import PyTree, wide
+from dpjax.core._pairs import Pair
 from dpjax.problems import Saddle
+from dpjax.solvers._parts import part_size, sum_of_parts
 from dpjax.solvers.erm._double import in_double
 from dpjax.transforms import rounding_allowance
-from dpjax.transforms.clipping._parts import fold_in_parts
 from dpjax.transforms.clipping._weighted_sum import bounded_sum
 from dpjax.transforms.noise._independent import plus_noise
-
-_NUMBERS, _RECORDS = 2**20, 16  # payoffs that coexist, and the fewest records of a part
 
 Interval = tuple[ArrayLike, ArrayLike]
 
@@ -42,14 +38,6 @@ def game_interval(problem: Saddle) -> tuple[float, float]:
             "of vertices"
         )
     return problem.payoff_interval
-
-
-def check_interval(interval: Interval) -> None:
-    """Raises ValueError unless these are two finite numbers, the second the larger."""
-    check_finite("interval", interval)
-    low, high = (known_numbers("interval", end) for end in interval)
-    if low is not None and high is not None and not np.all(low < high):
-        raise ValueError(f"interval must be (low, high) with low < high, got {interval}")
 
 
 def present(batch: PyTree, mask: jax.Array) -> jax.Array:
@@ -85,20 +73,15 @@ def line_sum(
     low, high = (jnp.asarray(end, float) for end in interval)
     centre, half = low / 2 + high / 2, high / 2 - low / 2
 
-    def part_sum(part: PyTree, here: jax.Array, number: object = None) -> Pair:
-        del number
+    def part_sum(part: PyTree, here: jax.Array) -> Pair:
         payoffs = wide(jax.vmap(line)(part))
         unit = jnp.clip((payoffs - centre) / half, -1, 1)
         unit = jnp.where(jnp.isnan(unit), 0, unit)
         return bounded_sum(unit, here.astype(unit.dtype), 1.0, cut=True)
 
     formed = together * _largest(line, jax.tree.map(lambda leaf: leaf[0], batch))
-    size = max(_RECORDS, _NUMBERS // formed)
-    if mask.shape[0] <= size:
-        return part_sum(batch, mask)
-    return fold_in_parts(
-        part_sum, batch, mask, size, add_pairs, lambda zeros: zeros, strided=many_devices()
-    )
+    total: Pair = sum_of_parts(part_sum, batch, mask, part_size(formed))
+    return total
 
 
 def _largest(line: Callable[[PyTree], jax.Array], record: PyTree) -> int:
@@ -118,6 +101,11 @@ def larger(rows: int) -> float:
     return 1 + rounding_allowance(rows, jnp.float64)
 
 
+def in_full(pair: Pair) -> jax.Array:
+    """The sum of both parts, in float64."""
+    return pair.high.astype(jnp.float64) + pair.low.astype(jnp.float64)
+
+
 def noisy_mean(
     sums: Pair, num_records: ArrayLike, stddev: ArrayLike, draws: jax.Array
 ) -> jax.Array:
@@ -130,10 +118,10 @@ def noisy_mean(
       draws: Standard normal, `[*p]`.
     """
 
-    def noisy(high: jax.Array, low: jax.Array, *floats: jax.Array) -> jax.Array:
+    def noisy(sums: Pair, *floats: jax.Array) -> jax.Array:
         number, scale, normals = (leaf.astype(jnp.float64) for leaf in floats)
-        means = (high.astype(jnp.float64) + low.astype(jnp.float64)) / number
+        means = in_full(sums) / number
         return plus_noise(means, scale, normals).astype(draws.dtype)
 
     numbers = (jnp.asarray(value, draws.dtype) for value in (num_records, stddev))
-    return in_double(noisy)(*sums, *numbers, draws)
+    return in_double(noisy)(sums, *numbers, draws)

@@ -2,7 +2,6 @@
 
 import dataclasses
 import math
-from dataclasses import dataclass
 from typing import Any, NamedTuple, Self
 
 import jax
@@ -15,7 +14,6 @@ from dpjax.core import (
     Sampler,
     Transform,
     check_choice,
-    check_int,
     check_key,
     check_nonnegative,
     check_positive,
@@ -25,14 +23,16 @@ from dpjax.core import (
 )
 from dpjax.core._moved import renamed_fields
 from dpjax.privacy import Budget, Guarantee, joint_release
+from dpjax.sampling import DisjointPartition
+from dpjax.sampling._participation import participation_of
+from dpjax.solvers._check_fields import check_values
 from dpjax.solvers._check_sampler import check_sampler
 from dpjax.solvers._increment import in_dtypes_of
 from dpjax.solvers._published import moved_setting
 from dpjax.solvers._summary import register_solver
 from dpjax.solvers._swamped import checked_gradients
 from dpjax.solvers.nonconvex._blocks import SELECTIONS, BlocksState, add_to_block, init_blocks
-from dpjax.solvers.nonconvex._checks import check_fit, gaussian_multiplier
-from dpjax.solvers.nonconvex._plan import plan_fields
+from dpjax.solvers.nonconvex._plan import gaussian_multiplier, plan_fields
 from dpjax.solvers.nonconvex._smoothed_oracle import (
     DIRECTIONS,
     ORACLES,
@@ -46,6 +46,7 @@ from dpjax.transforms import (
     RestartedSumsState,
     SplitNoise,
     clipped_displacement,
+    is_every_step,
     per_example_norm,
     restarted_sums,
     rounding_allowance,
@@ -96,7 +97,7 @@ class OnlineToNonconvexInfo(NamedTuple):
 
 @register_solver
 @renamed_fields(common_directions="reuse_directions", increment_records="difference_batch_size")
-@dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True)
 class OnlineToNonconvex:
     r"""Finds a Goldstein stationary point of any Lipschitz loss, from gradients or from values.
 
@@ -191,23 +192,56 @@ class OnlineToNonconvex:
 
     def __post_init__(self) -> None:
         check_sampler(self.sampler, self.relation)
-        check_nonnegative("noise_multiplier", self.noise_multiplier)
-        check_nonnegative("clip_norm", self.clip_norm)
-        check_nonnegative("learning_rate", self.learning_rate)
-        check_nonnegative("max_displacement", self.max_displacement)
-        check_nonnegative("smoothness", self.smoothness)
-        check_positive("batch_size", self.batch_size)
-        check_choice("oracle", self.oracle, ORACLES)
-        check_choice("directions", self.directions, DIRECTIONS)
-        check_choice("schedule", self.schedule, SCHEDULES)
-        check_choice("selection", self.selection, SELECTIONS)
-        check_int("num_directions", self.num_directions, minimum=1)
-        if self.oracle == "zeroth":
-            check_positive("smoothing_radius", self.smoothing_radius)
-        check_nonnegative("smoothing_radius", self.smoothing_radius)
-        if self.microbatch_size is not None:
-            check_int("microbatch_size", self.microbatch_size, minimum=1)
-        check_fit(self)
+        scales = ("noise_multiplier", "clip_norm", "learning_rate", "max_displacement")
+        check_values(
+            self,
+            positive=("batch_size",),
+            nonnegative=(*scales, "smoothness"),
+            counts=("num_directions", "microbatch_size", "difference_batch_size", "block_size"),
+            oracle=ORACLES,
+            directions=DIRECTIONS,
+            schedule=SCHEDULES,
+            selection=SELECTIONS,
+        )
+        check = check_positive if self.oracle == "zeroth" else check_nonnegative
+        check("smoothing_radius", self.smoothing_radius)
+        self._check_fit()
+
+    def _check_fit(self) -> None:
+        """Raises where the fields, each fine by itself, do not fit."""
+        noise, sampler, size = self.noise, self.sampler, self.difference_batch_size
+        if not isinstance(noise, NoiseStrategy):
+            raise TypeError(f"noise must be a NoiseStrategy, got {noise!r}")
+        gaussian_multiplier(noise, 1.0, self.relation)
+        if self.num_moves % self.block_size:
+            raise ValueError(
+                f"block_size must divide the number of moves {self.num_moves}, "
+                f"got {self.block_size}"
+            )
+        if not self.reuse_directions and self.directions != "record":
+            raise ValueError("reuse_directions=False needs directions='record', got 'shared'")
+        period = noise.num_steps
+        if size is None:
+            stated = participation_of(sampler)
+            single = stated is not None and stated.most == 1 and stated.rate == 1
+            if not is_every_step(noise) and (period > 1 or not single):
+                raise ValueError(
+                    "noise must be SplitNoise where all records of a batch take part in every "
+                    f"move, got {noise!r}; set difference_batch_size with DisjointPartition for "
+                    f"{noise!r}"
+                )
+            return
+        if not isinstance(sampler, DisjointPartition):
+            raise ValueError(
+                "difference_batch_size needs DisjointPartition, whose records keep their places, "
+                f"got {type(sampler).__name__}"
+            )
+        if sampler.batch_size <= (period - 1) * size:
+            raise ValueError(
+                "difference_batch_size must leave records for the first move: "
+                f"{period - 1} changes of {size} are more than batch_size - 1 = "
+                f"{sampler.batch_size - 1}"
+            )
 
     @classmethod
     def for_budget(
@@ -323,12 +357,16 @@ class OnlineToNonconvex:
         def move(
             state: OnlineToNonconvexState,
             total: PyTree,
-            sensitivity: ArrayLike,
+            part: Part,
+            bound: ArrayLike,
+            size: jax.Array,
             position: ArrayLike,
         ) -> tuple[OnlineToNonconvexState, OnlineToNonconvexInfo]:
-            estimate, sums = self._sums.update(
-                total, state.sums, key=noise, sensitivity=sensitivity
-            )
+            mean = jax.tree.map(lambda leaf: leaf / size.astype(leaf.dtype), total)
+            # what rounding of a sum of so many records, and of its mean, adds to the sensitivity
+            rounded = 1 + 2 * rounding_allowance(part.mask.shape[0], jnp.float32)
+            sensitivity = rounded * self._sensitivity(bound, size)
+            estimate, sums = self._sums.update(mean, state.sums, key=noise, sensitivity=sensitivity)
             gradient = oracle.gradient(estimate, state.point, directions)
             blocks = add_to_block(
                 state.blocks, state.point, gradient, self.block_size, self.selection
@@ -337,20 +375,15 @@ class OnlineToNonconvex:
                 gradient, state.descent, key=jax.random.fold_in(walk, position)
             )
             point = problem.project(jax.tree.map(jnp.add, state.point, moves))
-            info = OnlineToNonconvexInfo(
-                optax.tree.norm(gradient), blocks.norm, optax.tree.norm(descent.displacement)
+            norms = optax.tree.norm(gradient), blocks.norm, optax.tree.norm(descent.displacement)
+            after = state._replace(
+                point=point, previous=state.point, sums=sums, descent=descent, blocks=blocks
             )
-            return (
-                OnlineToNonconvexState(
-                    point, state.point, sums, descent, blocks, state.count, state.key
-                ),
-                info,
-            )
+            return after, OnlineToNonconvexInfo(*norms)
 
         total = oracle.total(state.point, first, self.clip_norm, directions)
         size = jnp.asarray(self.batch_size, jnp.result_type(float))
-        sensitivity = _rounded(first) * self._sensitivity(self.clip_norm, size)
-        state, info = move(state, _over(total, size), sensitivity, 0)
+        state, info = move(state, total, first, self.clip_norm, size, 0)
         if self.noise.num_steps == 1:
             return state._replace(count=state.count + 1), info
         if self.difference_batch_size is not None:
@@ -359,11 +392,10 @@ class OnlineToNonconvex:
         def body(
             state: OnlineToNonconvexState, at: tuple[jax.Array, Part | None]
         ) -> tuple[OnlineToNonconvexState, OnlineToNonconvexInfo]:
-            position, part = at
+            position, part = at[0], at[1] or first
             bound = self._change_bound(state)
-            total = oracle.change(state.previous, state.point, part or first, bound, directions)
-            sensitivity = _rounded(part or first) * self._sensitivity(bound, size)
-            return move(state, _over(total, size), sensitivity, position)
+            total = oracle.change(state.previous, state.point, part, bound, directions)
+            return move(state, total, part, bound, size, position)
 
         positions = jnp.arange(1, self.noise.num_steps)
         state, infos = jax.lax.scan(body, state, (positions, later))
@@ -395,11 +427,8 @@ class OnlineToNonconvex:
         """The guarantee of the whole run (host); raises ValueError for stacked fields."""
         check_unstacked(self, "noise_multiplier")
         gaussian = gaussian_multiplier(self.noise, float(self.noise_multiplier), self.relation)
-        return Guarantee(
-            self.sampler.event(joint_release(gaussian=gaussian)),
-            self.relation,
-            self.sampler.failure_probability(),
-        )
+        event = self.sampler.event(joint_release(gaussian=gaussian))
+        return Guarantee(event, self.relation, self.sampler.failure_probability())
 
     @property
     def _sums(self) -> Transform:
@@ -417,10 +446,9 @@ class OnlineToNonconvex:
 
         return clipped_displacement(scheduled(self.learning_rate), scheduled(self.max_displacement))
 
-    def _keys(self, state: OnlineToNonconvexState) -> tuple[jax.Array, jax.Array, jax.Array]:
+    def _keys(self, state: OnlineToNonconvexState) -> jax.Array:
         """Of a period: for directions, points on the way, noise."""
-        first, second, third = jax.random.split(jax.random.fold_in(state.key, state.count), 3)
-        return first, second, third
+        return jax.random.split(jax.random.fold_in(state.key, state.count), 3)
 
     def _parts(self, batch: PyTree, mask: jax.Array) -> tuple[Part, Part | None]:
         """Records of the first estimate, and those of each change, `[period - 1, ...]`."""
@@ -440,12 +468,3 @@ class OnlineToNonconvex:
     def _sensitivity(self, bound: ArrayLike, size: jax.Array) -> jax.Array:
         """Of an estimate, the mean of what records give."""
         return jnp.asarray(bound, size.dtype) / size
-
-
-def _rounded(part: Part) -> float:
-    """By what rounding of a sum of so many records, and of its mean, raises its sensitivity."""
-    return 1 + 2 * rounding_allowance(part.mask.shape[0], jnp.float32)
-
-
-def _over(total: PyTree, size: jax.Array) -> PyTree:
-    return jax.tree.map(lambda leaf: leaf / size.astype(leaf.dtype), total)

@@ -14,7 +14,6 @@ from dpjax.privacy import Budget, joint_release
 from dpjax.sampling import DisjointPartition, FullBatch
 from dpjax.solvers._check_sampler import check_sampler
 from dpjax.solvers._request import Request, default_sampler, requested, stated
-from dpjax.solvers.nonconvex._checks import gaussian_multiplier
 from dpjax.solvers.nonconvex._smoothed_oracle import ORACLES
 from dpjax.transforms import BufferedToeplitz, NoiseStrategy, RestartNoise, SplitNoise
 
@@ -231,3 +230,11 @@ def mean_absolute_coordinate(dim: int) -> float:
     """
     log = special.gammaln(dim / 2 + 1) - special.gammaln((dim + 1) / 2)
     return 2 * math.exp(log) / math.sqrt(math.pi)
+
+
+def gaussian_multiplier(noise: NoiseStrategy, noise_multiplier: float, relation: str) -> float:
+    """Noise multiplier of the Gaussian that a period is; raises ValueError if it is none."""
+    event = noise.event(noise_multiplier, relation)
+    if not isinstance(event, dpe.GaussianDpEvent):
+        raise ValueError(f"noise must be Gaussian, got {noise!r} with {type(event).__name__}")
+    return event.noise_multiplier

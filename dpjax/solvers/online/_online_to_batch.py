@@ -2,7 +2,6 @@
 
 import dataclasses
 import math
-from dataclasses import dataclass
 from typing import Any, NamedTuple, Self
 
 import jax
@@ -14,10 +13,7 @@ from dpjax.core import (
     PyTree,
     Sampler,
     check_choice,
-    check_int,
     check_key,
-    check_nonnegative,
-    check_positive,
     check_unstacked,
     static_field,
     wide,
@@ -26,6 +22,7 @@ from dpjax.core._moved import renamed_fields
 from dpjax.privacy import Budget, Guarantee
 from dpjax.sampling import FullBatch
 from dpjax.solvers import _increment as increments
+from dpjax.solvers._check_fields import check_values
 from dpjax.solvers._check_sampler import check_one_or_every_step, check_sampler, distribution_of
 from dpjax.solvers._published import moved_setting
 from dpjax.solvers._summary import register_solver
@@ -88,7 +85,7 @@ class OnlineToBatchInfo(NamedTuple):
 
 @register_solver
 @renamed_fields(weights="weight_exponent", estimate_weights="estimate_exponent")
-@dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True)
 class OnlineToBatch:
     r"""An online learner, fed with private gradients at the weighted averages of its points.
 
@@ -178,16 +175,16 @@ class OnlineToBatch:
 
     def __post_init__(self) -> None:
         check_sampler(self.sampler, self.relation)
-        for name in ("noise_multiplier", "clip_norm", "smoothness"):
-            check_nonnegative(name, getattr(self, name))
-        check_positive("learning_rate", self.learning_rate)
-        check_positive("batch_size", self.batch_size)
+        check_values(
+            self,
+            positive=("learning_rate", "batch_size"),
+            nonnegative=("noise_multiplier", "clip_norm", "smoothness"),
+            counts=("microbatch_size",),
+            clip=increments.CLIPS,
+            norm=("l2", "linf"),
+        )
         if not callable(self.learner):
             check_choice("learner", self.learner, tuple(LEARNERS))
-        check_choice("clip", self.clip, increments.CLIPS)
-        check_choice("norm", self.norm, ("l2", "linf"))
-        if self.microbatch_size is not None:
-            check_int("microbatch_size", self.microbatch_size, minimum=1)
         check_one_or_every_step(self.sampler, self.noise)
         kind, least = type(self.sampler).__name__, 0 if isinstance(self.sampler, FullBatch) else 1
         for name, value in (
@@ -366,11 +363,8 @@ class OnlineToBatch:
     def guarantee(self) -> Guarantee:
         """The guarantee of the whole run (host)."""
         check_unstacked(self, "noise_multiplier")
-        return Guarantee(
-            self.noise.event(float(self.noise_multiplier), self.relation),
-            self.relation,
-            self.sampler.failure_probability(),
-        )
+        event = self.noise.event(float(self.noise_multiplier), self.relation)
+        return Guarantee(event, self.relation, self.sampler.failure_probability())
 
     def _bound(
         self, state: OnlineToBatchState, weights: Weights

@@ -1,14 +1,13 @@
 """Noise scales and events for query release."""
 
 import math
-from collections.abc import Iterable
 from typing import TypeAlias
 
 import jax
 import numpy as np
 from dp_accounting import dp_event as dpe
 
-from dpjax.core import check_fields, check_finite
+from dpjax.core import check_finite
 from dpjax.privacy import (
     Budget,
     PureZCDpEvent,
@@ -18,20 +17,10 @@ from dpjax.privacy import (
     check_budget,
     zcdp_budget,
 )
-from dpjax.privacy._relations import relation_factor, relation_name
+from dpjax.privacy._relations import relation_factor
 
 Number: TypeAlias = float | jax.Array | np.ndarray
 """A field that may be swept: one number, or several."""
-
-RELATIONS = ("replace_one", "add_or_remove_one", "replace_special")
-
-
-def requested_relation(
-    kind: type, num_records: int, budget: Budget, overrides: Iterable[str]
-) -> str:
-    """The relation that `kind.for_budget` is to meet; checks what was asked of it."""
-    check_fields(kind, overrides)
-    return relation_name(check_budget(budget, num_records).relation_or("replace_one"))
 
 
 def drawn_rho(budget: Budget, *, failure: float = 0.0) -> float:

@@ -1,9 +1,7 @@
 """Query release by Frank-Wolfe in the dual: queries, or signs of marginals, picked privately."""
 
 import dataclasses
-import importlib
 import math
-import warnings
 from typing import Any
 
 import jax
@@ -15,15 +13,12 @@ from dpjax.privacy import Budget, Guarantee
 from dpjax.problems import QueryRelease
 from dpjax.queries import Marginals, Workload
 from dpjax.sampling import FullBatch
+from dpjax.solvers._check_fields import check_values
+from dpjax.solvers._published import moved_setting
+from dpjax.solvers._request import requested_relation
 from dpjax.solvers._summary import register_solver
 from dpjax.solvers._swamped import checked_answers, drawn_noise
-from dpjax.solvers.queries._budget import (
-    Number,
-    drawn_event,
-    drawn_rho,
-    largest_range,
-    requested_relation,
-)
+from dpjax.solvers.queries._budget import Number, drawn_event, drawn_rho, largest_range
 from dpjax.solvers.queries._selection_release import (
     SelectionRelease,
     check_selection,
@@ -104,10 +99,7 @@ class FrankWolfeRelease(SelectionRelease):
 
     def __post_init__(self) -> None:
         check_selection(self, ("step_size",), ("noise_scale", "alpha"))
-        check_choice("vertices", self.vertices, _VERTICES)
-        check_choice("schedule", self.schedule, _SCHEDULES)
-        check_choice("output", self.output, _OUTPUTS)
-        check_choice("noise", self.noise, _NOISES)
+        check_values(self, vertices=_VERTICES, schedule=_SCHEDULES, output=_OUTPUTS, noise=_NOISES)
         if self.noise == "laplace" and self.vertices != "queries":
             raise ValueError(
                 f"noise must be 'gumbel' for vertices = {self.vertices!r}, got {self.noise!r}"
@@ -158,13 +150,8 @@ class FrankWolfeRelease(SelectionRelease):
           True
         """
         if as_published:
-            published = importlib.import_module("dpjax.papers.query_release").frank_wolfe
-            warnings.warn(
-                "as_published goes in 0.3: use dpjax.papers.query_release.frank_wolfe",
-                DeprecationWarning,
-                stacklevel=2,
-            )
-            return published(problem, num_records, budget, steps=steps, **overrides)
+            make = moved_setting("query_release", "frank_wolfe", "as_published=True", depth=3)
+            return make(problem, num_records, budget, steps=steps, **overrides)
         relation = requested_relation(cls, num_records, budget, overrides)
         workload = problem.workload
         vertices = vertices or ("marginals" if isinstance(workload, Marginals) else "queries")

@@ -25,24 +25,15 @@ from dpjax.problems import QueryRelease
 from dpjax.queries import Hierarchy, Marginals, Tree
 from dpjax.queries._workload import Workload, check_sums
 from dpjax.sampling import FullBatch
+from dpjax.solvers._request import requested_relation
 from dpjax.solvers._summary import register_solver
 from dpjax.solvers._swamped import checked_answers
-from dpjax.solvers.queries._budget import (
-    Number,
-    gaussian_event,
-    gaussian_stddev,
-    requested_relation,
-)
+from dpjax.solvers.queries._budget import Number, gaussian_event, gaussian_stddev
 from dpjax.solvers.queries._histogram_release import Measurement
 from dpjax.solvers.queries._log_linear import fit_log_linear
 from dpjax.solvers.queries._state import ReleasedDistribution, counts
+from dpjax.transforms.noise import _noisy_counts as counting
 from dpjax.transforms.noise._independent import plus_gaussian
-from dpjax.transforms.noise._noisy_counts import (
-    MOST_SHORTFALL,
-    CountTables,
-    count_tables,
-    noisy_counts_shortfall,
-)
 
 FLOOR = 1e-6  # of noise that the fit assumes, in units of an answer, where there is none
 
@@ -162,11 +153,18 @@ class AnswersMeasurement(Measurement):
             )
         return measured.clique_of
 
+    def _shares(self, values: jax.Array, noise: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """Of the records there are, not of the public number, and the noise of that."""
+        if self.relation == "replace_one" or not isinstance(self.measured, Marginals | Tree):
+            return values, noise
+        records = total(self.measured, values, noise)
+        return values / records, noise / records
+
     def _sums(self, records: PyTree, mask: jax.Array) -> jax.Array | Pair:
         return self.measured.sums(counts(self.measured, records, mask), mask.shape[0])
 
     @derived
-    def _tables(self) -> CountTables | None:
+    def _tables(self) -> counting.CountTables | None:
         if not (isinstance(self.measured, Workload) and _counted(self.measured)):
             return None
         stddev = known_numbers("stddev", self.stddev)
@@ -179,7 +177,7 @@ class AnswersMeasurement(Measurement):
         tables = len(measured.sizes) if isinstance(measured, Marginals | Tree) else None
         if stddev.shape == (tables,) and np.all(stddev == stddev[0]):
             stddev = stddev[0]  # one table for all
-        return count_tables(stddev, number)
+        return counting.count_tables(stddev, number)
 
     def guarantee(self) -> Guarantee:
         """The guarantee of the release (host); raises ValueError for stacked fields."""
@@ -193,7 +191,8 @@ class AnswersMeasurement(Measurement):
             ratio = np.divide(change, stddev, out=np.zeros_like(change), where=change > 0)
             event = gaussian_event(float(np.linalg.norm(ratio)), 1.0, self.relation)
         scales = np.atleast_1d(stddev) * float(self.num_records)
-        failure = _moved(self.measured) / scales.size * sum(map(noisy_counts_shortfall, scales))
+        shortfalls = sum(map(counting.noisy_counts_shortfall, scales))
+        failure = _moved(self.measured) / scales.size * shortfalls
         return Guarantee(event, self.relation, self.sampler.failure_probability() + failure)
 
 
@@ -262,10 +261,7 @@ class GaussianFit(AnswersMeasurement):
         noise = jnp.maximum(self.stddevs(), FLOOR)
         prior = jnp.asarray(self.prior, float)
         values = state.measured
-        if self.relation != "replace_one" and isinstance(self.measured, Marginals | Tree):
-            # of the records there are, not of the public number
-            records = total(self.measured, values, noise)
-            values, noise = values / records, noise / records
+        values, noise = self._shares(values, noise)
         if isinstance(self.measured, Marginals):
             log_probs = _fit_marginals(self.measured, values, noise, prior, self.fit_steps)
         else:
@@ -325,7 +321,8 @@ def _stddev(
     relative = 1 / np.sqrt(precision)
     # as if scaled to noise 1: the l2 norm of what a record changes
     total = float(np.sqrt(np.sum((change / relative) ** 2)))
-    return gaussian_stddev(total, budget, failure=_moved(measured) * MOST_SHORTFALL) * relative
+    failure = _moved(measured) * counting.MOST_SHORTFALL
+    return gaussian_stddev(total, budget, failure=failure) * relative
 
 
 @functools.lru_cache(maxsize=16)

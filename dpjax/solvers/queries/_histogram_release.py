@@ -8,31 +8,18 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from dpjax.core import (
-    PyTree,
-    check_choice,
-    check_key,
-    check_nonnegative,
-    check_positive,
-    check_unstacked,
-    derived,
-    static_field,
-)
+from dpjax.core import PyTree, check_choice, check_key, check_unstacked, derived, static_field
 from dpjax.privacy import Budget, Guarantee
 from dpjax.problems import QueryRelease
 from dpjax.queries._workload import spread_cells
 from dpjax.sampling import FullBatch
+from dpjax.solvers._check_fields import RELATIONS, check_once, check_values
+from dpjax.solvers._request import requested_relation
 from dpjax.solvers._summary import register_solver
 from dpjax.solvers._swamped import checked_answers
 from dpjax.solvers.queries import _budget as budgets
 from dpjax.solvers.queries._state import ReleasedDistribution, counts, log_of
-from dpjax.transforms.noise._noisy_counts import (
-    MOST_SHORTFALL,
-    CountTables,
-    count_tables,
-    noisy_counts,
-    noisy_counts_shortfall,
-)
+from dpjax.transforms.noise import _noisy_counts as counting
 
 _PROJECTIONS = ("simplex", "none")
 
@@ -59,19 +46,18 @@ class Measurement:
 
     def __post_init__(self) -> None:
         check_once(self.sampler)
-        check_nonnegative("stddev", self.stddev)
-        check_positive("num_records", self.num_records)
-        check_choice("relation", self.relation, budgets.RELATIONS)
+        names = ("num_records",)
+        check_values(self, positive=names, nonnegative=("stddev",), relation=RELATIONS)
 
     def _noisy(self, key: jax.Array, sums: jax.Array, group: np.ndarray | None = None) -> jax.Array:
         """Integer sums with rounded noise, as shares of the records."""
         # divided after the noise, for quotients are rounded by what a record does
         scales = jnp.asarray(self.stddev, float) * self.num_records
-        return noisy_counts(key, sums, scales, self._tables, group) / self.num_records
+        return counting.noisy_counts(key, sums, scales, self._tables, group) / self.num_records
 
     @derived
-    def _tables(self) -> CountTables | None:
-        return count_tables(self.stddev, self.num_records)
+    def _tables(self) -> counting.CountTables | None:
+        return counting.count_tables(self.stddev, self.num_records)
 
 
 @register_solver
@@ -146,9 +132,9 @@ class HistogramRelease(Measurement):
           >>> solver.guarantee().epsilon(1e-6) <= 1.0
           True
         """
-        relation = budgets.requested_relation(cls, num_records, budget, overrides)
+        relation = requested_relation(cls, num_records, budget, overrides)
         change = budgets.histogram_change(relation) / num_records
-        stddev = budgets.gaussian_stddev(change, budget, failure=2 * MOST_SHORTFALL)
+        stddev = budgets.gaussian_stddev(change, budget, failure=2 * counting.MOST_SHORTFALL)
         fields: dict[str, Any] = {
             "stddev": stddev,
             "num_records": num_records,
@@ -183,11 +169,5 @@ class HistogramRelease(Measurement):
         change = budgets.histogram_change(self.relation) / float(self.num_records)
         event = budgets.gaussian_event(change, float(self.stddev), self.relation)
         # of the two cells that a record may change; all others have one law, whatever it is
-        failure = 2 * noisy_counts_shortfall(float(self.stddev) * float(self.num_records))
+        failure = 2 * counting.noisy_counts_shortfall(float(self.stddev) * float(self.num_records))
         return Guarantee(event, self.relation, self.sampler.failure_probability() + failure)
-
-
-def check_once(sampler: object) -> None:
-    """Raises TypeError unless the sampler is one step on all records."""
-    if not isinstance(sampler, FullBatch) or sampler.steps != 1:
-        raise TypeError(f"sampler must be FullBatch(1), since noise is drawn once, got {sampler!r}")

@@ -9,16 +9,17 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from dpjax.core import PyTree, check_int, check_nonnegative, check_positive, static_field
+from dpjax.core import PyTree, static_field
 from dpjax.privacy import Budget
 from dpjax.problems import QueryRelease
 from dpjax.queries import Hierarchy, Marginals, RowModel
 from dpjax.queries._row_model import TableCells, table_answers
 from dpjax.queries._workload import Workload, check_counted
 from dpjax.sampling import FullBatch
+from dpjax.solvers._check_fields import check_values
 from dpjax.solvers._summary import register_solver
 from dpjax.solvers.queries._budget import Number
-from dpjax.solvers.queries._gaussian_fit import FLOOR, AnswersMeasurement, GaussianFitState, total
+from dpjax.solvers.queries._gaussian_fit import FLOOR, AnswersMeasurement, GaussianFitState
 
 _KNEE = 2.5  # in units of the noise: residuals beyond it count more
 _STEP, _LAST_STEP, _STEADY = 0.1, 1e-3, 0.3
@@ -110,13 +111,10 @@ class RowsFit(AnswersMeasurement):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if isinstance(self.measured, Workload) and not isinstance(self.measured, Marginals):
-            raise TypeError(f"measured must be Marginals, got {type(self.measured).__name__}")
-        if self.information is not None:
-            check_positive("information", self.information)
-        check_nonnegative("excess", self.excess)
-        for name in ("rows", "fit_steps", "fits"):
-            check_int(name, getattr(self, name), minimum=1)
+        if isinstance(self.measured, Workload):
+            _ = self._marginals
+        counts = ("rows", "fit_steps", "fits")
+        check_values(self, positive=("information",), nonnegative=("excess",), counts=counts)
 
     @classmethod
     def for_budget(
@@ -162,10 +160,7 @@ class RowsFit(AnswersMeasurement):
         # rounding to whole records adds a twelfth
         variance = jnp.square(self.stddevs()) + jnp.square(1 / jnp.asarray(self.num_records)) / 12
         noise = jnp.maximum(jnp.sqrt(variance), FLOOR)
-        if self.relation != "replace_one":
-            # of the records there are, not of the public number
-            records = total(measured, values, noise)
-            values, noise = values / records, noise / records
+        values, noise = self._shares(values, noise)
         # public noise: by a key that the release does not use
         split, trials, starts = jax.random.split(jax.random.fold_in(state.key, 1), 3)
         shape, cells = measured.domain.shape, TableCells.of(measured)

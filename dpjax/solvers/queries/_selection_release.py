@@ -7,19 +7,13 @@ import jax
 import jax.numpy as jnp
 from jax.typing import DTypeLike
 
-from dpjax.core import (
-    PyTree,
-    check_choice,
-    check_key,
-    check_nonnegative,
-    check_positive,
-    check_scalar,
-)
+from dpjax.core import PyTree, check_key, check_scalar
 from dpjax.problems import QueryRelease
 from dpjax.queries import Marginals
 from dpjax.queries._workload import num_records
 from dpjax.sampling import FullBatch
-from dpjax.solvers.queries._budget import RELATIONS, Number
+from dpjax.solvers._check_fields import RELATIONS, check_values
+from dpjax.solvers.queries._budget import Number
 from dpjax.solvers.queries._state import (
     SHARPEST,
     ReleasedDistribution,
@@ -214,8 +208,5 @@ def check_selection(solver: Any, positive: tuple[str, ...], nonnegative: tuple[s
             f"{type(solver.sampler).__name__}"
         )
     check_scalar("score_range", solver.score_range)
-    for name in (*positive, "num_records", "score_range"):
-        check_positive(name, getattr(solver, name))
-    for name in nonnegative:
-        check_nonnegative(name, getattr(solver, name))
-    check_choice("relation", solver.relation, RELATIONS)
+    positive = (*positive, "num_records", "score_range")
+    check_values(solver, positive=positive, nonnegative=nonnegative, relation=RELATIONS)

@@ -11,31 +11,26 @@ from dp_accounting import dp_event as dpe
 
 from dpjax.core import (
     PyTree,
-    check_choice,
     check_fields,
     check_finite,
     check_int,
     check_key,
-    check_positive,
     check_unstacked,
-    many_devices,
     static_field,
 )
-from dpjax.core._pairs import Pair, add_pairs
+from dpjax.core._pairs import Pair
 from dpjax.privacy import Budget, Guarantee, PureZCDpEvent, check_budget, zcdp_budget
 from dpjax.privacy._relations import RelationLike, relation_factor
 from dpjax.sampling import FullBatch
+from dpjax.solvers._check_fields import RELATIONS, check_values
+from dpjax.solvers._parts import part_size, sum_of_parts
 from dpjax.solvers._summary import register_solver
 from dpjax.solvers._swamped import checked_draws
 from dpjax.solvers._vertex_problem import VertexProblem
 from dpjax.solvers.vertices import _steps as vertex_steps
-from dpjax.solvers.vertices._plan import constants_of
-from dpjax.solvers.vertices._vertex_solver import RELATIONS, VertexInfo
-from dpjax.transforms.clipping._parts import fold_in_parts
+from dpjax.solvers.vertices._constants import check_vertices, one_block
+from dpjax.solvers.vertices._steps import VertexInfo
 
-# by default so many numbers, but no fewer records, of features or gradients are floats at a time;
-# faster on CPU than either 4 times as many or as few, and than the data as a whole
-_NUMBERS, _RECORDS = 2**20, 16
 # what runs show of the bound's curvature term, relative to what they show of its other term
 _TYPICAL_CURVATURE = 0.09
 
@@ -127,11 +122,12 @@ class FrankWolfe:
                 "sampler must be FullBatch, since the event is that of draws which all see every "
                 f"record, got {type(self.sampler).__name__}"
             )
-        for name in ("sharpness", "grad_range", "num_records"):
-            check_positive(name, getattr(self, name))
-        if self.microbatch_size is not None:
-            check_int("microbatch_size", self.microbatch_size, minimum=1)
-        check_choice("relation", self.relation, RELATIONS)
+        check_values(
+            self,
+            positive=("sharpness", "grad_range", "num_records"),
+            counts=("microbatch_size",),
+            relation=RELATIONS,
+        )
 
     @classmethod
     def plan(
@@ -184,7 +180,7 @@ class FrankWolfe:
           >>> FrankWolfe.plan(problem, 10_000, dpjax.Budget(1.0, 1e-6)).steps
           45
         """
-        constants_of(problem, one_block=True)
+        check_vertices(problem)
         relation = check_budget(budget, num_records).relation_or("add_or_remove_one")
         check_finite("epsilon", budget.epsilon)
         # a little less, since sums are rounded
@@ -272,21 +268,15 @@ class FrankWolfe:
         weight = vertex_steps.shrunk(weight, moved, state.params.dtype)
         domains = problem.domains
 
-        def part_sum(part: PyTree, part_mask: jax.Array, number: object = None) -> Pair:
-            del number
+        def part_sum(part: PyTree, part_mask: jax.Array) -> Pair:
             gradients = problem.per_example_gradients(state.params, part)
             (total,) = vertex_steps.range_sums(
                 domains, (gradients,), part_mask, (self.grad_range,), (weight,), self.assume_bounded
             )
             return total
 
-        size = self.microbatch_size or max(_RECORDS, _NUMBERS // domains[0].dim)
-        if mask.shape[0] <= size:
-            total = part_sum(batch, mask)
-        else:
-            total = fold_in_parts(
-                part_sum, batch, mask, size, add_pairs, lambda zeros: zeros, strided=many_devices()
-            )
+        size = self.microbatch_size or part_size(domains[0].dim)
+        total = sum_of_parts(part_sum, batch, mask, size)
         return vertex_steps.add_scores(domains[0], vertex_steps.no_scores(domains[0]), total, 1)
 
     def move(
@@ -324,8 +314,7 @@ def planned(
     steps: int | None = None,
 ) -> FrankWolfePlan:
     """The plan of draws that are rho-zCDP, or pure if that allows sharper ones; as in `plan`."""
-    constants = constants_of(problem, one_block=True)
-    (log_m,), (smooth,) = constants.log_vertices, constants.smoothness
+    log_m, smooth = one_block(problem)
     # ranges of one draw, of which T have 1 / T of the pure epsilon or 1 / sqrt(T) of the other
     concentrated = math.sqrt(8 * rho)
     scale = num_records / (relation_factor(relation) * float(problem.ranges[0]))

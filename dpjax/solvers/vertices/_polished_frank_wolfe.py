@@ -19,30 +19,23 @@ from dpjax.core import (
     check_nonnegative,
     check_unstacked,
     derived,
-    many_devices,
     static_field,
 )
 from dpjax.geometry import L1Ball, Simplex
 from dpjax.privacy import Budget, Guarantee, zcdp_budget
 from dpjax.privacy._relations import relation_factor
 from dpjax.sampling import FullBatch
+from dpjax.solvers._parts import part_size, sum_of_parts
 from dpjax.solvers._request import requested
 from dpjax.solvers._summary import register_solver
 from dpjax.solvers._swamped import checked_draws
 from dpjax.solvers._vertex_problem import VertexProblem
 from dpjax.solvers.descent._dpsgd import DPSGD, DPSGDState
+from dpjax.solvers.vertices._constants import one_block
 from dpjax.solvers.vertices._frank_wolfe import FrankWolfe, FrankWolfeState, planned
-from dpjax.solvers.vertices._plan import constants_of
 from dpjax.transforms import OuterProduct, PackedSigns
 from dpjax.transforms.clipping._by_norm import per_example_norm
-from dpjax.transforms.clipping._parts import fold_in_parts
-from dpjax.transforms.noise._noisy_counts import (
-    MOST_SHORTFALL,
-    CountTables,
-    count_tables,
-    noisy_counts,
-    noisy_counts_shortfall,
-)
+from dpjax.transforms.noise import _noisy_counts as counting
 
 _BINS = 12  # of gradient norms, each narrower by sqrt(2): clip norms to 1 / 45 of the bound
 _CUT = 0.05  # share of the records to be clipped, at most
@@ -50,7 +43,6 @@ _ROUNDS, _STEPS = 2, 64
 _DRAWS, _HISTOGRAMS = 0.4, 0.06  # shares of rho
 _RATE = 0.1  # over the smoothness along a coordinate
 _DENSE = 0.1
-_NUMBERS, _RECORDS = 2**20, 16
 
 
 class PolishedFrankWolfeState(NamedTuple):
@@ -244,7 +236,7 @@ class PolishedFrankWolfe:
         """
         check_fields(cls, overrides)
         request = requested(num_records, budget, "add_or_remove_one")
-        constants = constants_of(problem, one_block=True)
+        _, smooth = one_block(problem)
         bound = _largest_entry(problem)
         check_finite("epsilon", budget.epsilon)
         if budget.delta == 0:
@@ -256,7 +248,7 @@ class PolishedFrankWolfe:
         rho = (1 - 1e-6) * zcdp_budget(
             budget,
             relation=request.relation,
-            failure_probability=_ROUNDS * moved * MOST_SHORTFALL,
+            failure_probability=_ROUNDS * moved * counting.MOST_SHORTFALL,
         )
         plan = planned(problem, num_records, request.relation, _DRAWS * rho)
         draws = FrankWolfe(
@@ -267,7 +259,7 @@ class PolishedFrankWolfe:
             relation=request.relation,
         )
         left = (1 - _DRAWS - _HISTOGRAMS) * rho / (_ROUNDS * _STEPS)
-        (smooth,), p = constants.smoothness, problem.num_params
+        p = problem.num_params
         radius = problem.domains[0].radius if isinstance(problem.domains[0], L1Ball) else 1.0
         descent = DPSGD(
             FullBatch(_STEPS),
@@ -278,7 +270,7 @@ class PolishedFrankWolfe:
             decay=1 - 5 / _STEPS,
             relation=request.relation,
             schedule="linear",
-            microbatch_size=max(_RECORDS, _NUMBERS // p),
+            microbatch_size=part_size(p),
         )
         if dense is None:
             dense = moved * p <= _DENSE * num_records * math.sqrt(rho)
@@ -353,7 +345,7 @@ class PolishedFrankWolfe:
         edges = bound * 2.0 ** (-jnp.arange(_BINS, dtype=point.dtype) / 2)
 
         counts = norm_counts(face, point, edges, batch, mask, self.descent.microbatch_size)
-        noisy = noisy_counts(for_counts, counts, self.histogram_noise, self._tables)
+        noisy = counting.noisy_counts(for_counts, counts, self.histogram_noise, self._tables)
         allowed = _CUT * jnp.asarray(self.draws.num_records, noisy.dtype)
         # the last edge above which there are few
         few = jnp.cumprod(jnp.cumsum(noisy)[:-1] <= allowed)
@@ -382,13 +374,13 @@ class PolishedFrankWolfe:
             dpe.SelfComposedDpEvent(dpe.GaussianDpEvent(noise), _ROUNDS),
             dpe.SelfComposedDpEvent(descent.event, _ROUNDS),
         ]
-        failure = _ROUNDS * relation_factor(self.relation) * noisy_counts_shortfall(noise)
+        failure = _ROUNDS * relation_factor(self.relation) * counting.noisy_counts_shortfall(noise)
         failure += self.sampler.failure_probability()
         return Guarantee(dpe.ComposedDpEvent(events), self.relation, failure)
 
     @derived
-    def _tables(self) -> CountTables | None:
-        return count_tables(self.histogram_noise)
+    def _tables(self) -> counting.CountTables | None:
+        return counting.count_tables(self.histogram_noise)
 
 
 def norm_counts(
@@ -410,19 +402,14 @@ def norm_counts(
       size: Records whose gradients coexist; None for all.
     """
 
-    def count(part: PyTree, part_mask: jax.Array, number: object = None) -> jax.Array:
-        del number
+    def count(part: PyTree, part_mask: jax.Array) -> jax.Array:
         norms = per_example_norm(face.per_example_gradients(point, part))
         place = jnp.sum(norms[:, None] <= edges[None, 1:], axis=1)
         counts = jnp.zeros(edges.shape, jnp.int32)
         kept = part_mask & jnp.isfinite(norms)
         return counts.at[jnp.where(kept, place, edges.size)].add(1, mode="drop")
 
-    if size is None or mask.shape[0] <= size:
-        return count(batch, mask)
-    counts: jax.Array = fold_in_parts(
-        count, batch, mask, size, jnp.add, lambda zeros: zeros, strided=many_devices()
-    )
+    counts: jax.Array = sum_of_parts(count, batch, mask, size, jnp.add)
     return counts
 
 

@@ -1,5 +1,7 @@
 """Shared steps of methods over vertices: clipped gradients, summed scores, draws."""
 
+from typing import NamedTuple
+
 import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike, DTypeLike
@@ -9,6 +11,16 @@ from dpjax.core._pairs import Pair, add_pairs, pair_of
 from dpjax.geometry import Domain, Polytope, Simplex
 from dpjax.transforms import OuterProduct, PackedSigns
 from dpjax.transforms.clipping._by_range import range_sum
+
+
+class VertexInfo(NamedTuple):
+    """Released in a step.
+
+    Attributes:
+      indices: The vertices drawn, `[draws]` int32 for each block; -1 where none was drawn.
+    """
+
+    indices: tuple[jax.Array, ...]
 
 
 def coordinates(domain: Domain) -> Domain:

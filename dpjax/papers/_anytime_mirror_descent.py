@@ -11,10 +11,8 @@ import numpy as np
 from dpjax.core import PyTree, check_int, check_key, static_field
 from dpjax.core._pairs import add_pairs, pair_of, scale_pair, two_to
 from dpjax.geometry import log_normalize, sample_vertices
-from dpjax.privacy import Budget
-from dpjax.solvers._summary import register_solver
-from dpjax.solvers._vertex_problem import VertexProblem
-from dpjax.solvers.vertices._plan import (
+from dpjax.papers._vertex_plan import (
+    BlockProblem,
     Constants,
     Setting,
     VertexPlan,
@@ -22,8 +20,10 @@ from dpjax.solvers.vertices._plan import (
     geometric,
     setting_of,
 )
+from dpjax.papers._vertex_solver import SinglePass, VertexSolver
+from dpjax.privacy import Budget
+from dpjax.solvers._summary import register_solver
 from dpjax.solvers.vertices._steps import add_scores, coordinates, no_scores, range_sums
-from dpjax.solvers.vertices._vertex_solver import SinglePass, VertexSolver
 
 OUTPUT_SHARE = 0.1  # of all draws, for the result
 _LOG2_E = math.log2(math.e)
@@ -115,7 +115,7 @@ class AnytimeMirrorDescent(VertexSolver):
     @classmethod
     def plan(
         cls,
-        problem: VertexProblem,
+        problem: BlockProblem,
         num_records: int,
         budget: Budget,
         *,
@@ -169,7 +169,7 @@ class AnytimeMirrorDescent(VertexSolver):
             setting.candidates("refresh", refresh, lambda n: geometric(min(n, 2000), 40)),
         )
 
-    def init(self, problem: VertexProblem, *, key: jax.Array) -> AnytimeState:
+    def init(self, problem: BlockProblem, *, key: jax.Array) -> AnytimeState:
         """The state before the first step; the key (*secret*) is for the draws."""
         (domain,) = problem.domains
         m = domain.num_vertices
@@ -181,7 +181,7 @@ class AnytimeMirrorDescent(VertexSolver):
             check_key("key", key),
         )
 
-    def prepare(self, problem: VertexProblem, state: AnytimeState) -> AnytimeState:
+    def prepare(self, problem: BlockProblem, state: AnytimeState) -> AnytimeState:
         """Adds the present iterate to the average."""
         iterate = log_normalize(coordinates(problem.domains[0]).logits(*state.scores))
         exponent, mass = state.average
@@ -192,7 +192,7 @@ class AnytimeMirrorDescent(VertexSolver):
         mass = add_pairs(mass, pair_of(jnp.exp2(scaled - largest)))
         return state._replace(average=(largest, mass))
 
-    def logits(self, problem: VertexProblem, state: AnytimeState) -> tuple[jax.Array]:
+    def logits(self, problem: BlockProblem, state: AnytimeState) -> tuple[jax.Array]:
         """What a draw now is the softmax of, `[m]`, up to a shift. **Not private**."""
         del problem
         exponent, mass = state.average
@@ -203,7 +203,7 @@ class AnytimeMirrorDescent(VertexSolver):
         time = state.count + 1
         return (time <= self.refresh) | (time % self.refresh == 0)
 
-    def sample(self, problem: VertexProblem, state: AnytimeState) -> tuple[jax.Array]:
+    def sample(self, problem: BlockProblem, state: AnytimeState) -> tuple[jax.Array]:
         """Vertices `[K]` from the average if it is time, else those drawn last."""
         key = jax.random.fold_in(state.key, state.count)
 
@@ -215,14 +215,14 @@ class AnytimeMirrorDescent(VertexSolver):
         return (jax.lax.cond(self.draws_now(state), draw, lambda state: state.indices, state),)
 
     def accept(
-        self, problem: VertexProblem, indices: tuple[jax.Array], state: AnytimeState
+        self, problem: BlockProblem, indices: tuple[jax.Array], state: AnytimeState
     ) -> AnytimeState:
         """Keeps the vertices to take gradients at."""
         del problem
         return state._replace(indices=indices[0])
 
     def advance(
-        self, problem: VertexProblem, batch: PyTree, mask: jax.Array, state: AnytimeState
+        self, problem: BlockProblem, batch: PyTree, mask: jax.Array, state: AnytimeState
     ) -> AnytimeState:
         """The part of a step that sees data: new scores, given what was drawn."""
         gradients = problem.gradients_at_vertices((state.indices,), batch)
@@ -234,7 +234,7 @@ class AnytimeMirrorDescent(VertexSolver):
         scores = add_scores(problem.domains[0], state.scores, term, 1)
         return state._replace(scores=scores, count=state.count + 1)
 
-    def finalize(self, problem: VertexProblem, state: AnytimeState) -> PyTree:
+    def finalize(self, problem: BlockProblem, state: AnytimeState) -> PyTree:
         """The mean of vertices drawn from the average of all iterates."""
         (logits,) = self.logits(problem, self.prepare(problem, state))
         key = jax.random.fold_in(state.key, state.count)

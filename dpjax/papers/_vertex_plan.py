@@ -1,22 +1,45 @@
-"""Shared parts of plans for methods over vertices."""
+"""Shared parts of plans for methods of one pass over vertices."""
 
 import math
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from dpjax.core import check_int
+from dpjax.core import PyTree, check_int
 from dpjax.privacy import Budget, check_budget, zcdp_budget
 from dpjax.privacy._relations import relation_factor
 from dpjax.sampling import IndependentPartition, TaperedPartition
 from dpjax.sampling._capacity import DELTA_SHARE
-from dpjax.solvers._vertex_problem import VertexProblem, over_vertices
+from dpjax.solvers._vertex_problem import VertexProblem
+from dpjax.solvers.vertices._constants import check_vertices
 
 # what runs show of the bounds' terms: sampling errors, and for one block, where the average of a
 # batch is far smaller than a record's gradient may be, the square of the gradient
 _TYPICAL_SAMPLING = 0.2
 _TYPICAL_GRADIENT = 0.1
+
+
+class BlockProblem(VertexProblem, Protocol):
+    """A problem over vertices with what methods of one pass on its blocks need."""
+
+    @property
+    def signs(self) -> tuple[int, ...]:
+        """1 where the loss is minimised, -1 where it is maximised."""
+
+    @property
+    def coupling(self) -> float | None:
+        """The same across blocks."""
+
+    @property
+    def third_order(self) -> float | None:
+        """Lipschitz constant of all second derivatives; None where unknown."""
+
+    def gradients_at_vertices(self, indices: PyTree, batch: PyTree) -> PyTree:
+        """Gradients `[B, p]` of each record at the means of vertices, for each block."""
+
+    def gradients_at(self, points: PyTree, batch: PyTree) -> PyTree:
+        """Gradients `[B, p]` of each record at a point of each block."""
 
 
 class Constants(NamedTuple):
@@ -41,6 +64,26 @@ class Constants(NamedTuple):
     def joint_smoothness(self) -> float:
         """Largest modulus of all second derivatives."""
         return max(*self.smoothness, self.coupling)
+
+
+def constants_of(problem: BlockProblem, one_block: bool = False) -> Constants:
+    """The constants a problem states; smoothness defaults to half the gradient's range."""
+    check_vertices(problem, one_block)
+    half = tuple(float(r) / 2 for r in problem.ranges)
+    given = problem.smoothness
+    if given is not None and not isinstance(given, tuple | list):
+        given = (given,) * len(half)
+    smoothness = half if given is None else tuple(map(float, given))
+    coupling = min(half) if len(half) > 1 else 0.0
+    # what is linear in each block has no third derivatives
+    unknown = math.inf if any(smoothness) else 0.0
+    return Constants(
+        tuple(math.log(domain.num_vertices) for domain in problem.domains),
+        half,
+        smoothness,
+        coupling if problem.coupling is None else float(problem.coupling),
+        unknown if problem.third_order is None else float(problem.third_order),
+    )
 
 
 class Setting(NamedTuple):
@@ -93,36 +136,8 @@ class Setting(NamedTuple):
         return np.asarray(root * np.min(sizes / np.sqrt(left)))
 
 
-def constants_of(problem: VertexProblem, one_block: bool = False) -> Constants:
-    """The constants a problem states; smoothness defaults to half the gradient's range."""
-    if not over_vertices(problem):
-        raise TypeError(
-            "problem must be one over vertices, such as SimplexRisk or Saddle of dpjax.problems, "
-            f"got {type(problem).__name__}"
-        )
-    if one_block and len(problem.domains) != 1:
-        raise ValueError(
-            f"problem must have 1 block, got {len(problem.domains)}: use SaddleMirrorDescent"
-        )
-    half = tuple(float(r) / 2 for r in problem.ranges)
-    given = problem.smoothness
-    if given is not None and not isinstance(given, tuple | list):
-        given = (given,) * len(half)
-    smoothness = half if given is None else tuple(map(float, given))
-    coupling = min(half) if len(half) > 1 else 0.0
-    # what is linear in each block has no third derivatives
-    unknown = math.inf if any(smoothness) else 0.0
-    return Constants(
-        tuple(math.log(domain.num_vertices) for domain in problem.domains),
-        half,
-        smoothness,
-        coupling if problem.coupling is None else float(problem.coupling),
-        unknown if problem.third_order is None else float(problem.third_order),
-    )
-
-
 def setting_of(
-    problem: VertexProblem,
+    problem: BlockProblem,
     num_records: int,
     budget: Budget,
     certified: bool = False,

@@ -12,6 +12,7 @@ from dp_accounting import dp_event as dpe
 from jax.typing import ArrayLike, DTypeLike
 
 from dpjax.core import PyTree, check_choice, check_fields, check_positive, check_unstacked
+from dpjax.papers._vertex_plan import BlockProblem, draft_sampler
 from dpjax.privacy import Budget, Guarantee, PureZCDpEvent, check_budget
 from dpjax.privacy._relations import relation_factor
 from dpjax.sampling import (
@@ -20,25 +21,13 @@ from dpjax.sampling import (
     TaperedPartition,
     poisson_capacity,
 )
+from dpjax.solvers._check_fields import RELATIONS
 from dpjax.solvers._check_sampler import check_sampler
 from dpjax.solvers._swamped import checked_draws
-from dpjax.solvers._vertex_problem import VertexProblem
-from dpjax.solvers.vertices._plan import draft_sampler
-from dpjax.solvers.vertices._steps import coordinates, shrunk
+from dpjax.solvers.vertices._steps import VertexInfo, coordinates, shrunk
 
-RELATIONS = ("replace_one", "add_or_remove_one", "replace_special")
 SinglePass = DisjointPartition | TaperedPartition | IndependentPartition
 """Samplers of disjoint batches of public sizes."""
-
-
-class VertexInfo(NamedTuple):
-    """Released in a step.
-
-    Attributes:
-      indices: The vertices drawn, `[draws]` int32 for each block; -1 where none was drawn.
-    """
-
-    indices: tuple[jax.Array, ...]
 
 
 class Replay(NamedTuple):
@@ -97,7 +86,7 @@ class VertexSolver:
     @classmethod
     def for_budget(
         cls,
-        problem: VertexProblem,
+        problem: BlockProblem,
         num_records: int,
         budget: Budget,
         *,
@@ -158,7 +147,7 @@ class VertexSolver:
         return checked_draws(solver, [solver._updates * tau * omega for tau, omega in sizes])
 
     def step(
-        self, problem: VertexProblem, batch: PyTree, mask: jax.Array, state: PyTree
+        self, problem: BlockProblem, batch: PyTree, mask: jax.Array, state: PyTree
     ) -> tuple[PyTree, VertexInfo]:
         """Draws vertices, then moves the scores by the records of `batch` where `mask [B]`."""
         state = self.prepare(problem, state)
@@ -166,12 +155,12 @@ class VertexSolver:
         state = self.accept(problem, indices, state)
         return self.advance(problem, batch, mask, state), VertexInfo(indices)
 
-    def prepare(self, problem: VertexProblem, state: PyTree) -> PyTree:
+    def prepare(self, problem: BlockProblem, state: PyTree) -> PyTree:
         """Nothing to do before a draw."""
         del problem
         return state
 
-    def logits(self, problem: VertexProblem, state: PyTree) -> tuple[jax.Array, ...]:
+    def logits(self, problem: BlockProblem, state: PyTree) -> tuple[jax.Array, ...]:
         """What a draw now is the softmax of, `[m]` a block, up to a shift. **Not private**."""
         pairs = zip(problem.domains, state.scores, strict=True)
         return tuple(coordinates(domain).logits(*score) for domain, score in pairs)
@@ -250,7 +239,7 @@ class VertexSolver:
             for size, bound in zip(self.step_size, self.grad_range, strict=True)
         )
 
-    def replay(self, problem: VertexProblem, data: PyTree, info: VertexInfo, xs: PyTree) -> Replay:
+    def replay(self, problem: BlockProblem, data: PyTree, info: VertexInfo, xs: PyTree) -> Replay:
         """The scores of a run on `data` if it drew what `info` says. **Not private**.
 
         With two neighbours in turn it shows how far one record moves the logits of each draw, which
