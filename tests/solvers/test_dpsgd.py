@@ -233,7 +233,7 @@ def test_looks_are_fewer_than_steps_and_of_independent_noise():
     with pytest.raises(ValueError, match="looks must be <= 2"):
         _noiseless(4, 3, looks=3)
     with pytest.raises(ValueError, match="looks must be <= 0"):
-        _noiseless(4, 3, looks=1, noise=dpjax.transforms.BinaryTree(3))
+        _noiseless(4, 1, looks=1, noise=dpjax.transforms.BinaryTree(1))
     with pytest.raises(ValueError, match="rate_power must be"):
         _noiseless(4, 3, rate_power=3)
 
