@@ -28,10 +28,8 @@ from dpjax.transforms.estimators._multilevel import multilevel as multilevel
 from dpjax.transforms.estimators._polar import polar_estimate as polar_estimate
 from dpjax.transforms.estimators._polar import polar_interval as polar_interval
 from dpjax.transforms.estimators._smooth_first_order import smooth_first_order as smooth_first_order
-from dpjax.transforms.estimators._smooth_zeroth_order import (
-    smooth_zeroth_order as smooth_zeroth_order,
-)
 from dpjax.transforms.estimators._zeroth_order import ZerothOrder as ZerothOrder
+from dpjax.transforms.estimators._zeroth_order import smooth_zeroth_order as smooth_zeroth_order
 from dpjax.transforms.learners._exponentiated import (
     exponentiated_gradient as exponentiated_gradient,
 )

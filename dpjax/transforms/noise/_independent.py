@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from dpjax.core import PyTree, Transform, check_key, check_nonnegative_scalar
+from dpjax.core import PyTree, Transform, check_key, check_nonnegative_scalar, wide
 from dpjax.core._pairs import Pair, add_pairs, pair_of, power_of_two
 from dpjax.random._laplace import laplace
 from dpjax.random._normal import normal
@@ -93,25 +93,22 @@ def add_laplace(scale: ArrayLike) -> Transform:
 
 
 def _add_noise(scale: ArrayLike, draw: Callable[..., jax.Array]) -> Transform:
-    return noise_on_leaves(lambda leaf, key: _noisy(leaf, scale, draw, key))
+    def noisy(leaf: PyTree, key: jax.Array) -> jax.Array:
+        leaf = jnp.asarray(leaf)
+        values = wide(leaf)
+        return plus_noise(values, scale, draw(key, leaf.shape, values.dtype)).astype(leaf.dtype)
+
+    return noise_on_leaves(noisy)
 
 
-def map_with_keys(
-    draw: Callable[[Any, jax.Array], Any], tree: PyTree, key: jax.Array | None, count: jax.Array
-) -> PyTree:
-    """`draw(leaf, key)` of every leaf; the key is folded with the call's number and the leaf's."""
-    now = jax.random.fold_in(check_key("key", key), count)
-    leaves, treedef = jax.tree.flatten(tree)
-    drawn = [draw(leaf, jax.random.fold_in(now, i)) for i, leaf in enumerate(leaves)]
-    return jax.tree.unflatten(treedef, drawn)
+def noise_on_leaves(
+    noisy: Callable[[Any, jax.Array], jax.Array], state_type: Callable[..., Any] = AddNoiseState
+) -> Transform:
+    """`noisy(leaf, key)` of every leaf; the key is folded with the call's number and the leaf's."""
 
-
-def noise_on_leaves(noisy: Callable[[Any, jax.Array], jax.Array]) -> Transform:
-    """`noisy(leaf, key)` of every leaf, with a key for each leaf and call."""
-
-    def init(params: PyTree) -> AddNoiseState:
+    def init(params: PyTree) -> Any:
         del params
-        return AddNoiseState(jnp.zeros((), jnp.int32))
+        return state_type(jnp.zeros((), jnp.int32))
 
     def update(
         updates: PyTree,
@@ -120,20 +117,14 @@ def noise_on_leaves(noisy: Callable[[Any, jax.Array], jax.Array]) -> Transform:
         *,
         key: jax.Array | None = None,
         **extra: object,
-    ) -> tuple[PyTree, AddNoiseState]:
+    ) -> tuple[PyTree, Any]:
         del params, extra
-        return map_with_keys(noisy, updates, key, state.count), AddNoiseState(state.count + 1)
+        now = jax.random.fold_in(check_key("key", key), state.count)
+        leaves, treedef = jax.tree.flatten(updates)
+        drawn = [noisy(leaf, jax.random.fold_in(now, i)) for i, leaf in enumerate(leaves)]
+        return jax.tree.unflatten(treedef, drawn), state_type(state.count + 1)
 
     return Transform(init, update)
-
-
-def _noisy(
-    leaf: PyTree, scale: ArrayLike, draw: Callable[..., jax.Array], key: jax.Array
-) -> jax.Array:
-    leaf = jnp.asarray(leaf)
-    wide = jnp.promote_types(leaf.dtype, jnp.float32)
-    noisy = plus_noise(leaf.astype(wide), scale, draw(key, leaf.shape, wide))
-    return noisy.astype(leaf.dtype)
 
 
 def plus_noise(values: jax.Array, scale: ArrayLike, draws: jax.Array) -> jax.Array:
