@@ -9,13 +9,7 @@ import numpy as np
 from dp_accounting import NeighboringRelation
 from dp_accounting import dp_event as dpe
 
-from dpjax.core._checks import (
-    check_choice,
-    check_int,
-    check_key,
-    check_rate,
-    is_traced,
-)
+from dpjax.core._checks import check_choice, check_int, check_key, check_rate, is_traced
 from dpjax.core._fields import register_dataclass, static_field
 from dpjax.core._types import PyTree
 from dpjax.random._gaps import draw_members, gaps_shortfall, keep_uniform_subset
@@ -23,7 +17,7 @@ from dpjax.random._keys import StepKeys
 from dpjax.sampling._capacity import default_capacity, draws_needed, overflow_probability
 from dpjax.sampling._host import draw_on_host
 from dpjax.sampling._participation import Participation, cyclic, every_step
-from dpjax.sampling._records import MOST_RECORDS
+from dpjax.sampling._records import MOST_RECORDS, check_bound
 
 
 @register_dataclass
@@ -275,12 +269,7 @@ class PoissonSampler:
         )
 
     def _check(self, num_records: int) -> None:
-        check_int("num_records", num_records, minimum=1)
-        if num_records > self.num_records:
-            raise ValueError(
-                "the data have more records than the sampler's public bound num_records = "
-                f"{self.num_records}"
-            )
+        check_bound(num_records, self.num_records)
         if self.overflow == "truncate" and num_records < self.num_records:
             raise ValueError(
                 f"the data have {num_records} records, but overflow='truncate' needs exactly "
