@@ -8,7 +8,7 @@ import numpy as np
 from dpjax.core import PyTree
 from dpjax.testing import _trees as trees
 from dpjax.testing._draws import check_draws_differ, keys_drawn_by_runs
-from dpjax.testing._neighbours import Neighbour, largest_change
+from dpjax.testing._neighbours import Neighbour
 
 
 class Program:
@@ -79,22 +79,6 @@ def assert_needs_key(call: Callable[[], PyTree], what: str) -> None:
     except TypeError:
         return
     raise AssertionError(f"{what} without key= must raise TypeError, and did not")
-
-
-def assert_bounded(
-    statistic: Callable[[PyTree, jax.Array], PyTree],
-    batch: PyTree,
-    bound: float,
-    what: str,
-    *,
-    norm: str,
-    tolerance: float = 1e-4,
-    **search: PyTree,
-) -> None:
-    """Raises if a neighbour is found that moves the statistic further than the bound."""
-    assert_within(
-        largest_change(statistic, batch, norm=norm, **search), bound, what, norm, tolerance
-    )
 
 
 def assert_within(
