@@ -56,10 +56,10 @@ from dpjax.transforms.noise.correlated._buffered_toeplitz import (
 from dpjax.transforms.noise.correlated._buffered_toeplitz import (
     BufferedToeplitzState as BufferedToeplitzState,
 )
-from dpjax.transforms.noise.correlated._correlated import correlated_noise as correlated_noise
-from dpjax.transforms.noise.correlated._fit_buffered_toeplitz import (
+from dpjax.transforms.noise.correlated._buffered_toeplitz import (
     fit_buffered_toeplitz as fit_buffered_toeplitz,
 )
+from dpjax.transforms.noise.correlated._correlated import correlated_noise as correlated_noise
 from dpjax.transforms.noise.correlated._jax_privacy import from_jax_privacy as from_jax_privacy
 from dpjax.transforms.noise.correlated._restart_noise import RestartNoise as RestartNoise
 from dpjax.transforms.noise.correlated._restart_noise import RestartNoiseState as RestartNoiseState

@@ -9,18 +9,7 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from dpjax.core import PyTree, check_choice, check_int, check_key, check_positive, check_shape, wide
-from dpjax.transforms.estimators._directions import (
-    KINDS,
-    Directions,
-    batch_size,
-    combined,
-    direction_keys,
-    displaced,
-    draw_directions,
-    num_entries,
-    unflatten,
-    wide_type,
-)
+from dpjax.transforms.estimators import _directions as lines
 
 # numbers in the directions of a chunk and in the losses along them: a few MB, which stay in the
 # caches of a CPU and keep an accelerator busy
@@ -52,7 +41,7 @@ class ZerothOrder:
     def __post_init__(self) -> None:
         check_positive("radius", self.radius)
         check_int("num_directions", self.num_directions, minimum=1)
-        check_choice("directions", self.directions, KINDS)
+        check_choice("directions", self.directions, lines.KINDS)
         if self.chunk_size is not None:
             check_int("chunk_size", self.chunk_size, minimum=1)
 
@@ -69,12 +58,12 @@ class ZerothOrder:
         Returns:
           `[B, m]`, at least float32 (*secret*).
         """
-        key, dim = self._shared("coordinates", key), num_entries(params)
+        key, dim = self._shared("coordinates", key), lines.num_entries(params)
 
         def chunk(numbers: jax.Array) -> jax.Array:
             return self._slopes(params, batch, _drawn(params, key, numbers))
 
-        size = batch_size(batch)
+        size = lines.batch_size(batch)
         chunks = self._chunks(dim + size)
         slopes = jax.lax.map(chunk, chunks).reshape(chunks.size, size)[: self.num_directions]
         return math.sqrt(dim / self.num_directions) * slopes.T
@@ -93,17 +82,17 @@ class ZerothOrder:
         Returns:
           Leaves `[*p]`, at least float32.
         """
-        key, dim = self._shared("gradient", key), num_entries(params)
+        key, dim = self._shared("gradient", key), lines.num_entries(params)
         check_shape("coordinates", coordinates, (self.num_directions,))
         chunks = self._chunks(dim)
         weights = jnp.pad(jnp.asarray(coordinates), (0, chunks.size - self.num_directions))
 
         def add(total: jax.Array, chunk: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, None]:
-            return total + combined(chunk[1], _drawn(params, key, chunk[0])), None
+            return total + lines.combined(chunk[1], _drawn(params, key, chunk[0])), None
 
-        zero = jnp.zeros(dim, wide_type(params))
+        zero = jnp.zeros(dim, lines.wide_type(params))
         total, _ = jax.lax.scan(add, zero, (chunks, weights.reshape(chunks.shape)))
-        return unflatten(math.sqrt(dim / self.num_directions) * total, params)
+        return lines.unflatten(math.sqrt(dim / self.num_directions) * total, params)
 
     def __call__(self, params: PyTree, batch: PyTree, *, key: jax.Array) -> PyTree:
         r"""The estimates of all records, $e_b = \frac dm \sum_j \delta_{bj} y_j$.
@@ -116,7 +105,7 @@ class ZerothOrder:
         Returns:
           A per-example tree, leaves `[B, *p]` of at least float32 (*secret*).
         """
-        key, dim, size = check_key("key", key), num_entries(params), batch_size(batch)
+        key, dim, size = check_key("key", key), lines.num_entries(params), lines.batch_size(batch)
         shared = self.directions == "shared"
         estimates = self._estimates_shared if shared else self._estimates_record
 
@@ -124,21 +113,21 @@ class ZerothOrder:
             return total + estimates(params, batch, key, numbers).astype(total.dtype), None
 
         chunks = self._chunks(dim + size if shared else dim * max(1, size))
-        total, _ = jax.lax.scan(add, jnp.zeros((size, dim), wide_type(params)), chunks)
-        return unflatten(dim / self.num_directions * total, params)
+        total, _ = jax.lax.scan(add, jnp.zeros((size, dim), lines.wide_type(params)), chunks)
+        return lines.unflatten(dim / self.num_directions * total, params)
 
     def _estimates_shared(
         self, params: PyTree, batch: PyTree, key: jax.Array, numbers: jax.Array
     ) -> jax.Array:
         """Sums of slope times direction over a chunk, `[B, d]`."""
         drawn = _drawn(params, key, numbers)
-        return combined(self._there(numbers, self._slopes(params, batch, drawn)).T, drawn)
+        return lines.combined(self._there(numbers, self._slopes(params, batch, drawn)).T, drawn)
 
     def _estimates_record(
         self, params: PyTree, batch: PyTree, key: jax.Array, numbers: jax.Array
     ) -> jax.Array:
         """The same, with directions of their own for all records."""
-        count, size = numbers.shape[0], batch_size(batch)
+        count, size = numbers.shape[0], lines.batch_size(batch)
         places = jnp.tile(jnp.arange(size, dtype=jnp.int32), count)
         drawn = _drawn(params, key, places, jnp.repeat(numbers, size))
         points = jax.tree.map(
@@ -153,18 +142,18 @@ class ZerothOrder:
         scaled = (weights.reshape(-1) * drawn.inverse)[:, None] * drawn.rows
         return jnp.sum(scaled.reshape(count, size, drawn.rows.shape[1]), axis=0)
 
-    def _slopes(self, params: PyTree, batch: PyTree, drawn: Directions) -> jax.Array:
+    def _slopes(self, params: PyTree, batch: PyTree, drawn: lines.Directions) -> jax.Array:
         """Slopes of the losses along directions, `[n, B]`."""
         return self._halves(self._values(self._points(params, drawn), batch))
 
-    def _points(self, params: PyTree, drawn: Directions) -> PyTree:
+    def _points(self, params: PyTree, drawn: lines.Directions) -> PyTree:
         radius = jnp.asarray(self.radius, drawn.inverse.dtype)
-        return displaced(params, drawn, radius, -radius)
+        return lines.displaced(params, drawn, radius, -radius)
 
     def _values(self, points: PyTree, batch: PyTree) -> jax.Array:
         values = wide(jax.vmap(self.losses, in_axes=(0, None))(points, batch))
         one = jax.ShapeDtypeStruct(values.shape[1:], values.dtype)
-        check_shape("losses(params, batch)", one, (batch_size(batch),))
+        check_shape("losses(params, batch)", one, (lines.batch_size(batch),))
         return values
 
     def _halves(self, values: jax.Array) -> jax.Array:
@@ -269,5 +258,5 @@ def smooth_zeroth_order(
     return ZerothOrder(losses, radius, num_directions, directions, chunk_size)
 
 
-def _drawn(params: PyTree, key: jax.Array, *numbers: jax.Array) -> Directions:
-    return draw_directions(direction_keys(key, *numbers), params)
+def _drawn(params: PyTree, key: jax.Array, *numbers: jax.Array) -> lines.Directions:
+    return lines.draw_directions(lines.direction_keys(key, *numbers), params)
