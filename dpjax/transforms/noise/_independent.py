@@ -7,7 +7,8 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from dpjax.core import PyTree, Transform, check_key, check_nonnegative_scalar, wide
+from dpjax.core import PyTree, Transform, check_nonnegative_scalar, wide
+from dpjax.core._chain import keyed
 from dpjax.core._pairs import Pair, add_pairs, pair_of, power_of_two
 from dpjax.random._laplace import laplace
 from dpjax.random._normal import normal
@@ -113,21 +114,16 @@ def noise_on_leaves(
         del params
         return state_type(jnp.zeros((), jnp.int32))
 
-    def update(
-        updates: PyTree,
-        state: AddNoiseState,
-        params: PyTree = None,
-        *,
-        key: jax.Array | None = None,
-        **extra: object,
+    def step(
+        updates: PyTree, state: AddNoiseState, key: jax.Array, **extra: object
     ) -> tuple[PyTree, Any]:
-        del params, extra
-        now = jax.random.fold_in(check_key("key", key), state.count)
+        del extra
+        now = jax.random.fold_in(key, state.count)
         leaves, treedef = jax.tree.flatten(updates)
         drawn = [noisy(leaf, jax.random.fold_in(now, i)) for i, leaf in enumerate(leaves)]
         return jax.tree.unflatten(treedef, drawn), state_type(state.count + 1)
 
-    return Transform(init, update)
+    return keyed(init, step)
 
 
 def plus_noise(values: jax.Array, scale: ArrayLike, draws: jax.Array) -> jax.Array:
