@@ -50,15 +50,8 @@ def assert_vmap_equals_loop(
     """Raises unless `run` under vmap gives what it gave for each of the arguments."""
     stacked = trees.fresh(trees.stack(*arguments))
     every = jax.jit(jax.vmap(run), compiler_options=trees.QUICK)(*stacked)
-    got, want = (_in_float32(tree) for tree in (every, trees.stack(*looped)))
+    got, want = (trees.cast(tree, np.float32) for tree in (every, trees.stack(*looped)))
     trees.assert_close(got, want, f"{name}: vmap", tolerance)
-
-
-def _in_float32(tree: PyTree) -> PyTree:
-    def narrow(leaf: PyTree) -> PyTree:
-        return np.asarray(leaf).astype(np.float32) if trees.is_float(leaf) else leaf
-
-    return jax.tree.map(narrow, tree)
 
 
 def assert_draws_differ(run: Callable[[jax.Array], PyTree], name: str, seen: bool = True) -> None:

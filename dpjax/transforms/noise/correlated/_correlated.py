@@ -10,7 +10,7 @@ from dpjax.core import PyTree, Transform, check_key, check_nonnegative_scalar, w
 from dpjax.core._chain import keyed
 from dpjax.core._pairs import power_of_two
 from dpjax.transforms.noise._independent import to_grid
-from dpjax.transforms.noise.correlated._strategy import Draw, NoiseStrategy, check_shapes_agree
+from dpjax.transforms.noise.correlated._strategy import Draw, NoiseStrategy
 
 _PARTS = 1024  # of a power of two up to the scale: finer than alone, since errors add up over steps
 
@@ -102,6 +102,10 @@ def draws_of(
 
 def _plus(leaf: PyTree, noise: jax.Array, scale: jax.Array) -> jax.Array:
     leaf = jnp.asarray(leaf)
-    check_shapes_agree(leaf, noise)
+    if leaf.shape != noise.shape:
+        raise ValueError(
+            "updates must have the shapes that init was given, "
+            f"got {list(leaf.shape)} with noise of shape {list(noise.shape)}"
+        )
     grid = power_of_two(scale.astype(noise.dtype)) / _PARTS
     return to_grid(wide(leaf) + noise, grid).astype(leaf.dtype)
