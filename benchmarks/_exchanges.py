@@ -6,6 +6,7 @@ import re
 from typing import Any
 
 import jax
+import numpy as np
 
 from dpjax import Records
 from dpjax.core import _records
@@ -32,7 +33,8 @@ def job_of(solver: Any, problem: Any, data: Any, key: jax.Array) -> _loop.Job:
 def compiled_loop(job: _loop.Job) -> Any:
     """The program of the loop over all steps."""
     outputs = _loop.blanks(job.steps, job.output_shapes())
-    return _loop.advance.lower(*job.arguments(job.start(), outputs, 0, job.steps)).compile()
+    bounds = np.int32(0), np.int32(job.steps)
+    return _loop.advance.lower(job, job.start(), outputs, *bounds).compile()
 
 
 def collectives(compiled: Any) -> dict[tuple[str, str, int], int]:

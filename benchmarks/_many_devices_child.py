@@ -81,7 +81,7 @@ def _rows(name: str, make: Callable[..., Any], *, fast: bool) -> list[dict[str, 
 def _call(job: _loop.Job, program: Any, state: Any) -> Callable[[], Any]:
     def call() -> Any:
         outputs = _loop.blanks(job.steps, job.output_shapes())
-        return program(*job.arguments(state, outputs, 0, job.steps)[:-2])
+        return program(job, state, outputs, np.int32(0), np.int32(job.steps))
 
     return call
 

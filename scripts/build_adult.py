@@ -12,14 +12,39 @@ import csv
 import gzip
 import hashlib
 import json
+import lzma
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
 
-from dpjax.datasets._adult_file import pack, unpack
-from dpjax.datasets._adult_schema import COLUMNS, NUMERIC
+from dpjax.datasets._adult_file import unpack
+from dpjax.datasets._adult_schema import COLUMNS, NUMERIC, VOCABULARY
 
 OUTPUT = Path(__file__).resolve().parent.parent / "dpjax" / "datasets" / "data"
+_FILTERS = [{"id": lzma.FILTER_LZMA2, "preset": 9 | lzma.PRESET_EXTREME}]
+
+
+def pack(table: Mapping[str, np.ndarray]) -> bytes:
+    """The bytes of the embedded file for a raw table; the same table gives the same bytes.
+
+    Raises:
+        ValueError: a value is outside its vocabulary, or a number outside [0, 2**32).
+    """
+    parts = []
+    for column in COLUMNS:
+        values = table[column]
+        if column in NUMERIC:
+            if values.min() < 0 or values.max() >= 2**32:
+                raise ValueError(f"{column} must lie in [0, 2**32), got {values.min()}")
+            parts.append(values.astype("<u4").view(np.uint8).reshape(-1, 4).T.tobytes())
+        else:
+            index = {value: code for code, value in enumerate(VOCABULARY[column])}
+            unknown = sorted(set(values.tolist()) - set(index))
+            if unknown:
+                raise ValueError(f"{column} must be one of {list(index)}, got {unknown[0]!r}")
+            parts.append(bytes(index[value] for value in values.tolist()))
+    return lzma.compress(b"".join(parts), format=lzma.FORMAT_XZ, filters=_FILTERS)
 
 
 def read(paths: list[Path]) -> dict[str, np.ndarray]:

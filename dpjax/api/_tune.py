@@ -39,7 +39,7 @@ from dpjax.privacy import (
 )
 from dpjax.privacy._relations import relation_name
 from dpjax.runtime import solve
-from dpjax.runtime._loop import scan, start
+from dpjax.runtime._loop import Job, scan, start
 from dpjax.solvers import DPSGD, RateConstrainedSGDA
 from dpjax.solvers._swamped import candidates as quiet
 
@@ -360,11 +360,11 @@ def _iterates(solver: Solver, problem: PyTree, data: PyTree, key: jax.Array, num
     parts = jax.tree.map(lambda a: a.reshape(number, -1, *a.shape[1:]), xs)
 
     def part(state: PyTree, xs: PyTree) -> tuple[PyTree, PyTree]:
-        state, _ = scan(solver, problem, records, state, xs, False)
+        state, _ = scan(job, state, xs)
         return state, solver.finalize(problem, state)
 
-    state = start(solver, problem, records, init_key, None)
-    return jax.lax.scan(part, state, parts)[1]
+    job = Job(solver, problem, records, init_key, xs)
+    return jax.lax.scan(part, start(job), parts)[1]
 
 
 def _block(solvers: list[Any], problem: PyTree, num_records: int) -> int:

@@ -1,5 +1,6 @@
 """Composition of transformations with one key, and the bridge to plain optax."""
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -75,6 +76,31 @@ def chain(*transforms: object) -> Any:
 
     if stages and isinstance(stages[0], Aggregator):
         return Aggregator(init, update, stages[0].sensitivity)
+    return Transform(init, update)
+
+
+def keyed(init: Callable[[PyTree], Any], step: Callable[..., tuple[PyTree, Any]]) -> Transform:
+    """A transformation that needs a key, and no parameters.
+
+    Args:
+      init: `init(params) -> state`.
+      step: `step(updates, state, key, **extra) -> (updates, state)`.
+
+    Returns:
+      The transformation, whose `update` raises TypeError without a typed key.
+    """
+
+    def update(
+        updates: PyTree,
+        state: PyTree,
+        params: PyTree = None,
+        *,
+        key: jax.Array | None = None,
+        **extra: object,
+    ) -> tuple[PyTree, Any]:
+        del params
+        return step(updates, state, check_key("key", key), **extra)
+
     return Transform(init, update)
 
 

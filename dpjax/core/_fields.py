@@ -36,7 +36,7 @@ class derived(functools.cached_property[Any]):
     """
 
 
-def register_dataclass(cls: _Class) -> _Class:
+def register_dataclass(cls: _Class, *, rechecked: bool = True) -> _Class:
     """Registers a dataclass as a pytree whose structure names its class.
 
     As `jax.tree_util.register_dataclass`, under which structures of different classes with the same
@@ -46,6 +46,8 @@ def register_dataclass(cls: _Class) -> _Class:
     Args:
       cls: A dataclass; fields with `static` in their metadata belong to the structure, and
         properties that are `derived` are leaves.
+      rechecked: Whether a tree transformation makes instances by `__init__`, checks and all; else
+        it fills in the fields as they are.
 
     Returns:
       The class.
@@ -68,8 +70,8 @@ def register_dataclass(cls: _Class) -> _Class:
     def unflatten(aux: PyTree, leaves: PyTree) -> PyTree:
         given = dict(zip(data, leaves, strict=True))
         fields = {name: given[name] for name in own} | dict(zip(static, aux[1], strict=True))
-        value = cls(**fields)
-        vars(value).update({name: given[name] for name in extra})
+        value = cls(**fields) if rechecked else object.__new__(cls)
+        vars(value).update({name: given[name] for name in extra} if rechecked else fields | given)
         return value
 
     jax.tree_util.register_pytree_with_keys(cls, flatten_with_keys, unflatten, flatten)

@@ -14,6 +14,7 @@ import jax.numpy as jnp
 from dpjax.core import Problem, PyTree, Transform, check_positive
 from dpjax.papers.learners import parameter_free
 from dpjax.papers.learners._constraint_reduction import ReductionState
+from dpjax.papers.learners._norms import norm
 from dpjax.privacy import Budget, Guarantee
 from dpjax.solvers import OnlineToBatch
 from dpjax.solvers._increment import IncrementBound
@@ -22,7 +23,7 @@ from dpjax.solvers._summary import register_solver
 from dpjax.solvers.online._learners import Learner
 from dpjax.solvers.online._weights import Weights, estimate_degree
 from dpjax.transforms import BinaryTree
-from dpjax.transforms.learners._learner import norm, plus, ratio
+from dpjax.transforms.learners._learner import plus, ratio
 
 
 @register_solver

@@ -119,7 +119,9 @@ def equality_of_odds(
     for y in range(num_classes):
         for z in range(num_groups):
             this = y * num_groups + z
-            others = [cells + this] if pairs == "rest" else _others(y, z, num_groups)
+            others = [cells + this]
+            if pairs == "all":
+                others = [y * num_groups + other for other in range(num_groups) if other != z]
             for other in others:
                 for k in range(num_classes):
                     row = np.zeros((len(membership), num_classes))
@@ -127,10 +129,6 @@ def equality_of_odds(
                     rows.append(row)
     rule = ByLabelAndGroup(num_classes, num_groups)
     return build(membership, np.stack(rows), slack, rule, dedupe)
-
-
-def _others(y: int, z: int, num_groups: int) -> list[int]:
-    return [y * num_groups + other for other in range(num_groups) if other != z]
 
 
 def false_negative_rate(

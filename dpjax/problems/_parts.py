@@ -28,8 +28,52 @@ class PartRule(Protocol):
         """Raises unless the records' fields exist and, unless traced, lie in their ranges."""
 
 
+class _ByCodes:
+    """A rule by integer fields: the number of their combination, the last running fastest."""
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """The integer fields that the rule reads, and how many values each has."""
+        raise NotImplementedError
+
+    def __call__(self, batch: PyTree) -> jax.Array:
+        """Part ids, int32 `[B]`."""
+        codes = [_in_range(batch[name], size) for name, size in self.sizes.items()]
+        place = jnp.zeros_like(codes[0])
+        for code, size in zip(codes, self.sizes.values(), strict=True):
+            place = place * size + jnp.maximum(code, 0)
+        return jnp.where(functools.reduce(jnp.minimum, codes) >= 0, place, -1)
+
+    def check(self, data: PyTree) -> None:
+        """Raises unless the fields exist and lie in range."""
+        for name, size in self.sizes.items():
+            check_codes(name, data, size)
+
+
+class _ByTable(_ByCodes):
+    """A rule by integer fields whose parts a table names."""
+
+    table: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.table, tuple):
+            raise TypeError(f"table must be a tuple of integers, got {self.table!r}")
+        for part in self.table:
+            check_int("table", part, minimum=-1)
+
+    @property
+    def num_parts(self) -> int:
+        """Number of distinct parts in the table."""
+        return max(self.table, default=-1) + 1
+
+    def __call__(self, batch: PyTree) -> jax.Array:
+        """Part ids, int32 `[B]`."""
+        place = super().__call__(batch)
+        return jnp.where(place < 0, -1, jnp.asarray(self.table, jnp.int32)[place])
+
+
 @dataclass(frozen=True)
-class ByField:
+class ByField(_ByCodes):
     """Part = value of one integer field.
 
     Attributes:
@@ -47,17 +91,14 @@ class ByField:
     def __post_init__(self) -> None:
         check_int("num_parts", self.num_parts, minimum=1)
 
-    def __call__(self, batch: PyTree) -> jax.Array:
-        """Part ids, int32 `[B]`."""
-        return _in_range(batch[self.field], self.num_parts)
-
-    def check(self, data: PyTree) -> None:
-        """Raises unless the field exists and lies in range."""
-        check_codes(self.field, data, self.num_parts)
+    @property
+    def sizes(self) -> dict[str, int]:
+        """The fields, and how many values each has."""
+        return {self.field: self.num_parts}
 
 
 @dataclass(frozen=True)
-class ByLabelAndGroup:
+class ByLabelAndGroup(_ByCodes):
     """Part = label * num_groups + group, of the fields `y` and `group`.
 
     Attributes:
@@ -81,20 +122,14 @@ class ByLabelAndGroup:
         """Number of parts, classes times groups."""
         return self.num_classes * self.num_groups
 
-    def __call__(self, batch: PyTree) -> jax.Array:
-        """Part ids, int32 `[B]`."""
-        label = _in_range(batch["y"], self.num_classes)
-        group = _in_range(batch["group"], self.num_groups)
-        return jnp.where((label < 0) | (group < 0), -1, label * self.num_groups + group)
-
-    def check(self, data: PyTree) -> None:
-        """Raises unless labels and groups exist and lie in range."""
-        check_codes("y", data, self.num_classes)
-        check_codes("group", data, self.num_groups)
+    @property
+    def sizes(self) -> dict[str, int]:
+        """The fields, and how many values each has."""
+        return {"y": self.num_classes, "group": self.num_groups}
 
 
 @dataclass(frozen=True)
-class ByTable:
+class ByTable(_ByTable):
     """Part = table[value of one integer field].
 
     Attributes:
@@ -110,27 +145,18 @@ class ByTable:
     table: tuple[int, ...]
 
     def __post_init__(self) -> None:
-        _check_table(self.table)
+        super().__post_init__()
         if self.num_parts < 1:
             raise ValueError(f"table must name at least part 0, got {self.table!r}")
 
     @property
-    def num_parts(self) -> int:
-        """Number of distinct parts in the table."""
-        return max(self.table, default=-1) + 1
-
-    def __call__(self, batch: PyTree) -> jax.Array:
-        """Part ids, int32 `[B]`."""
-        code = _in_range(batch[self.field], len(self.table))
-        return jnp.where(code < 0, -1, jnp.asarray(self.table, jnp.int32)[code])
-
-    def check(self, data: PyTree) -> None:
-        """Raises unless the field exists and lies in the table's range."""
-        check_codes(self.field, data, len(self.table))
+    def sizes(self) -> dict[str, int]:
+        """The fields, and how many values each has."""
+        return {self.field: len(self.table)}
 
 
 @dataclass(frozen=True)
-class ByFields:
+class ByFields(_ByTable):
     """Part = table[values of several integer fields], the last field running fastest.
 
     Attributes:
@@ -148,47 +174,15 @@ class ByFields:
     def __post_init__(self) -> None:
         for _, size in self.fields:
             check_int("fields", size, minimum=1)
-        _check_table(self.table)
+        super().__post_init__()
         combinations = math.prod(size for _, size in self.fields)
         if len(self.table) != combinations:
             raise ValueError(f"table must have {combinations} entries, got {len(self.table)}")
 
     @property
-    def num_parts(self) -> int:
-        """Number of distinct parts in the table."""
-        return max(self.table, default=-1) + 1
-
-    def __call__(self, batch: PyTree) -> jax.Array:
-        """Part ids, int32 `[B]`."""
-        codes = [_in_range(batch[name], size) for name, size in self.fields]
-        place = jnp.zeros_like(codes[0])
-        for code, (_, size) in zip(codes, self.fields, strict=True):
-            place = place * size + jnp.maximum(code, 0)
-        inside = functools.reduce(jnp.minimum, codes) >= 0
-        return jnp.where(inside, jnp.asarray(self.table, jnp.int32)[place], -1)
-
-    def check(self, data: PyTree) -> None:
-        """Raises unless the fields exist and lie in range."""
-        for name, size in self.fields:
-            check_codes(name, data, size)
-
-
-def fields_of(rule: PartRule) -> dict[str, int]:
-    """The integer fields that a rule reads, and how many values each has.
-
-    Raises:
-      TypeError: If it is none of the rules here, whose fields are known.
-    """
-    match rule:
-        case ByField(field, size):
-            return {field: size}
-        case ByTable(field, table):
-            return {field: len(table)}
-        case ByLabelAndGroup(classes, groups):
-            return {"y": classes, "group": groups}
-        case ByFields(fields):
-            return dict(fields)
-    raise TypeError(f"part must be a rule by integer fields to be combined, got {rule!r}")
+    def sizes(self) -> dict[str, int]:
+        """The fields, and how many values each has."""
+        return dict(self.fields)
 
 
 def refined(rules: Sequence[PartRule]) -> tuple[ByFields, np.ndarray]:
@@ -203,7 +197,9 @@ def refined(rules: Sequence[PartRule]) -> tuple[ByFields, np.ndarray]:
     """
     fields: dict[str, int] = {}
     for rule in rules:
-        for name, size in fields_of(rule).items():
+        if not isinstance(rule, _ByCodes):
+            raise TypeError(f"part must be a rule by integer fields to be combined, got {rule!r}")
+        for name, size in rule.sizes.items():
             if fields.setdefault(name, size) != size:
                 raise ValueError(
                     f"{name} must have one range, got {fields[name]} and {size} values"
@@ -216,13 +212,6 @@ def refined(rules: Sequence[PartRule]) -> tuple[ByFields, np.ndarray]:
     number = np.where(nowhere, -1, np.cumsum(~nowhere) - 1)
     rule = ByFields(tuple(fields.items()), tuple(number[table.reshape(-1)].tolist()))
     return rule, kept[:, ~nowhere]
-
-
-def _check_table(table: tuple[int, ...]) -> None:
-    if not isinstance(table, tuple):
-        raise TypeError(f"table must be a tuple of integers, got {table!r}")
-    for part in table:
-        check_int("table", part, minimum=-1)
 
 
 def check_codes(field: str, data: PyTree, size: int) -> None:

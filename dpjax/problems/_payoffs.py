@@ -28,24 +28,6 @@ class Payoffs(NamedTuple):
     column: Callable[..., jax.Array]
 
 
-def payoffs_by_entry(
-    entry: Callable[..., jax.Array],
-    dims: tuple[int, int],
-    row: Callable[..., jax.Array] | None = None,
-    column: Callable[..., jax.Array] | None = None,
-) -> Payoffs:
-    """Payoffs from `entry`, whose rows and columns are mapped where no function gives them."""
-    rows, columns = dims
-
-    def mapped_row(record: PyTree, i: jax.Array) -> jax.Array:
-        return jax.vmap(lambda j: entry(record, i, j))(jnp.arange(columns, dtype=jnp.int32))
-
-    def mapped_column(record: PyTree, j: jax.Array) -> jax.Array:
-        return jax.vmap(lambda i: entry(record, i, j))(jnp.arange(rows, dtype=jnp.int32))
-
-    return Payoffs(entry, row or mapped_row, column or mapped_column)
-
-
 def payoffs_of_affine(loss: Callable[..., jax.Array], first: Domain, second: Domain) -> Payoffs:
     """Payoffs at vertices of a loss affine in each block, `loss(x, y, record)`.
 
@@ -85,7 +67,17 @@ class PayoffGame:
     @property
     def payoffs(self) -> Payoffs:
         """Entries, rows and columns."""
-        return payoffs_by_entry(self.entry, self.dims, self.row, self.column)
+        rows, columns = self.dims
+
+        def mapped_row(record: PyTree, i: jax.Array) -> jax.Array:
+            return jax.vmap(lambda j: self.entry(record, i, j))(
+                jnp.arange(columns, dtype=jnp.int32)
+            )
+
+        def mapped_column(record: PyTree, j: jax.Array) -> jax.Array:
+            return jax.vmap(lambda i: self.entry(record, i, j))(jnp.arange(rows, dtype=jnp.int32))
+
+        return Payoffs(self.entry, self.row or mapped_row, self.column or mapped_column)
 
     def __call__(self, x: jax.Array, y: jax.Array, record: PyTree) -> jax.Array:
         """x^T A y, row by row."""

@@ -11,12 +11,12 @@ from jax.typing import ArrayLike
 
 from dpjax.core import PyTree, check_int, check_positive, register_dataclass
 from dpjax.problems._mean import OnBall
-from dpjax.problems._vertex_linear import LinearLoss, check_records, margins_at
+from dpjax.problems._vertex_linear import LinearLoss, OfRecords
 
 
 @register_dataclass
 @dataclass(frozen=True)
-class Risk(OnBall):
+class Risk(OfRecords, OnBall):
     r"""$\min_{\|\theta\| \le R} \frac1n \sum_i \ell(\theta; z_i)$, for any differentiable loss.
 
     Guarantee: none of its own. The loss of a record must depend on that record and the parameters
@@ -97,23 +97,3 @@ class Risk(OnBall):
     def num_params(self) -> int:
         """Number of real parameters d."""
         return sum(int(np.size(leaf)) for leaf in jax.tree.leaves(self.init))
-
-    def check(self, data: PyTree) -> None:
-        """Raises ValueError unless the records of a loss of one inner product have its shape.
-
-        Of other losses nothing is known. NaN and inf are let through.
-        """
-        if isinstance(self.loss, LinearLoss):
-            check_records(data, self.num_params)
-
-    def per_example_gradients(self, params: PyTree, batch: PyTree) -> PyTree:
-        """Gradients of the loss of each record: `[B, *p]`, or an `OuterProduct`."""
-        if isinstance(self.loss, LinearLoss):
-            return self.loss.gradients(margins_at(batch["x"], params), batch)
-        return jax.vmap(jax.grad(self.loss), in_axes=(None, 0))(params, batch)
-
-    def per_example_losses(self, params: PyTree, batch: PyTree) -> jax.Array:
-        """Loss of each record, `[B]`; the loss need not be differentiable."""
-        if isinstance(self.loss, LinearLoss):
-            return self.loss.values(margins_at(batch["x"], params), batch)
-        return jax.vmap(self.loss, in_axes=(None, 0))(params, batch)

@@ -10,19 +10,13 @@ from jax.typing import ArrayLike
 
 from dpjax.core import PyTree, register_dataclass, static_field
 from dpjax.geometry import Domain
-from dpjax.problems._mean import mean_over_records
 from dpjax.problems._vertex_domains import check_constants, domain_of, uniform_point
-from dpjax.problems._vertex_linear import (
-    LinearLoss,
-    check_records,
-    margins_at,
-    mean_margins,
-)
+from dpjax.problems._vertex_linear import LinearLoss, OfRecords, mean_margins
 
 
 @register_dataclass
 @dataclass(frozen=True)
-class SimplexRisk:
+class SimplexRisk(OfRecords):
     r"""$\min_{w \in \mathrm{conv}(v_1, \dots, v_m)} \mathbb E_z\, \ell(w; z)$, convex in w.
 
     Guarantee: none of its own. The loss of a record must depend on that record and the point alone;
@@ -136,11 +130,6 @@ class SimplexRisk:
         """The parameters that the block's point stands for."""
         return points[0]
 
-    def check(self, data: PyTree) -> None:
-        """Raises ValueError unless the records of a loss of one inner product have its shape."""
-        if isinstance(self.loss, LinearLoss):
-            check_records(data, self.num_params)
-
     def gradients_at_vertices(self, indices: tuple[jax.Array], batch: PyTree) -> tuple[Any]:
         """Gradient of each record at the mean of vertices `[k]`: `[B, p]` or an `OuterProduct`."""
         if self.grad_from_vertices is not None:
@@ -154,22 +143,6 @@ class SimplexRisk:
         """Gradient of each record at points of the blocks."""
         return (self.per_example_gradients(points[0], batch),)
 
-    def per_example_gradients(self, params: jax.Array, batch: PyTree) -> Any:
-        """Gradients of the loss of each record, `[B, p]` or an `OuterProduct`."""
-        if isinstance(self.loss, LinearLoss):
-            return self.loss.gradients(margins_at(batch["x"], params), batch)
-        return jax.vmap(jax.grad(self.loss), in_axes=(None, 0))(params, batch)
-
     def project(self, params: jax.Array) -> jax.Array:
         """The nearest point of the domain."""
         return self.domains[0].project(params)
-
-    def mean_loss(self, params: jax.Array, data: PyTree) -> jax.Array:
-        """Mean loss over `data`, a scalar. **Not private**."""
-
-        def values(batch: PyTree) -> jax.Array:
-            if isinstance(self.loss, LinearLoss):
-                return self.loss.values(margins_at(batch["x"], params), batch)
-            return jax.vmap(self.loss, in_axes=(None, 0))(params, batch)
-
-        return mean_over_records(values, data)

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 
 from dpjax.core import PyTree, check_shape
 from dpjax.geometry import Domain, L1Ball, Simplex
+from dpjax.problems._mean import mean_over_records
 from dpjax.transforms import OuterProduct, PackedSigns
 
 _EXACT = jax.lax.Precision.HIGHEST
@@ -31,6 +32,41 @@ class LinearLoss:
         """Factored gradients in w at given inner products `[B]`."""
         slopes = jax.vmap(jax.grad(self.link_loss))(margins, batch["y"])
         return OuterProduct(batch["x"], slopes[:, None])
+
+
+class OfRecords:
+    """What follows from the loss of one record, be it a `LinearLoss` or any function."""
+
+    loss: Callable[..., jax.Array]
+
+    @property
+    def num_params(self) -> int:
+        """Number of real parameters."""
+        raise NotImplementedError
+
+    def check(self, data: PyTree) -> None:
+        """Raises ValueError unless the records of a loss of one inner product have its shape.
+
+        Of other losses nothing is known. NaN and inf are let through.
+        """
+        if isinstance(self.loss, LinearLoss):
+            check_records(data, self.num_params)
+
+    def per_example_gradients(self, params: PyTree, batch: PyTree) -> PyTree:
+        """Gradients of the loss of each record: `[B, *p]`, or an `OuterProduct`."""
+        if isinstance(self.loss, LinearLoss):
+            return self.loss.gradients(margins_at(batch["x"], params), batch)
+        return jax.vmap(jax.grad(self.loss), in_axes=(None, 0))(params, batch)
+
+    def per_example_losses(self, params: PyTree, batch: PyTree) -> jax.Array:
+        """Loss of each record, `[B]`; the loss need not be differentiable."""
+        if isinstance(self.loss, LinearLoss):
+            return self.loss.values(margins_at(batch["x"], params), batch)
+        return jax.vmap(self.loss, in_axes=(None, 0))(params, batch)
+
+    def mean_loss(self, params: PyTree, data: PyTree) -> jax.Array:
+        """Mean loss over `data`, a scalar. **Not private**."""
+        return mean_over_records(lambda batch: self.per_example_losses(params, batch), data)
 
 
 def check_fields(data: PyTree, *fields: str) -> None:

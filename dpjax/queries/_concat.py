@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from dpjax.core import register_dataclass, static_field, wide
+from dpjax.core import register_dataclass, wide
 from dpjax.core._pairs import Pair, pair_of
 from dpjax.privacy._relations import RelationLike
 from dpjax.queries._domain import Domain
@@ -18,7 +18,7 @@ from dpjax.queries._sensitivity import QuerySensitivity
 from dpjax.queries._workload import Workload, checked_vector
 
 
-@register_dataclass
+@functools.partial(register_dataclass, rechecked=False)
 @dataclasses.dataclass(frozen=True, eq=False)
 class Concat(Workload):
     r"""The queries of several workloads, one after the other.
@@ -48,11 +48,8 @@ class Concat(Workload):
     """
 
     workloads: Sequence[Workload]
-    _checked: bool = static_field(default=False, repr=False)
 
     def __post_init__(self) -> None:
-        if self._checked:  # when it was made: a pytree is rebuilt often, and of placeholders
-            return
         workloads = tuple(self.workloads)
         if not workloads:
             raise ValueError("workloads must be >= 1 of them, got none")
@@ -65,7 +62,7 @@ class Concat(Workload):
         domains = {workload.domain for workload in workloads} - {None}
         if len(domains) > 1:
             raise ValueError(f"workloads must be over one domain, got {sorted(map(str, domains))}")
-        vars(self).update(workloads=workloads, _checked=True)
+        vars(self).update(workloads=workloads)
 
     @functools.cached_property
     def domain(self) -> Domain | None:

@@ -20,7 +20,7 @@ _ROWS = 64  # whose integers are held at once
 _HIGHEST = jax.lax.Precision.HIGHEST  # scores must not be rounded to half precision
 
 
-@register_dataclass
+@functools.partial(register_dataclass, rechecked=False)
 @dataclasses.dataclass(frozen=True, eq=False)
 class Dense(Workload):
     r"""Queries given as a matrix of any finite real entries; records are indices of cells.
@@ -55,11 +55,8 @@ class Dense(Workload):
 
     matrix: ArrayLike
     sharding: NamedSharding | None = static_field(default=None, kw_only=True)
-    _checked: bool = static_field(default=False, repr=False)
 
     def __post_init__(self) -> None:
-        if self._checked:  # when it was made: a pytree is rebuilt often, and of placeholders
-            return
         check_shape("matrix", self.matrix, (None, None))
         if 0 in np.shape(self.matrix):
             shape = list(np.shape(self.matrix))
@@ -71,7 +68,7 @@ class Dense(Workload):
                 sharding = NamedSharding(own.mesh, PartitionSpec(own.spec[1]))
         sharding = checked_sharding(sharding, matrix.shape[1])
         matrix = on_unit(matrix, jnp.max(jnp.abs(matrix), axis=1, keepdims=True))
-        vars(self).update(matrix=matrix, sharding=sharding, _checked=True)
+        vars(self).update(matrix=matrix, sharding=sharding)
 
     @functools.cached_property
     def num_queries(self) -> int:

@@ -18,7 +18,7 @@ from dpjax.queries._workload import Workload, checked_vector
 _EXACT_DIRECTIONS = 10  # 2^10 sign patterns
 
 
-@register_dataclass
+@functools.partial(register_dataclass, rechecked=False)
 @dataclasses.dataclass(frozen=True, eq=False)
 class Halfspace(Workload):
     r"""All halfspaces of given normals over points: one query for each distinct threshold.
@@ -60,8 +60,6 @@ class Halfspace(Workload):
     centre = 0.5
 
     def __post_init__(self) -> None:
-        if self._index is not None:  # a pytree that is rebuilt, of placeholders maybe
-            return
         for name, value in (("points", self.points), ("directions", self.directions)):
             check_finite(name, value)
             check_shape(name, value, (None, None))

@@ -10,7 +10,7 @@ from jax.ops import segment_sum
 from jax.typing import ArrayLike
 from scipy import sparse
 
-from dpjax.core import check_finite, check_int, check_shape, register_dataclass, static_field, wide
+from dpjax.core import check_finite, check_int, check_shape, register_dataclass, wide
 from dpjax.core._pairs import Pair, scale_pair
 from dpjax.queries._cells import checked_codes
 from dpjax.queries._columns import column_constants, held_entries, known_array
@@ -18,7 +18,7 @@ from dpjax.queries._exact_sums import exact_sums, on_unit, unit_of
 from dpjax.queries._workload import Workload, checked_vector
 
 
-@register_dataclass
+@functools.partial(register_dataclass, rechecked=False)
 @dataclasses.dataclass(frozen=True, eq=False)
 class Sparse(Workload):
     r"""Queries given by coordinates; records are indices of cells.
@@ -59,11 +59,8 @@ class Sparse(Workload):
     values: ArrayLike
     num_queries: int = dataclasses.field(metadata={"static": True})
     universe_size: int = dataclasses.field(metadata={"static": True})
-    _checked: bool = static_field(default=False, repr=False)
 
     def __post_init__(self) -> None:
-        if self._checked:  # when it was made: a pytree is rebuilt often, and of placeholders
-            return
         for name in ("num_queries", "universe_size"):
             check_int(name, getattr(self, name), minimum=1)
         shape = (int(self.num_queries), int(self.universe_size))
@@ -85,7 +82,6 @@ class Sparse(Workload):
             values=on_unit(values, _largest(values, coo.row, shape[0])[coo.row]),
             num_queries=shape[0],
             universe_size=shape[1],
-            _checked=True,
         )
 
     @classmethod

@@ -2,7 +2,8 @@
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -10,6 +11,7 @@ import numpy as np
 from jax.typing import ArrayLike
 
 from dpjax.core._devices import running
+from dpjax.core._fields import register_dataclass, static_field
 from dpjax.core._optional import optional
 from dpjax.core._records import Records
 from dpjax.core._types import PyTree, Solver
@@ -17,44 +19,70 @@ from dpjax.runtime._take import take
 from dpjax.runtime.devices._placement import Placement
 
 
-@functools.partial(jax.jit, static_argnames="placement")
-def start(
-    solver: Solver, problem: PyTree, data: Records, key: jax.Array, placement: Placement | None
-) -> Any:
+@register_dataclass
+@dataclass(frozen=True)
+class Job:
+    """One run.
+
+    Attributes:
+      solver: The method.
+      problem: What it solves.
+      data: The data, as arrays of JAX, and how many rows of them are records.
+      init_key: Of the state before the first step.
+      xs: The sampler's plan.
+      sensitive: Whether raw diagnostics are kept.
+      placement: How it lies on several devices; None for one, and under a transformation.
+    """
+
+    solver: Solver
+    problem: PyTree
+    data: Records
+    init_key: jax.Array
+    xs: PyTree
+    sensitive: bool = static_field(default=False)
+    placement: Placement | None = static_field(default=None)
+
+    @property
+    def steps(self) -> int:
+        """How many there are."""
+        return int(self.solver.sampler.steps)
+
+    def start(self) -> Any:
+        """The state before the first step."""
+        return start(self)
+
+    def shapes(self) -> Any:
+        """The shapes of `start`'s result, which is not computed."""
+        return start.eval_shape(self)
+
+    def output_shapes(self) -> PyTree:
+        """The shapes of one step's outputs."""
+        x = jax.eval_shape(lambda xs: jax.tree.map(lambda a: a[0], xs), self.xs)
+        shapes: PyTree = _jitted_step.eval_shape(self, self.shapes(), x)[1]
+        return shapes
+
+
+@jax.jit
+def start(job: Job) -> Any:
     """The state before the first step."""
-    with running(placement):
-        state = solver.init(problem, key=key)
-        prologue = optional(solver, "prologue")
+    with running(job.placement):
+        state = job.solver.init(job.problem, key=job.init_key)
+        prologue = optional(job.solver, "prologue")
         if prologue is not None:
-            records = jax.tree.map(lambda a: a[: data.num_records], data.arrays)
-            state = prologue(problem, records, state)
-    return state if placement is None else placement.spread_state(state)
+            records = jax.tree.map(lambda a: a[: job.data.num_records], job.data.arrays)
+            state = prologue(job.problem, records, state)
+    return state if job.placement is None else job.placement.spread_state(state)
 
 
-@functools.partial(jax.jit, static_argnames="sensitive")
-def scan(
-    solver: Solver, problem: PyTree, data: Records, state: PyTree, xs: PyTree, sensitive: bool
-) -> tuple[Any, tuple[Any, Any]]:
-    """All steps as one `lax.scan`: what a transformation sees, and can differentiate."""
-
-    def body(state: PyTree, x: PyTree) -> tuple[Any, tuple[Any, Any]]:
-        return _one_step(solver, problem, data, state, x, sensitive, None)
-
-    return jax.lax.scan(body, state, xs)
+@jax.jit
+def scan(job: Job, state: PyTree, xs: PyTree) -> tuple[Any, tuple[Any, Any]]:
+    """These steps as one `lax.scan`: what a transformation sees, and can differentiate."""
+    return jax.lax.scan(functools.partial(_one_step, job), state, xs)
 
 
-@functools.partial(jax.jit, static_argnames=("sensitive", "placement"), donate_argnames="outputs")
+@functools.partial(jax.jit, donate_argnames="outputs")
 def advance(
-    solver: Solver,
-    problem: PyTree,
-    data: Records,
-    state: PyTree,
-    xs: PyTree,
-    outputs: PyTree,
-    first: ArrayLike,
-    last: ArrayLike,
-    sensitive: bool,
-    placement: Placement | None,
+    job: Job, state: PyTree, outputs: PyTree, first: ArrayLike, last: ArrayLike
 ) -> tuple[Any, PyTree]:
     """Steps `first`, ..., `last - 1`, whose outputs are written into `outputs`.
 
@@ -64,8 +92,8 @@ def advance(
 
     def step(i: jax.Array, carry: tuple[Any, PyTree]) -> tuple[Any, PyTree]:
         state, outputs = carry
-        x = jax.tree.map(lambda a: jax.lax.dynamic_index_in_dim(a, i, keepdims=False), xs)
-        state, output = _jitted_step(solver, problem, data, state, x, sensitive, placement)
+        x = jax.tree.map(lambda a: jax.lax.dynamic_index_in_dim(a, i, keepdims=False), job.xs)
+        state, output = _jitted_step(job, state, x)
         return state, jax.tree.map(
             lambda all_, one: jax.lax.dynamic_update_index_in_dim(all_, one, i, 0),
             outputs,
@@ -81,21 +109,14 @@ def blanks(steps: int, shapes: PyTree) -> PyTree:
     return jax.tree.map(lambda shape: jnp.zeros((steps, *shape.shape), shape.dtype), plain)
 
 
-def _one_step(
-    solver: Solver,
-    problem: PyTree,
-    data: Records,
-    state: PyTree,
-    x: PyTree,
-    sensitive: bool,
-    placement: Placement | None,
-) -> tuple[Any, tuple[Any, Any]]:
+def _one_step(job: Job, state: PyTree, x: PyTree) -> tuple[Any, tuple[Any, Any]]:
     """The state after a step, and its outputs: released values and raw ones."""
+    solver, problem, placement = job.solver, job.problem, job.placement
     ordered = optional(solver, "ordered_batches")
-    batch, mask = take(solver.sampler, x, data, placement, padded=not ordered)
+    batch, mask = take(solver.sampler, x, job.data, placement, padded=not ordered)
     if placement is not None and not (ordered and mask.shape[0] % placement.shares):
         batch, mask = placement.spread_batch(batch, mask)
-    diagnose = optional(solver, "diagnose") if sensitive else None
+    diagnose = optional(solver, "diagnose") if job.sensitive else None
     with running(placement):
         raw = diagnose(problem, batch, mask, state) if diagnose else None
         state, info = solver.step(problem, batch, mask, state)
@@ -105,63 +126,10 @@ def _one_step(
 
 
 # traced once, by whoever asks first for its shapes or for the loop
-_jitted_step = jax.jit(_one_step, static_argnames=("sensitive", "placement"))
+_jitted_step = jax.jit(_one_step)
 
 
-class Job(NamedTuple):
-    """One run outside any transformation.
-
-    Attributes:
-      solver: The method.
-      problem: What it solves.
-      data: The data, as arrays of JAX, and how many rows of them are records.
-      init_key: Of the state before the first step.
-      xs: The sampler's plan.
-      sensitive: Whether raw diagnostics are kept.
-      placement: How it lies on several devices; None for one.
-    """
-
-    solver: Solver
-    problem: PyTree
-    data: Records
-    init_key: jax.Array
-    xs: PyTree
-    sensitive: bool
-    placement: Placement | None
-
-    @property
-    def steps(self) -> int:
-        """How many there are."""
-        return int(self.solver.sampler.steps)
-
-    def start(self) -> Any:
-        """The state before the first step."""
-        return start(*self.start_arguments())
-
-    def start_arguments(self) -> tuple[Any, ...]:
-        """Those of `start`, the static one last."""
-        return self.solver, self.problem, self.data, self.init_key, self.placement
-
-    def shapes(self) -> Any:
-        """The shapes of `start`'s result, which is not computed."""
-        return start.eval_shape(*self.start_arguments())
-
-    def output_shapes(self) -> PyTree:
-        """The shapes of one step's outputs."""
-        x = jax.eval_shape(lambda xs: jax.tree.map(lambda a: a[0], xs), self.xs)
-        given = (self.solver, self.problem, self.data, self.shapes(), x)
-        static = (self.sensitive, self.placement)
-        shapes: PyTree = _jitted_step.eval_shape(*given, *static)[1]
-        return shapes
-
-    def arguments(self, state: PyTree, outputs: PyTree, first: int, last: int) -> tuple[Any, ...]:
-        """Those of `advance`, static ones last."""
-        given = (self.solver, self.problem, self.data, state, self.xs, outputs)
-        # of one type, whatever the default integer is
-        return (*given, np.int32(first), np.int32(last), self.sensitive, self.placement)
-
-
-Program = Callable[[Any, PyTree, int, int], tuple[Any, PyTree]]
+Program = Callable[[Any, PyTree, np.int32, np.int32], tuple[Any, PyTree]]
 """`program(state, outputs, first, last)` is `advance` for one job."""
 
 Hook = tuple[int, Callable[[int, Any, PyTree], None]]
@@ -174,7 +142,8 @@ def in_chunks(
     """Runs the steps after the first `done`, stopping for the hooks; without them, at once."""
     while True:
         last = min([job.steps, *(every * (done // every + 1) for every, _ in hooks)])
-        state, outputs = program(state, outputs, done, last)  # of no step if nothing is left
+        # of no step if nothing is left; bounds of one type, whatever the default integer is
+        state, outputs = program(state, outputs, np.int32(done), np.int32(last))
         for every, look in hooks:
             if last > done and (last % every == 0 or last == job.steps):
                 look(last, state, outputs)

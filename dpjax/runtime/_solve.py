@@ -148,8 +148,8 @@ def solve(
     # all stop at the same steps, though one shows it
     progress = processes.send(np.array(progress)).item()
     if traced:
-        state = loop.start(solver, problem, data, init_key, None)
-        state, (info, raw) = loop.scan(solver, problem, data, state, xs, sensitive)
+        job = loop.Job(solver, problem, data, init_key, xs, sensitive)
+        state, (info, raw) = loop.scan(job, loop.start(job), xs)
     else:
         xs = jax.tree.map(jnp.asarray, xs)
         placement = placement_of(data.arrays, optional(problem, "init"))
@@ -170,13 +170,7 @@ def _run(
     every: int | None,
 ) -> tuple[Any, PyTree]:
     """The loop in chunks, which the host looks in between; they change no bit of the result."""
-
-    def compile_on_call(
-        state: PyTree, outputs: PyTree, first: int, last: int
-    ) -> tuple[PyTree, PyTree]:
-        return loop.advance(*job.arguments(state, outputs, first, last))
-
-    program: loop.Program = compile_on_call
+    program: loop.Program = functools.partial(loop.advance, job)
     chunk = loop.chunk_length(job.steps)
     shapes = job.output_shapes()
     hooks: list[loop.Hook] = []

@@ -7,7 +7,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from dp_accounting import NeighboringRelation
-from dp_accounting import dp_event as dpe
 
 from dpjax.core._checks import check_choice, check_int, check_key, check_rate, is_traced
 from dpjax.core._fields import register_dataclass, static_field
@@ -15,12 +14,13 @@ from dpjax.random._gaps import draw_members, gaps_shortfall
 from dpjax.random._keys import StepKeys
 from dpjax.sampling._capacity import default_capacity, draws_needed, overflow_probability
 from dpjax.sampling._participation import Participation, cyclic
-from dpjax.sampling._records import check_fixed_partition, check_num_records
+from dpjax.sampling._records import check_bound, check_fixed_partition, check_num_records
+from dpjax.sampling._single_pass import Planned
 
 
 @register_dataclass
 @dataclasses.dataclass(frozen=True)
-class CyclicPoisson:
+class CyclicPoisson(Planned):
     r"""Groups of records take turns; whoever's turn it is joins the batch independently.
 
         P[i in batch_t | groups] = rate if group(i) = t mod groups, else 0
@@ -99,17 +99,14 @@ class CyclicPoisson:
     @property
     def default_relation(self) -> NeighboringRelation:
         """Add or remove one record; with equal groups replace one."""
-        equal = self.assignment == "equal"
-        return getattr(NeighboringRelation, "REPLACE_ONE" if equal else "ADD_OR_REMOVE_ONE")
+        if self.assignment == "equal":
+            return NeighboringRelation.REPLACE_ONE
+        return NeighboringRelation.ADD_OR_REMOVE_ONE
 
     def check_relation(self, relation: NeighboringRelation) -> None:
         """Raises ValueError for add-or-remove-one with equal groups."""
         if self.assignment == "equal":
             check_fixed_partition(self, relation)
-
-    def event(self, step: dpe.DpEvent) -> dpe.DpEvent:
-        """The event of a group's turns, each of which releases `step` from a Poisson batch."""
-        return self.participation.event(step)
 
     def participation_rate(self, num_records: int) -> float:
         """`rate / groups`."""
@@ -156,15 +153,6 @@ class CyclicPoisson:
         sizes = jnp.zeros(self.groups, jnp.int32).at[group].add(1)
         return jnp.argsort(group, stable=True).astype(jnp.int32), sizes
 
-    def batch(
-        self, x: tuple[jax.Array, jax.Array], num_records: int
-    ) -> tuple[jax.Array, jax.Array]:
-        """Members of one step: indices `[capacity]` int32 and mask `[capacity]`, both *secret*."""
-        self._check(num_records)
-        indices, mask = x
-        # of a plan for more records: JAX would take the last in place of those beyond
-        return indices, mask & (indices < num_records)
-
     def failure_probability(self) -> float:
         """Bound on the probability that the run deviates from the declared event.
 
@@ -189,9 +177,4 @@ class CyclicPoisson:
         return draws_needed(self.num_records, self.rate, self.capacity, see_all=False)
 
     def _check(self, num_records: int) -> None:
-        check_int("num_records", num_records, minimum=1)
-        if num_records > self.num_records:
-            raise ValueError(
-                "the data have more records than the sampler's public bound num_records = "
-                f"{self.num_records}"
-            )
+        check_bound(num_records, self.num_records)

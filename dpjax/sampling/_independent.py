@@ -8,14 +8,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from dp_accounting import NeighboringRelation
-from dp_accounting import dp_event as dpe
 from scipy import stats
 
 from dpjax.core._checks import check_int, check_key
 from dpjax.core._fields import register_dataclass, static_field
 from dpjax.sampling._capacity import MULTIPLE, poisson_capacity
 from dpjax.sampling._participation import Participation
-from dpjax.sampling._records import check_num_records
+from dpjax.sampling._records import check_bound, check_num_records
 from dpjax.sampling._single_pass import SinglePass
 
 _DELTA, _EPSILON = 1e-6, 10.0
@@ -96,10 +95,6 @@ class IndependentPartition(SinglePass):
         """A record is in the same batch of every epoch."""
         return Participation("fixed", self.epochs, self._batches)
 
-    def event(self, step: dpe.DpEvent) -> dpe.DpEvent:
-        """The event of one step, composed over the epochs."""
-        return self.participation.event(step)
-
     @property
     def sizes(self) -> np.ndarray:
         """Public sizes to divide by: `num_records * shares`, `[steps]`."""
@@ -155,11 +150,7 @@ class IndependentPartition(SinglePass):
 
     def _check(self, num_records: int) -> None:
         super()._check(num_records)
-        if num_records > self.num_records:
-            raise ValueError(
-                "the data have more records than the sampler's public bound num_records = "
-                f"{self.num_records}"
-            )
+        check_bound(num_records, self.num_records)
 
 
 @functools.lru_cache(maxsize=64)

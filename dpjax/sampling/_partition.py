@@ -5,7 +5,6 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 import numpy as np
-from dp_accounting import dp_event as dpe
 
 from dpjax.core._checks import check_choice, check_int
 from dpjax.core._fields import register_dataclass, static_field
@@ -154,10 +153,6 @@ class RepeatedPartition(_EqualBatches):
     def participation(self) -> Participation:
         """A record is in the same batch of every epoch."""
         return Participation("fixed", self.epochs, self.steps_per_epoch)
-
-    def event(self, step: dpe.DpEvent) -> dpe.DpEvent:
-        """The event of one step, composed over the epochs."""
-        return self.participation.event(step)
 
     def plan(self, key: jax.Array, num_records: int) -> jax.Array:
         """Indices of all batches, `[steps, batch_size]` int32."""

@@ -9,21 +9,14 @@ import numpy as np
 from dp_accounting import NeighboringRelation
 from dp_accounting import dp_event as dpe
 
-from dpjax.core._checks import (
-    check_choice,
-    check_int,
-    check_key,
-    check_rate,
-    is_traced,
-)
+from dpjax.core._checks import check_choice, check_int, check_key, check_rate, is_traced
 from dpjax.core._fields import register_dataclass, static_field
 from dpjax.core._types import PyTree
 from dpjax.random._gaps import draw_members, gaps_shortfall, keep_uniform_subset
 from dpjax.random._keys import StepKeys
 from dpjax.sampling._capacity import default_capacity, draws_needed, overflow_probability
-from dpjax.sampling._host import draw_on_host
 from dpjax.sampling._participation import Participation, cyclic, every_step
-from dpjax.sampling._records import MOST_RECORDS
+from dpjax.sampling._records import MOST_RECORDS, check_bound
 
 
 @register_dataclass
@@ -183,8 +176,27 @@ class PoissonSampler:
         check_key("key", key)
         if self.method == "gaps":
             return StepKeys.of(jax.random.split(key, self.steps))
-        indices, mask = draw_on_host(key, self.rate, num_records, self.steps, self.capacity)
-        return jnp.asarray(indices), jnp.asarray(mask)
+        return self._drawn_on_host(key, num_records)
+
+    def _drawn_on_host(self, key: jax.Array, num_records: int) -> tuple[jax.Array, jax.Array]:
+        """Draws all batches: a binomial count each, then that many records without replacement.
+
+        A Poisson batch given its size is a uniform subset of that size, so a size cut to
+        `capacity` is the batch with its surplus dropped uniformly at random.
+        """
+        if is_traced(key):
+            raise TypeError(
+                "method='host' draws with NumPy and needs a concrete key, got a traced one "
+                "(under jit, vmap or scan): use method='gaps'"
+            )
+        seed = np.asarray(jax.random.key_data(key)).ravel().tolist()
+        rng = np.random.default_rng(np.random.SeedSequence(seed))
+        counts = rng.binomial(num_records, self.rate, size=self.steps)
+        counts = np.minimum(counts, self.capacity)
+        indices = np.zeros((self.steps, self.capacity), dtype=np.int32)
+        for row, count in zip(indices, counts, strict=True):
+            row[:count] = np.sort(rng.choice(num_records, size=count, replace=False, shuffle=False))
+        return jnp.asarray(indices), jnp.asarray(np.arange(self.capacity) < counts[:, None])
 
     def batch(self, x: PyTree, num_records: int) -> tuple[jax.Array, jax.Array]:
         """Members of one step, by ascending index.
@@ -275,12 +287,7 @@ class PoissonSampler:
         )
 
     def _check(self, num_records: int) -> None:
-        check_int("num_records", num_records, minimum=1)
-        if num_records > self.num_records:
-            raise ValueError(
-                "the data have more records than the sampler's public bound num_records = "
-                f"{self.num_records}"
-            )
+        check_bound(num_records, self.num_records)
         if self.overflow == "truncate" and num_records < self.num_records:
             raise ValueError(
                 f"the data have {num_records} records, but overflow='truncate' needs exactly "

@@ -35,3 +35,17 @@ def check_fixed_partition(sampler: object, relation: NeighboringRelation) -> Non
             "batches depend on the number of records, got add_or_remove_one; IndependentPartition "
             "takes it"
         )
+
+
+def check_bound(num_records: int, bound: int) -> None:
+    """Raises unless the number of records is one, and within a sampler's public bound.
+
+    Raises:
+      TypeError: If it is no integer.
+      ValueError: If it is below 1 or above the bound.
+    """
+    check_int("num_records", num_records, minimum=1)
+    if num_records > bound:
+        raise ValueError(
+            f"the data have more records than the sampler's public bound num_records = {bound}"
+        )

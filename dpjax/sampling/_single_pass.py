@@ -11,23 +11,21 @@ from dpjax.sampling._participation import Participation, one_step
 from dpjax.sampling._records import check_fixed_partition, check_num_records
 
 
-class SinglePass:
-    """Disjoint batches, planned in advance."""
-
-    steps: int
+class Planned:
+    """Batches that are all planned in advance, as indices and masks."""
 
     @property
     def participation(self) -> Participation:
-        """A record is in one step at most."""
-        return one_step(self.steps)
+        """Which steps one record may be in."""
+        raise NotImplementedError
 
     def _check(self, num_records: int) -> None:
         """Raises ValueError unless the batches suit this many records."""
         check_num_records(num_records)
 
     def event(self, step: dpe.DpEvent) -> dpe.DpEvent:
-        """The event of one step: the steps compose in parallel."""
-        return step
+        """The event of the steps that one record is in, each of which releases `step`."""
+        return self.participation.event(step)
 
     def batch(self, x: PyTree, num_records: int) -> tuple[jax.Array, jax.Array]:
         """Members of one step: indices `[slots]` int32 and mask `[slots]`."""
@@ -39,6 +37,17 @@ class SinglePass:
     def failure_probability(self) -> float:
         """Probability that the run deviates from the declared event: none."""
         return 0.0
+
+
+class SinglePass(Planned):
+    """Disjoint batches, planned in advance."""
+
+    steps: int
+
+    @property
+    def participation(self) -> Participation:
+        """A record is in one step at most: the steps compose in parallel."""
+        return one_step(self.steps)
 
 
 class FixedPass(SinglePass):

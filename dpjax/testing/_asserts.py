@@ -8,7 +8,7 @@ import numpy as np
 from dpjax.core import PyTree
 from dpjax.testing import _trees as trees
 from dpjax.testing._draws import check_draws_differ, keys_drawn_by_runs
-from dpjax.testing._neighbours import Neighbour, largest_change
+from dpjax.testing._neighbours import Neighbour
 
 
 class Program:
@@ -50,15 +50,8 @@ def assert_vmap_equals_loop(
     """Raises unless `run` under vmap gives what it gave for each of the arguments."""
     stacked = trees.fresh(trees.stack(*arguments))
     every = jax.jit(jax.vmap(run), compiler_options=trees.QUICK)(*stacked)
-    got, want = (_in_float32(tree) for tree in (every, trees.stack(*looped)))
+    got, want = (trees.cast(tree, np.float32) for tree in (every, trees.stack(*looped)))
     trees.assert_close(got, want, f"{name}: vmap", tolerance)
-
-
-def _in_float32(tree: PyTree) -> PyTree:
-    def narrow(leaf: PyTree) -> PyTree:
-        return np.asarray(leaf).astype(np.float32) if trees.is_float(leaf) else leaf
-
-    return jax.tree.map(narrow, tree)
 
 
 def assert_draws_differ(run: Callable[[jax.Array], PyTree], name: str, seen: bool = True) -> None:
@@ -79,22 +72,6 @@ def assert_needs_key(call: Callable[[], PyTree], what: str) -> None:
     except TypeError:
         return
     raise AssertionError(f"{what} without key= must raise TypeError, and did not")
-
-
-def assert_bounded(
-    statistic: Callable[[PyTree, jax.Array], PyTree],
-    batch: PyTree,
-    bound: float,
-    what: str,
-    *,
-    norm: str,
-    tolerance: float = 1e-4,
-    **search: PyTree,
-) -> None:
-    """Raises if a neighbour is found that moves the statistic further than the bound."""
-    assert_within(
-        largest_change(statistic, batch, norm=norm, **search), bound, what, norm, tolerance
-    )
 
 
 def assert_within(

@@ -137,9 +137,8 @@ def worst_of_each_kind(
         for start in range(1 if kind == "remove" else number)
     ]
     kind_of, place_of, start_of = (np.asarray(column) for column in zip(*searches, strict=True))
-    change = functools.partial(_change, statistic, batch, jnp.asarray(mask), norm)
-    climb = jax.vmap(functools.partial(_climb, change, steps))
-    best, records = jax.jit(climb, compiler_options=QUICK)(
+    search = _Search(statistic, batch, jnp.asarray(mask), norm, steps)
+    best, records = jax.jit(jax.vmap(search.climb), compiler_options=QUICK)(
         jax.tree.map(lambda a: a[start_of], starts), place_of, kind_of != "remove"
     )
     found = {}
@@ -152,70 +151,73 @@ def worst_of_each_kind(
     return found
 
 
-def _change(
-    statistic: Callable[[PyTree, jax.Array], PyTree],
-    batch: PyTree,
-    mask: jax.Array,
-    norm: str,
-    record: PyTree,
-    index: jax.Array,
-    insert: jax.Array,
-) -> tuple[jax.Array, jax.Array]:
-    """The norm of the change when `index` goes (none: -1) and `record` comes (if `insert`).
+class _Search(NamedTuple):
+    """A search for the record that moves a statistic most."""
 
-    Before it stands a function of it that has a gradient at 0: for l2 its square.
-    """
-    slots = jax.tree.map(lambda a, r: jnp.concatenate([a, r[None].astype(a.dtype)]), batch, record)
-    before = jnp.append(mask, False)
-    after = jnp.append(mask & (jnp.arange(mask.shape[0]) != index), insert)
-    both = jax.vmap(statistic, in_axes=(None, 0))(slots, jnp.stack([after, before]))
-    changes = [jnp.ravel(jnp.asarray(a[0] - a[1], float)) for a in jax.tree.leaves(both)]
-    flat = jnp.concatenate(changes)
-    if norm == "l2":
-        power = jnp.sum(flat * flat)
-    else:
-        power = jnp.sum(jnp.abs(flat)) if norm == "l1" else jnp.max(jnp.abs(flat))
-    size = jnp.sqrt(power) if norm == "l2" else power
-    return power, jnp.where(jnp.all(jnp.isfinite(flat)), size, jnp.inf)
+    statistic: Callable[[PyTree, jax.Array], PyTree]
+    batch: PyTree
+    mask: jax.Array
+    norm: str
+    steps: int
 
+    def change(
+        self, record: PyTree, index: jax.Array, insert: jax.Array
+    ) -> tuple[jax.Array, jax.Array]:
+        """The norm of the change when `index` goes (none: -1) and `record` comes (if `insert`).
 
-def _climb(
-    change: Callable[..., tuple[jax.Array, jax.Array]],
-    steps: int,
-    record: PyTree,
-    index: jax.Array,
-    insert: jax.Array,
-) -> tuple[jax.Array, PyTree]:
-    """Gradient ascent from one start at one place: the largest change and its record."""
-    start, fixed = _split(record)
+        Before it stands a function of it that has a gradient at 0: for l2 its square.
+        """
+        slots = jax.tree.map(
+            lambda a, r: jnp.concatenate([a, r[None].astype(a.dtype)]), self.batch, record
+        )
+        before = jnp.append(self.mask, False)
+        after = jnp.append(self.mask & (jnp.arange(self.mask.shape[0]) != index), insert)
+        both = jax.vmap(self.statistic, in_axes=(None, 0))(slots, jnp.stack([after, before]))
+        changes = [jnp.ravel(jnp.asarray(a[0] - a[1], float)) for a in jax.tree.leaves(both)]
+        flat = jnp.concatenate(changes)
+        match self.norm:
+            case "l1":
+                size = power = jnp.sum(jnp.abs(flat))
+            case "linf":
+                size = power = jnp.max(jnp.abs(flat))
+            case _:
+                power = jnp.sum(flat * flat)
+                size = jnp.sqrt(power)
+        return power, jnp.where(jnp.all(jnp.isfinite(flat)), size, jnp.inf)
 
-    def objective(moving: list[Any]) -> tuple[jax.Array, jax.Array]:
-        power, size = change(_join(moving, fixed), index, insert)
-        return power, jax.lax.stop_gradient(size)
+    def climb(
+        self, record: PyTree, index: jax.Array, insert: jax.Array
+    ) -> tuple[jax.Array, PyTree]:
+        """Gradient ascent from one start at one place: the largest change and its record."""
+        start, fixed = _split(record)
 
-    # the size of the record, so that a step means the same at every scale
-    unit = jnp.sqrt(sum(jnp.sum(a * a) for a in start)) if start else jnp.zeros(())
-    unit = jnp.where(jnp.isfinite(unit) & (unit > 0), unit, 1.0)
+        def objective(moving: list[Any]) -> tuple[jax.Array, jax.Array]:
+            power, size = self.change(_join(moving, fixed), index, insert)
+            return power, jax.lax.stop_gradient(size)
 
-    def body(carry: PyTree, step: jax.Array) -> tuple[PyTree, None]:
-        moving, best, argbest = carry
-        slope, size = jax.grad(objective, has_aux=True)(moving)
-        better = size > best
-        argbest = jax.tree.map(lambda a, b: jnp.where(better, a, b), moving, argbest)
-        best = jnp.where(better, size, best)
-        slope = [jnp.where(jnp.isfinite(g) & insert, g, 0) for g in slope]
-        top = functools.reduce(jnp.maximum, [jnp.max(jnp.abs(g), initial=0) for g in slope])
-        slope = [g / jnp.maximum(top, jnp.finfo(g.dtype).tiny) for g in slope]
-        length = jnp.sqrt(sum(jnp.sum(g * g) for g in slope))
-        rate = unit * 0.5 * 0.93**step / jnp.maximum(length, 1)
-        moving = [a + (rate * g).astype(a.dtype) for a, g in zip(moving, slope, strict=True)]
-        return (moving, best, argbest), None
+        # the size of the record, so that a step means the same at every scale
+        unit = jnp.sqrt(sum(jnp.sum(a * a) for a in start)) if start else jnp.zeros(())
+        unit = jnp.where(jnp.isfinite(unit) & (unit > 0), unit, 1.0)
 
-    if not start:
-        return change(record, index, insert)[1], record
-    carry = (start, jnp.asarray(-1.0, float), start)
-    (_, best, argbest), _ = jax.lax.scan(body, carry, jnp.arange(steps + 1))
-    return best, _join(argbest, fixed)
+        def body(carry: PyTree, step: jax.Array) -> tuple[PyTree, None]:
+            moving, best, argbest = carry
+            slope, size = jax.grad(objective, has_aux=True)(moving)
+            better = size > best
+            argbest = jax.tree.map(lambda a, b: jnp.where(better, a, b), moving, argbest)
+            best = jnp.where(better, size, best)
+            slope = [jnp.where(jnp.isfinite(g) & insert, g, 0) for g in slope]
+            top = functools.reduce(jnp.maximum, [jnp.max(jnp.abs(g), initial=0) for g in slope])
+            slope = [g / jnp.maximum(top, jnp.finfo(g.dtype).tiny) for g in slope]
+            length = jnp.sqrt(sum(jnp.sum(g * g) for g in slope))
+            rate = unit * 0.5 * 0.93**step / jnp.maximum(length, 1)
+            moving = [a + (rate * g).astype(a.dtype) for a, g in zip(moving, slope, strict=True)]
+            return (moving, best, argbest), None
+
+        if not start:
+            return self.change(record, index, insert)[1], record
+        carry = (start, jnp.asarray(-1.0, float), start)
+        (_, best, argbest), _ = jax.lax.scan(body, carry, jnp.arange(self.steps + 1))
+        return best, _join(argbest, fixed)
 
 
 def _split(record: PyTree) -> tuple[list[Any], PyTree]:
@@ -236,34 +238,29 @@ def _starting_points(
 ) -> PyTree:
     """Records `[starts, ...]`: every combination of integers with every start of the floats."""
     leaves, treedef = jax.tree.flatten(batch)
-    size = leaves[0].shape[0]
     scales = 10.0 ** np.linspace(-2, 3, restarts)
-    floats: list[list[Any]] = []
+    floats, integers = {}, {}
+    for i, (name, leaf) in enumerate(zip(field_names(batch), leaves, strict=True)):
+        if not is_float(leaf):
+            integers[i] = sorted(choices.get(name, np.unique(np.asarray(leaf)).tolist()))
+            continue
+        shape = leaf.shape[1:]
+        normals = jax.random.normal(jax.random.fold_in(key, i), (restarts, *shape))
+        shaped = scales.reshape(-1, *(1,) * len(shape))
+        starts = [np.asarray(normals, np.float64) * shaped, np.asarray(leaf, np.float64)]
+        floats[i] = np.concatenate(starts + [np.full((1, *shape), value) for value in _SPECIAL])
+    # every start of the floats with every combination of the integers, which runs faster
+    number = restarts + leaves[0].shape[0] + len(_SPECIAL)
+    combinations = list(itertools.product(*integers.values()))
+    chosen = dict(zip(integers, np.tile(np.array(combinations), (number, 1)).T, strict=True))
+    columns = []
     for i, leaf in enumerate(leaves):
-        if is_float(leaf):
-            shape = leaf.shape[1:]
-            normals = jax.random.normal(jax.random.fold_in(key, i), (restarts, *shape))
-            shaped = scales.reshape(-1, *(1,) * len(shape))
-            starts = [np.asarray(normals, np.float64) * shaped, np.asarray(leaf, np.float64)]
-            starts += [np.full((1, *shape), value) for value in _SPECIAL]
-            floats.append(list(np.concatenate(starts)))
-    integers = [
-        sorted(choices.get(name, np.unique(np.asarray(leaf)).tolist()))
-        for name, leaf in zip(field_names(batch), leaves, strict=True)
-        if not is_float(leaf)
-    ]
-    rows = [
-        (row, combination)
-        for row in range(restarts + size + len(_SPECIAL))
-        for combination in itertools.product(*integers)
-    ]
-    columns, at_float, at_integer = [], 0, 0
-    for leaf in leaves:
-        if is_float(leaf):
-            column = [floats[at_float][row] for row, _ in rows]
-            at_float += 1
+        if i in floats:
+            column = np.repeat(floats[i], len(combinations), axis=0)
         else:
-            column = [np.full(leaf.shape[1:], c[at_integer]) for _, c in rows]
-            at_integer += 1
-        columns.append(np.stack(column).astype(leaf.dtype))
+            column = np.broadcast_to(
+                chosen[i].reshape(-1, *(1,) * (leaf.ndim - 1)),
+                (len(chosen[i]), *leaf.shape[1:]),
+            )
+        columns.append(column.astype(leaf.dtype))
     return jax.tree.unflatten(treedef, columns)

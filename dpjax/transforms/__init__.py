@@ -28,10 +28,8 @@ from dpjax.transforms.estimators._multilevel import multilevel as multilevel
 from dpjax.transforms.estimators._polar import polar_estimate as polar_estimate
 from dpjax.transforms.estimators._polar import polar_interval as polar_interval
 from dpjax.transforms.estimators._smooth_first_order import smooth_first_order as smooth_first_order
-from dpjax.transforms.estimators._smooth_zeroth_order import (
-    smooth_zeroth_order as smooth_zeroth_order,
-)
 from dpjax.transforms.estimators._zeroth_order import ZerothOrder as ZerothOrder
+from dpjax.transforms.estimators._zeroth_order import smooth_zeroth_order as smooth_zeroth_order
 from dpjax.transforms.learners._exponentiated import (
     exponentiated_gradient as exponentiated_gradient,
 )
@@ -58,10 +56,10 @@ from dpjax.transforms.noise.correlated._buffered_toeplitz import (
 from dpjax.transforms.noise.correlated._buffered_toeplitz import (
     BufferedToeplitzState as BufferedToeplitzState,
 )
-from dpjax.transforms.noise.correlated._correlated import correlated_noise as correlated_noise
-from dpjax.transforms.noise.correlated._fit_buffered_toeplitz import (
+from dpjax.transforms.noise.correlated._buffered_toeplitz import (
     fit_buffered_toeplitz as fit_buffered_toeplitz,
 )
+from dpjax.transforms.noise.correlated._correlated import correlated_noise as correlated_noise
 from dpjax.transforms.noise.correlated._jax_privacy import from_jax_privacy as from_jax_privacy
 from dpjax.transforms.noise.correlated._restart_noise import RestartNoise as RestartNoise
 from dpjax.transforms.noise.correlated._restart_noise import RestartNoiseState as RestartNoiseState

@@ -178,7 +178,6 @@ def given_noise(numbers):
         mock.patch.object(_noise, "_noisy", given),
         mock.patch.object(_correlated, "to_grid", lambda values, grid: values),
         mock.patch.object(_strategy, "standard_normal", lambda *a: tree("normal", *a)),
-        mock.patch.object(_binary_tree, "standard_normal", lambda *a: tree("normal", *a)),
         mock.patch.object(_binary_tree, "knorm_noise", knorm),
     ):
         yield kinds, keys, released

@@ -97,7 +97,7 @@ def test_the_checksum_covers_every_byte(whole, tmp_path, monkeypatch, rng):
     def after_a_flip(self, step, packed):
         if step == 5:
             packed = packed.copy()
-            packed[rng.integers(64, packed.size)] ^= 1 << rng.integers(8)
+            packed[rng.integers(32, packed.size)] ^= 1 << rng.integers(8)
         return check(self, step, packed)
 
     monkeypatch.setattr(CheckpointFolder, "_check", after_a_flip)

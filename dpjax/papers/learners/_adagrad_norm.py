@@ -6,12 +6,12 @@ import jax
 from jax.typing import ArrayLike
 
 from dpjax.core import PyTree, Transform, check_positive_scalar
+from dpjax.papers.learners._norms import norm
 from dpjax.transforms.learners._learner import (
     Projection,
     change,
     hypotenuse,
     nearest,
-    norm,
     plus,
     points,
     ratio,

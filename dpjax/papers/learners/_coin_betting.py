@@ -6,7 +6,8 @@ from jax.typing import ArrayLike
 
 from dpjax.core import PyTree, Transform, check_positive_scalar
 from dpjax.papers.learners._constraint_reduction import LOG_LIMIT, constrained
-from dpjax.transforms.learners._learner import Projection, inner, scaled
+from dpjax.papers.learners._norms import inner, scaled
+from dpjax.transforms.learners._learner import Projection
 
 
 def coin_betting(

@@ -9,17 +9,15 @@ import numpy as np
 from jax.typing import ArrayLike
 
 from dpjax.core import PyTree, Transform, check_nonnegative_scalar, check_positive_scalar, is_traced
+from dpjax.papers.learners._norms import inner, norm, scaled
 from dpjax.transforms.learners._learner import (
     Projection,
     change,
-    inner,
     nearest,
-    norm,
     plus,
     ratio,
     required,
     scalar,
-    scaled,
     widened,
 )
 

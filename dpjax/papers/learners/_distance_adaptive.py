@@ -8,7 +8,8 @@ from jax.typing import ArrayLike
 
 from dpjax.core import PyTree, Transform, check_positive_scalar
 from dpjax.papers.learners._dual_averaging import dual_averaging
-from dpjax.transforms.learners._learner import Projection, norm, plus, required, scalar, widened
+from dpjax.papers.learners._norms import norm
+from dpjax.transforms.learners._learner import Projection, plus, required, scalar, widened
 
 
 class DistanceAdaptiveState(NamedTuple):

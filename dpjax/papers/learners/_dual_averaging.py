@@ -1,11 +1,13 @@
 """Dual averaging, plain and with hints of the next gradient."""
 
 import jax
+import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from dpjax.core import PyTree, Transform, check_positive_scalar
+from dpjax.core import PyTree, Transform, check_finite, check_positive_scalar, check_scalar
+from dpjax.papers.learners._norms import norm, scaled
 from dpjax.transforms.learners._leader import leader
-from dpjax.transforms.learners._learner import Projection, nearest, norm, plus
+from dpjax.transforms.learners._learner import Projection, nearest, plus, scalar
 
 
 def dual_averaging(
@@ -60,8 +62,19 @@ def dual_averaging(
     Sridharan, "Online learning with predictable sequences", 2013.
     """
     check_positive_scalar("diameter", diameter)
+    if not isinstance(hint_scale, str):
+        check_scalar("hint_scale", hint_scale)
+        check_finite("hint_scale", hint_scale)
+    elif hint_scale != "none":
+        raise ValueError(f"hint_scale must be 'none' or a number, got {hint_scale!r}")
 
     def point(start: PyTree, total: PyTree, rate: jax.Array) -> PyTree:
         return nearest(project, plus(start, total, -rate))
 
-    return leader(lambda params: params, point, norm, diameter, optimistic, hint_scale)
+    def next_hint(gradient: PyTree, count: jax.Array) -> PyTree:
+        if isinstance(hint_scale, str):
+            return gradient
+        t = count.astype(scalar(gradient).dtype)
+        return scaled(gradient, ((t + 1) / t) ** jnp.asarray(hint_scale, t.dtype))
+
+    return leader(lambda params: params, point, norm, diameter, next_hint if optimistic else None)

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from dpjax.core import PyTree, Transform, check_choice, check_positive_scalar
+from dpjax.papers.learners._norms import scaled
 from dpjax.transforms.learners._learner import (
     Projection,
     change,
@@ -15,7 +16,6 @@ from dpjax.transforms.learners._learner import (
     points,
     required,
     scalar,
-    scaled,
     widened,
 )
 

@@ -10,7 +10,6 @@ from scipy import optimize
 
 from dpjax.core._checks import check_int, check_nonnegative_scalar, check_probability
 from dpjax.privacy._guarantee import Guarantee
-from dpjax.privacy.accounting._pure import PureZCDpEvent
 from dpjax.privacy.bounded_range._bounded_range import bounded_range_rho
 from dpjax.privacy.bounded_range._grid import curve_on_grid
 
@@ -100,12 +99,6 @@ def check_draws(eta: float, draws: int) -> None:
     """Raises unless eta is finite and >= 0, and draws an integer >= 1."""
     check_nonnegative_scalar("eta", eta)
     check_int("draws", draws, minimum=1)
-
-
-def zcdp_event(eta: float, draws: int) -> dpe.DpEvent:
-    """The draws as an event, by the least rho of each."""
-    draw = PureZCDpEvent(bounded_range_rho(eta), epsilon=float(eta))
-    return dpe.SelfComposedDpEvent(draw, draws)
 
 
 def _concentrated(eta: float, draws: int) -> Guarantee:

@@ -11,8 +11,9 @@ from dpjax.privacy._budget import Budget
 from dpjax.privacy._calibrate import agreed_relation, zcdp_budget
 from dpjax.privacy._guarantee import Guarantee, quiet_epsilon
 from dpjax.privacy._relations import RelationLike, resolve_relation
+from dpjax.privacy.accounting._pure import PureZCDpEvent
 from dpjax.privacy.bounded_range import _curve as curves
-from dpjax.privacy.bounded_range._bounded_range import bounded_range_eta
+from dpjax.privacy.bounded_range._bounded_range import bounded_range_eta, bounded_range_rho
 from dpjax.privacy.bounded_range._curve import check_draws
 
 _COARSE, _FINE = 8, 32  # cells that eta is cut into
@@ -64,7 +65,8 @@ class BoundedRangeGuarantee:
     @property
     def event(self) -> dpe.DpEvent:
         """The draws as zCDP: what a ledger or an accountant composes."""
-        return curves.zcdp_event(self.eta, self.draws)
+        draw = PureZCDpEvent(bounded_range_rho(self.eta), epsilon=self.eta)
+        return dpe.SelfComposedDpEvent(draw, self.draws)
 
     def epsilon(self, delta: float) -> float:
         """`bounded_range_epsilon` at delta in (0, 1); at delta = 0 the sum of the etas."""

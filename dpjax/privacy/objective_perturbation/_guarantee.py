@@ -160,7 +160,8 @@ class ObjectivePerturbationGuarantee:
             above = min(epsilon - self._pure, 0.0)
             return -math.expm1(above) / (1 + math.exp(-self._pure))
         beyond = epsilon - self._sure
-        value = self._beyond(max(beyond, 0.0))
+        relation = resolve_relation(self.relation)
+        value = noise_delta(max(beyond, 0.0), self.bounds, self.scale, relation, self.tolerance)
         return value if beyond >= 0 else 1 - math.exp(beyond) * (1 - value)
 
     def for_ledger(self, delta: float) -> Guarantee:
@@ -231,10 +232,6 @@ class ObjectivePerturbationGuarantee:
     @property
     def _sure(self) -> float:
         return determinant_epsilon(self.bounds.curvature, self.lam) + self.prior
-
-    def _beyond(self, epsilon: float) -> float:
-        relation = resolve_relation(self.relation)
-        return noise_delta(epsilon, self.bounds, self.scale, relation, self.tolerance)
 
 
 def _convex_envelope(at: np.ndarray, values: np.ndarray) -> np.ndarray:

@@ -28,7 +28,7 @@ _DIGITS = 12
 _WHOLE = re.compile(rf"{_PREFIX}([0-9]{{{_DIGITS}}})")
 _UNFINISHED = re.compile(rf"{_PREFIX}[0-9]{{{_DIGITS}}}\.orbax-checkpoint-tmp.*")
 _KEEP = 2
-_HEAD = 64
+_HEAD = 32  # bytes of a SHA-256
 
 Restored = tuple[int, PyTree] | None
 """Steps done, and the tree."""
@@ -55,10 +55,8 @@ class CheckpointFolder:
 
     def save(self, step: int, tree: PyTree) -> None:
         """Saves the tree, waits until it is on disk, and drops all but the last two."""
-        leaves = jax.tree.leaves(tree)
-        packed = np.zeros(_size(leaves), np.uint8)
-        for leaf, place in zip(leaves, _places(packed, leaves), strict=True):
-            place[...] = array_bytes(np.asarray(leaf))
+        parts = [array_bytes(np.asarray(leaf)) for leaf in jax.tree.leaves(tree)]
+        packed = np.concatenate([np.zeros(_HEAD, np.uint8), *parts])
         packed[:_HEAD] = self._check(step, packed)
         with self._checkpointer() as checkpointer:
             arguments = self._orbax.args.PyTreeSave({"packed": packed})
@@ -132,13 +130,15 @@ class CheckpointFolder:
                 item={"packed": 0}, restore_args={"packed": as_numpy}
             )
             packed = checkpointer.restore(self._step_path(step), args=arguments)["packed"]
-        if packed.shape != (_size(shapes),) or packed.dtype != np.uint8:
+        ends = np.cumsum([_HEAD, *(shape.size * shape.dtype.itemsize for shape in shapes)])
+        if packed.shape != (ends[-1],) or packed.dtype != np.uint8:
             raise ValueError(f"{packed.size} bytes")
         if packed[:_HEAD].tobytes() != self._check(step, packed).tobytes():
             raise ValueError("checksum")
-        leaves = [
-            place.view(shape.dtype).reshape(shape.shape)
-            for place, shape in zip(_places(packed, shapes), shapes, strict=True)
+        _, *parts, _ = np.split(packed, ends)
+        leaves = [  # copied, so that each begins where its type may
+            part.copy().view(shape.dtype).reshape(shape.shape)
+            for part, shape in zip(parts, shapes, strict=True)
         ]
         return jax.tree.unflatten(treedef, leaves)
 
@@ -146,8 +146,7 @@ class CheckpointFolder:
         digest = hashlib.sha256(digest_of(self._run))
         digest.update(str(step).encode())
         digest.update(packed[_HEAD:].data)
-        padded = digest.digest().ljust(_HEAD, b"\0")
-        return np.frombuffer(padded, np.uint8)
+        return np.frombuffer(digest.digest(), np.uint8)
 
     def _steps(self) -> list[int]:
         found = (_WHOLE.fullmatch(path.name) for path in self._path.glob(f"{_PREFIX}*"))
@@ -169,22 +168,6 @@ class CheckpointFolder:
         )
         handler = self._orbax.PyTreeCheckpointHandler(multiprocessing_options=alone)
         return self._orbax.Checkpointer(handler, multiprocessing_options=alone)
-
-
-def _size(leaves: list[Any]) -> int:
-    return _HEAD + sum(_padded(leaf) for leaf in leaves)
-
-
-def _places(packed: np.ndarray, leaves: list[Any]) -> Iterator[np.ndarray]:
-    """Where each leaf's bytes lie, behind the checksum and each from a multiple of 64 bytes on."""
-    start = _HEAD
-    for leaf in leaves:
-        yield packed[start : start + leaf.size * leaf.dtype.itemsize]
-        start += _padded(leaf)
-
-
-def _padded(leaf: Any) -> int:
-    return -(-leaf.size * leaf.dtype.itemsize // 64) * 64
 
 
 @contextlib.contextmanager

@@ -3,7 +3,7 @@
 import contextlib
 import os
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -16,23 +16,10 @@ from dpjax.runtime.checkpoint._checkpoint import Restored, open_folder
 from dpjax.runtime.checkpoint._fingerprint import fingerprint
 from dpjax.runtime.devices._processes import Processes, processes_of
 
-
-class Resumed(NamedTuple):
-    """Where a job with checkpoints stands.
-
-    Attributes:
-      program: What runs its steps.
-      done: Steps done; at 0 there is no state yet.
-      state: The state after them, typed keys and all.
-      outputs: Those of all steps so far, and room for the others.
-      save: The hook that saves state and outputs.
-    """
-
-    program: Program
-    done: int
-    state: PyTree
-    outputs: PyTree
-    save: Callable[[int, Any, PyTree], None]
+Resumed = tuple[Program, int, PyTree, PyTree, Callable[[int, Any, PyTree], None]]
+"""Where a job with checkpoints stands: what runs its steps; how many are done, and the state after
+them (none at 0), typed keys and all; the outputs so far, and room for the others; and the hook that
+saves state and outputs."""
 
 
 @contextlib.contextmanager
@@ -57,13 +44,13 @@ def resume(
     """
     processes = processes_of(job)
     shapes = job.shapes()
-    first = start.trace(*job.start_arguments())
+    first = start.trace(job)
     first_lowered = first.lower()
     placed = shapes
     if device_count(job) > 1:
         # only to ask where its results lie
         placed = jax.tree.map(_placed, shapes, first_lowered.compile().output_shardings)
-    steps = advance.trace(*job.arguments(placed, outputs, 0, job.steps))
+    steps = advance.trace(job, placed, outputs, np.int32(0), np.int32(job.steps))
     lowered = steps.lower()
     run = fingerprint(key, job, [(first, first_lowered), (steps, lowered)], processes)
     like = jax.eval_shape(words, (shapes, outputs))
@@ -72,12 +59,12 @@ def resume(
         processes.on_first(lambda: folder.claim(like))
         found = _received(processes.on_first(lambda: folder.restore(like)), like, processes)
         compiled = processes.agree(lowered.compile)
-        takes = compiled.input_shardings[0]
-        takes = takes[3], takes[5]
+        takes = compiled.input_shardings[0][1:3]
 
-        def program(state: PyTree, outputs: PyTree, first: int, last: int) -> tuple[Any, PyTree]:
-            state, outputs = jax.tree.map(_moved, (state, outputs), takes)
-            return compiled(*job.arguments(state, outputs, first, last)[:-2])
+        def program(
+            state: PyTree, outputs: PyTree, first: np.int32, last: np.int32
+        ) -> tuple[Any, PyTree]:
+            return compiled(job, *jax.tree.map(_moved, (state, outputs), takes), first, last)
 
         def save(done: int, state: PyTree, outputs: PyTree) -> None:
             tree = jax.tree.map(gathered, words((state, outputs)))
@@ -88,11 +75,11 @@ def resume(
             return everything if processes.is_first else None
 
         if found is None:
-            yield Resumed(program, 0, None, outputs, save)
+            yield program, 0, None, outputs, save
         else:
             done, plain = found
             state, outputs = jax.tree.map(_put, plain, takes)
-            yield Resumed(program, done, typed(state, shapes), outputs, save)
+            yield program, done, typed(state, shapes), outputs, save
 
 
 def _received(found: Restored, like: PyTree, processes: Processes) -> Restored:

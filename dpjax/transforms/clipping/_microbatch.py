@@ -61,27 +61,32 @@ def microbatched_sum(
       Array([40., 50.], dtype=float32)
     """
 
-    def reduce(part: PyTree, part_mask: jax.Array, part_key: jax.Array | None) -> PyTree:
-        values = per_example(part)
-        total, _ = aggregator.update(values, aggregator.init(None), mask=part_mask, key=part_key)
-        return total
-
     num = mask.shape[0]
     if size is None:
         # for its shapes a loss is traced once more, which few examples are not worth
         size = _fitting(per_example, batch, num) if num > _FEW else _FEW
     check_int("size", size, minimum=1)
 
-    def of(part: PyTree, part_mask: jax.Array, position: jax.Array) -> PyTree:
-        part_key = None if key is None else jax.random.fold_in(key, position)
-        return reduce(part, part_mask, part_key)
+    def of(part: PyTree, part_mask: jax.Array, position: jax.Array | None = None) -> PyTree:
+        part_key = key if key is None or position is None else jax.random.fold_in(key, position)
+        values = per_example(part)
+        total, _ = aggregator.update(values, aggregator.init(None), mask=part_mask, key=part_key)
+        return total
+
+    def start(zeros: PyTree) -> PyTree:
+        return jax.tree.map(pair_of, zeros)
+
+    def add(carry: PyTree, term: PyTree) -> PyTree:
+        return jax.tree.map(lambda one, pair: add_pairs(pair, pair_of(one)), term, carry)
 
     if num <= size:
-        total = reduce(batch, mask, key)
+        total = of(batch, mask)
     else:
         strided = many_devices() and not consecutive
-        pairs = fold_in_parts(of, batch, mask, size, _add, _start, strided=strided)
-        total = jax.tree.map(lambda pair: pair.high, pairs, is_leaf=_is_pair)
+        pairs = fold_in_parts(of, batch, mask, size, add, start, strided=strided)
+        total = jax.tree.map(
+            lambda pair: pair.high, pairs, is_leaf=lambda node: isinstance(node, Pair)
+        )
     _check_number(num, total)
     return total
 
@@ -94,20 +99,6 @@ def _fitting(per_example: Callable[[PyTree], PyTree], batch: PyTree, num: int) -
     if jax.default_backend() == "cpu":
         most = min(most, max(_FEW, _CACHED_BYTES // max(1, each)))
     return min(_MOST_EXAMPLES, most)
-
-
-def _start(zeros: PyTree) -> PyTree:
-    return jax.tree.map(pair_of, zeros)
-
-
-def _add(carry: PyTree, term: PyTree) -> PyTree:
-    return jax.tree.map(
-        lambda pair, one: add_pairs(pair, pair_of(one)), carry, term, is_leaf=_is_pair
-    )
-
-
-def _is_pair(node: object) -> bool:
-    return isinstance(node, Pair)
 
 
 def _check_number(num: int, total: PyTree) -> None:

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from dpjax.core import check_int, check_shape, register_dataclass
+from dpjax.core import check_int, check_shape, register_dataclass, wide
 
 _WORD = 32
 _SIGN = 0x8000_0000
@@ -83,8 +83,9 @@ class PackedSigns:
 
     def dot(self, point: ArrayLike) -> jax.Array:
         """Inner products `[n]` with a point `[p]`, one record at a time."""
-        point = jnp.asarray(point)
-        planes = self._planes(point.astype(jnp.promote_types(point.dtype, jnp.float32)))
+        width = self.words.shape[1]
+        padded = jnp.pad(wide(point), (0, width * _WORD - self.dim))
+        planes = padded.reshape(_WORD, width)
         return jax.lax.map(lambda words: jnp.sum(_flip(planes, words)), self.words)
 
     def weighted_sum(self, weights: ArrayLike) -> jax.Array:
@@ -104,10 +105,6 @@ class PackedSigns:
 
         zeros = jnp.zeros((_WORD, self.words.shape[1]), weights.dtype)
         return jax.lax.scan(add, zeros, (self.words, weights))[0].reshape(-1)[: self.dim]
-
-    def _planes(self, point: jax.Array) -> jax.Array:
-        width = self.words.shape[1]
-        return jnp.pad(point, (0, width * _WORD - self.dim)).reshape(_WORD, width)
 
 
 def _flip(values: jax.Array, words: jax.Array) -> jax.Array:

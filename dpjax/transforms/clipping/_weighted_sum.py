@@ -285,7 +285,12 @@ def _grid(bound: ArrayLike, rows: int, dtype: DTypeLike) -> jax.Array:
 def _sum_on_grid(cut: bool, terms: _Rows, grid: jax.Array, bound: jax.Array) -> Pair:
     """The terms' multiples of 1 / `grid`, added as integers, and what they leave over, if much."""
     largest = jnp.asarray(bound, grid.dtype) * grid
-    counts = _reduced(lambda m: _wholes(jnp.clip(m, -largest, largest) if cut else m), terms, grid)
+    word = jnp.int32 if grid.dtype == jnp.float32 else jnp.int64
+
+    def wholes(multiples: jax.Array) -> jax.Array:  # towards zero
+        return (jnp.clip(multiples, -largest, largest) if cut else multiples).astype(word)
+
+    counts = _reduced(wholes, terms, grid)
     unit = 1 / grid
     high = counts.astype(grid.dtype)
     low = (counts - high.astype(counts.dtype)).astype(grid.dtype)
@@ -294,7 +299,11 @@ def _sum_on_grid(cut: bool, terms: _Rows, grid: jax.Array, bound: jax.Array) -> 
         return total
     zeros = jnp.zeros(counts.shape, grid.dtype)
     # a pass of its own: XLA's code for two sums at once is many times slower
-    rests = jax.lax.cond(unit > _FINE, lambda: _reduced(_rests, terms, grid) * unit, lambda: zeros)
+    rests = jax.lax.cond(
+        unit > _FINE,
+        lambda: _reduced(lambda m: m - jnp.trunc(m), terms, grid) * unit,
+        lambda: zeros,
+    )
     return add_pairs(total, pair_of(rests))
 
 
@@ -314,15 +323,6 @@ def _reduced(each: Callable[[jax.Array], jax.Array], terms: _Rows, grid: jax.Arr
     if rows.shape[1] < _LONG_ROW or rows.shape[0] <= _PART or many_devices():
         return add_up(terms, grid)
     return jax.lax.platform_dependent(terms, grid, cpu=add_up_parts, default=add_up)
-
-
-def _wholes(multiples: jax.Array) -> jax.Array:
-    """Towards zero, as integers."""
-    return multiples.astype(jnp.int32 if multiples.dtype == jnp.float32 else jnp.int64)
-
-
-def _rests(multiples: jax.Array) -> jax.Array:
-    return multiples - jnp.trunc(multiples)
 
 
 @_sum_on_grid.defjvp

@@ -8,7 +8,8 @@ import jax.numpy as jnp
 import optax
 from jax.typing import ArrayLike
 
-from dpjax.core import PyTree, Transform, check_int, check_key, check_nonnegative_scalar
+from dpjax.core import PyTree, Transform, check_int, check_nonnegative_scalar
+from dpjax.core._chain import keyed
 from dpjax.transforms.noise.correlated._strategy import wide_zeros
 
 Scale: TypeAlias = ArrayLike | Callable[[jax.Array], ArrayLike]
@@ -86,16 +87,11 @@ def clipped_displacement(
             jnp.zeros((), jnp.int32), still, jnp.ones((), jnp.result_type(float))
         )
 
-    def update(
-        updates: PyTree,
-        state: ClippedDisplacementState,
-        params: PyTree = None,
-        *,
-        key: jax.Array | None = None,
-        **extra: object,
+    def step(
+        updates: PyTree, state: ClippedDisplacementState, key: jax.Array, **more: object
     ) -> tuple[PyTree, ClippedDisplacementState]:
-        del params, extra
-        key = jax.random.fold_in(check_key("key", key), state.count)
+        del more
+        key = jax.random.fold_in(key, state.count)
         rate, bound = (_at(s, state.count) for s in (learning_rate, max_displacement))
         last = state.displacement
         wanted = jax.tree.map(
@@ -117,7 +113,7 @@ def clipped_displacement(
         )
         return moves, ClippedDisplacementState(count, following, share)
 
-    return Transform(init, update)
+    return keyed(init, step)
 
 
 def within(tree: PyTree, bound: jax.Array) -> PyTree:

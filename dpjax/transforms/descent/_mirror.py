@@ -81,13 +81,12 @@ def mirror_step(
         size = step_size(state.count) if callable(step_size) else step_size
         coords = jax.tree.map(wide, params)
         after = mirror_map.step(coords, jax.tree.map(wide, updates), size)
-        change = jax.tree.map(
-            lambda new, old, like: _difference(new, old).astype(like.dtype), after, coords, params
-        )
-        return change, MirrorStepState(state.count + 1)
+
+        def change(new: jax.Array, old: jax.Array, like: jax.Array) -> jax.Array:
+            # a log probability may stay at -inf
+            return jnp.where(new == old, 0, new - old).astype(like.dtype)
+
+        changes = jax.tree.map(change, after, coords, params)
+        return changes, MirrorStepState(state.count + 1)
 
     return Transform(init, update)
-
-
-def _difference(new: jax.Array, old: jax.Array) -> jax.Array:
-    return jnp.where(new == old, 0, new - old)  # a log probability may stay at -inf

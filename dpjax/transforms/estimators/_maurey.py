@@ -3,11 +3,10 @@
 from typing import NamedTuple
 
 import jax
-import jax.numpy as jnp
 
-from dpjax.core import PyTree, Transform, check_int
+from dpjax.core import Transform, check_int
 from dpjax.geometry import sample_vertices
-from dpjax.transforms.noise._independent import map_with_keys
+from dpjax.transforms.noise._independent import noise_on_leaves
 
 
 class MaureySampleState(NamedTuple):
@@ -61,25 +60,7 @@ def maurey_sample(num_draws: int) -> Transform:
     """
     check_int("num_draws", num_draws, minimum=1)
 
-    def init(params: PyTree) -> MaureySampleState:
-        del params
-        return MaureySampleState(jnp.zeros((), jnp.int32))
+    def draw(logits: jax.Array, key: jax.Array) -> jax.Array:
+        return sample_vertices(key, logits, num_draws)
 
-    def update(
-        logits: PyTree,
-        state: MaureySampleState,
-        params: PyTree = None,
-        *,
-        key: jax.Array | None = None,
-        **extra: object,
-    ) -> tuple[PyTree, MaureySampleState]:
-        del params, extra
-        indices = map_with_keys(
-            lambda leaf, leaf_key: sample_vertices(leaf_key, leaf, num_draws),
-            logits,
-            key,
-            state.count,
-        )
-        return indices, MaureySampleState(state.count + 1)
-
-    return Transform(init, update)
+    return noise_on_leaves(draw, MaureySampleState)

@@ -17,15 +17,7 @@ from dpjax.core import (
     wide,
 )
 from dpjax.transforms.clipping._outer import OuterProduct, is_outer
-from dpjax.transforms.estimators._directions import (
-    KINDS,
-    batch_size,
-    direction_keys,
-    displaced,
-    draw_directions,
-    num_entries,
-    wide_type,
-)
+from dpjax.transforms.estimators import _directions as lines
 
 
 class SmoothedGradients(Protocol):
@@ -99,16 +91,16 @@ def smooth_first_order(
     check_scalar("radius", radius)
     check_nonnegative("radius", radius)
     check_int("num_directions", num_directions, minimum=1)
-    check_choice("directions", directions, KINDS)
+    check_choice("directions", directions, lines.KINDS)
 
     def oracle(params: PyTree, batch: PyTree, *, key: jax.Array) -> PyTree:
         key = check_key("key", key)
-        num_entries(params)  # refuses what cannot be displaced
-        length = jnp.asarray(radius, wide_type(params))
+        lines.num_entries(params)  # refuses what cannot be displaced
+        length = jnp.asarray(radius, lines.wide_type(params))
 
         def points(*numbers: jax.Array) -> PyTree:
-            drawn = draw_directions(direction_keys(key, *numbers), params, ball=True)
-            return displaced(params, drawn, length)
+            drawn = lines.draw_directions(lines.direction_keys(key, *numbers), params, ball=True)
+            return lines.displaced(params, drawn, length)
 
         def shared(number: jax.Array) -> PyTree:
             return gradients(jax.tree.map(lambda a: a[0], points(number[None])), batch)
@@ -118,7 +110,7 @@ def smooth_first_order(
                 values = gradients(point, jax.tree.map(lambda a: a[None], one))
                 return jax.tree.map(lambda a: a[0], values)
 
-            places = jnp.arange(batch_size(batch), dtype=jnp.int32)
+            places = jnp.arange(lines.batch_size(batch), dtype=jnp.int32)
             at = points(places, jnp.full_like(places, number))
             return jax.vmap(own)(at, batch)
 

@@ -79,7 +79,7 @@ def exponentiated_gradient(
         return largest(domain.scores(_only(gradient)))
 
     factor = scale * math.sqrt(domain.log_num_vertices)
-    return leader(lift, point, size, factor, optimistic)
+    return leader(lift, point, size, factor, (lambda gradient, _: gradient) if optimistic else None)
 
 
 def _only(tree: PyTree) -> jax.Array:

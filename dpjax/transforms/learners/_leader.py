@@ -7,16 +7,8 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from dpjax.core import PyTree, Transform, check_finite, check_scalar
-from dpjax.transforms.learners._learner import (
-    hypotenuse,
-    plus,
-    ratio,
-    required,
-    scalar,
-    scaled,
-    widened,
-)
+from dpjax.core import PyTree, Transform
+from dpjax.transforms.learners._learner import hypotenuse, plus, ratio, required, scalar, widened
 
 
 class LeaderState(NamedTuple):
@@ -42,8 +34,7 @@ def leader(
     point: Callable[[PyTree, PyTree, jax.Array], PyTree],
     size: Callable[[PyTree], jax.Array],
     scale: ArrayLike,
-    optimistic: bool,
-    hint_scale: ArrayLike | str = "none",
+    next_hint: Callable[[PyTree, jax.Array], PyTree] | None = None,
 ) -> Transform:
     """The point that is best against all gradients so far and the hint, at a rate `scale / length`.
 
@@ -52,22 +43,15 @@ def leader(
       point: `point(start, total, rate) -> w`.
       size: `size(g) -> []`, the norm that `length` adds up.
       scale: Scalar.
-      optimistic: Whether there are hints: of the next gradient, this one.
-      hint_scale: `"none"`, or the degree k of growth: `((t + 1) / t)^k` times this gradient.
+      next_hint: `next_hint(gradient, count)`, a guess of the next gradient; None for no hints.
 
     Returns:
       A transformation.
     """
-    grows = not isinstance(hint_scale, str)
-    if not grows and hint_scale != "none":
-        raise ValueError(f"hint_scale must be 'none' or a number, got {hint_scale!r}")
-    if grows:
-        check_scalar("hint_scale", hint_scale)
-        check_finite("hint_scale", hint_scale)
 
     def init(params: PyTree) -> LeaderState:
         zeros = jax.tree.map(jnp.zeros_like, widened(params))
-        hint = zeros if optimistic else None
+        hint = None if next_hint is None else zeros
         count = jnp.zeros((), jnp.int32)
         return LeaderState(lift(widened(params)), zeros, hint, scalar(zeros), count)
 
@@ -84,9 +68,9 @@ def leader(
         zeros = jax.tree.map(jnp.zeros_like, state.total)
         gradient, count = plus(zeros, updates), state.count + 1
         surprise, ahead = gradient, None
-        if optimistic:
+        if next_hint is not None:
             surprise = plus(gradient, state.hint, -1.0)
-            ahead = _growth(gradient, hint_scale, count) if hint is None else plus(zeros, hint)
+            ahead = next_hint(gradient, count) if hint is None else plus(zeros, hint)
         length = hypotenuse(state.length, size(surprise))
         total = plus(state.total, gradient)
         against = total if ahead is None else plus(total, ahead)
@@ -98,11 +82,5 @@ def leader(
 
         moves = jax.tree.map(towards, new, params)
         return moves, LeaderState(state.start, total, ahead, length, count)
-
-    def _growth(gradient: PyTree, degree: ArrayLike | str, count: jax.Array) -> PyTree:
-        if not grows:
-            return gradient
-        t = count.astype(scalar(gradient).dtype)
-        return scaled(gradient, ((t + 1) / t) ** jnp.asarray(degree, t.dtype))
 
     return Transform(init, update)

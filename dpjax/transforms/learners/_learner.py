@@ -39,23 +39,9 @@ def plus(tree: PyTree, other: PyTree, scale: ArrayLike = 1.0) -> PyTree:
     return jax.tree.map(add, tree, other)
 
 
-def scaled(tree: PyTree, scale: ArrayLike) -> PyTree:
-    """`scale * tree`, in at least float32."""
-    return jax.tree.map(lambda a: wide(a) * jnp.asarray(scale, wide(a).dtype), tree)
-
-
 def scalar(tree: PyTree, value: ArrayLike = 0.0) -> jax.Array:
     """`value` in the widest dtype of the tree's leaves, at least float32."""
     return jnp.asarray(value, jnp.result_type(jnp.float32, *jax.tree.leaves(tree)))
-
-
-def norm(tree: PyTree) -> jax.Array:
-    """The l2 norm over all leaves; squares neither overflow nor vanish."""
-    top = largest(tree)
-    unit = jnp.where(top > 0, top, 1)
-    leaves = [jnp.ravel(wide(a)) for a in jax.tree.leaves(tree)]
-    squares = [jnp.sum(jnp.square(a / unit.astype(a.dtype))).astype(top.dtype) for a in leaves]
-    return unit * jnp.sqrt(sum(squares, jnp.zeros_like(top)))
 
 
 def largest(tree: PyTree) -> jax.Array:
@@ -64,13 +50,6 @@ def largest(tree: PyTree) -> jax.Array:
     for leaf in jax.tree.leaves(tree):
         top = jnp.maximum(top, jnp.max(jnp.abs(leaf), initial=0).astype(top.dtype))
     return top
-
-
-def inner(a: PyTree, b: PyTree) -> jax.Array:
-    """The inner product over all leaves."""
-    products = jax.tree.map(lambda x, y: jnp.sum(wide(x) * wide(y)), a, b)
-    zero = scalar(a)
-    return sum((p.astype(zero.dtype) for p in jax.tree.leaves(products)), zero)
 
 
 def hypotenuse(a: jax.Array, b: jax.Array) -> jax.Array:

@@ -7,7 +7,8 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from dpjax.core import PyTree, Transform, check_key, check_nonnegative_scalar
+from dpjax.core import PyTree, Transform, check_nonnegative_scalar, wide
+from dpjax.core._chain import keyed
 from dpjax.core._pairs import Pair, add_pairs, pair_of, power_of_two
 from dpjax.random._laplace import laplace
 from dpjax.random._normal import normal
@@ -96,44 +97,33 @@ def _add_noise(scale: ArrayLike, draw: Callable[..., jax.Array]) -> Transform:
     return noise_on_leaves(lambda leaf, key: _noisy(leaf, scale, draw, key))
 
 
-def map_with_keys(
-    draw: Callable[[Any, jax.Array], Any], tree: PyTree, key: jax.Array | None, count: jax.Array
-) -> PyTree:
-    """`draw(leaf, key)` of every leaf; the key is folded with the call's number and the leaf's."""
-    now = jax.random.fold_in(check_key("key", key), count)
-    leaves, treedef = jax.tree.flatten(tree)
-    drawn = [draw(leaf, jax.random.fold_in(now, i)) for i, leaf in enumerate(leaves)]
-    return jax.tree.unflatten(treedef, drawn)
-
-
-def noise_on_leaves(noisy: Callable[[Any, jax.Array], jax.Array]) -> Transform:
-    """`noisy(leaf, key)` of every leaf, with a key for each leaf and call."""
-
-    def init(params: PyTree) -> AddNoiseState:
-        del params
-        return AddNoiseState(jnp.zeros((), jnp.int32))
-
-    def update(
-        updates: PyTree,
-        state: AddNoiseState,
-        params: PyTree = None,
-        *,
-        key: jax.Array | None = None,
-        **extra: object,
-    ) -> tuple[PyTree, AddNoiseState]:
-        del params, extra
-        return map_with_keys(noisy, updates, key, state.count), AddNoiseState(state.count + 1)
-
-    return Transform(init, update)
-
-
 def _noisy(
     leaf: PyTree, scale: ArrayLike, draw: Callable[..., jax.Array], key: jax.Array
 ) -> jax.Array:
-    leaf = jnp.asarray(leaf)
-    wide = jnp.promote_types(leaf.dtype, jnp.float32)
-    noisy = plus_noise(leaf.astype(wide), scale, draw(key, leaf.shape, wide))
-    return noisy.astype(leaf.dtype)
+    values = wide(leaf)
+    noisy = plus_noise(values, scale, draw(key, values.shape, values.dtype))
+    return noisy.astype(jnp.result_type(leaf))
+
+
+def noise_on_leaves(
+    noisy: Callable[[Any, jax.Array], jax.Array], state_type: Callable[..., Any] = AddNoiseState
+) -> Transform:
+    """`noisy(leaf, key)` of every leaf; the key is folded with the call's number and the leaf's."""
+
+    def init(params: PyTree) -> Any:
+        del params
+        return state_type(jnp.zeros((), jnp.int32))
+
+    def step(
+        updates: PyTree, state: AddNoiseState, key: jax.Array, **extra: object
+    ) -> tuple[PyTree, Any]:
+        del extra
+        now = jax.random.fold_in(key, state.count)
+        leaves, treedef = jax.tree.flatten(updates)
+        drawn = [noisy(leaf, jax.random.fold_in(now, i)) for i, leaf in enumerate(leaves)]
+        return jax.tree.unflatten(treedef, drawn), state_type(state.count + 1)
+
+    return keyed(init, step)
 
 
 def plus_noise(values: jax.Array, scale: ArrayLike, draws: jax.Array) -> jax.Array:

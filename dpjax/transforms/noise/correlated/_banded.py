@@ -16,18 +16,8 @@ from scipy import signal
 from dpjax.core import PyTree, check_finite, check_int, check_positive
 from dpjax.privacy import RelationLike
 from dpjax.sampling import Participation
+from dpjax.transforms.noise.correlated import _strategy as strategies
 from dpjax.transforms.noise.correlated._banded_fit import fitted_bands
-from dpjax.transforms.noise.correlated._strategy import (
-    Draw,
-    GaussianStrategy,
-    check_steps,
-    computed_once,
-    gaussian_event,
-    host_scales,
-    times,
-    valid_scale,
-    wide_zeros,
-)
 
 
 class BandedState(NamedTuple):
@@ -44,7 +34,7 @@ class BandedState(NamedTuple):
 
 @jax.tree_util.register_static
 @dataclasses.dataclass(frozen=True)
-class Banded(GaussianStrategy):
+class Banded(strategies.GaussianStrategy):
     r"""Noise that a banded Toeplitz matrix correlates over a few steps.
 
     $$ \gamma_t - \gamma_{t-1} = \text{scale}_t\, n_t\, y_t, \qquad
@@ -88,7 +78,7 @@ class Banded(GaussianStrategy):
     coefficients: Sequence[float] | None = None
 
     def __post_init__(self) -> None:
-        check_steps(self.num_steps)
+        strategies.check_steps(self.num_steps)
         bands, c = self.bands, self.coefficients
         if bands is not None:
             check_int("bands", bands, minimum=1)
@@ -131,31 +121,34 @@ class Banded(GaussianStrategy):
         del relation
         if participation is None:
             most = self.participation.most
-            return gaussian_event(float(noise_multiplier) / math.sqrt(most))
+            return strategies.gaussian_event(float(noise_multiplier) / math.sqrt(most))
         if participation.most > 1 and participation.separation < self._p:
             raise ValueError(
                 f"participation must have a separation >= bands = {self._p}, got {participation}"
             )
-        return participation.event(gaussian_event(noise_multiplier))
+        return participation.event(strategies.gaussian_event(noise_multiplier))
 
     def init(self, params: PyTree) -> BandedState:
         """The state before the first step; `params` gives shapes and dtypes."""
 
         def past(leaf: PyTree) -> jax.Array:
-            zero = wide_zeros(leaf)
+            zero = strategies.wide_zeros(leaf)
             return jnp.broadcast_to(zero, (self._p - 1, *zero.shape))
 
         return BandedState(jnp.zeros((), jnp.int32), jax.tree.map(past, params))
 
-    def next(self, draw: Draw, scale: ArrayLike, state: BandedState) -> tuple[PyTree, BandedState]:
+    def next(
+        self, draw: strategies.Draw, scale: ArrayLike, state: BandedState
+    ) -> tuple[PyTree, BandedState]:
         """The increment of the prefix noise, and the state."""
         dtype, memory = jnp.result_type(float), self._p - 1
-        scale = valid_scale(scale, state.count, self.num_steps, dtype)
+        scale = strategies.valid_scale(scale, state.count, self.num_steps, dtype)
         live, t = state.count < self.num_steps, state.count
         stddev = scale * self._norm(t).astype(dtype)
         c = jnp.asarray(self._c)
         if not memory:  # independent noise
-            return times(stddev / c[0].astype(dtype), draw(0)), BandedState(t + 1, state.past)
+            noise = strategies.times(stddev / c[0].astype(dtype), draw(0))
+            return noise, BandedState(t + 1, state.past)
 
         # the place of y_{t - j}, j = 1, ..., is (t - j) mod memory
         lags = 1 + (t - 1 - jnp.arange(memory)) % memory
@@ -165,17 +158,17 @@ class Banded(GaussianStrategy):
             # not a product of matrices, which is slower by far where one has a single row
             shaped = rest.reshape(-1, *(1,) * z.ndim)
             taken_back = jnp.sum(shaped * past.astype(z.dtype), axis=0)
-            return computed_once((z - taken_back) / c[0].astype(z.dtype), live)
+            return strategies.computed_once((z - taken_back) / c[0].astype(z.dtype), live)
 
         def store(past: jax.Array, y: jax.Array) -> jax.Array:
             return jax.lax.dynamic_update_index_in_dim(past, y.astype(past.dtype), t % memory, 0)
 
         y = jax.tree.map(fresh, draw(0), state.past)
-        return times(stddev, y), BandedState(t + 1, jax.tree.map(store, state.past, y))
+        return strategies.times(stddev, y), BandedState(t + 1, jax.tree.map(store, state.past, y))
 
     def prefix_stddev(self, scales: ArrayLike | None = None) -> np.ndarray:
         """Deviation of a coordinate of each prefix's noise at noise multiplier 1, `[T]` float64."""
-        a = host_scales(scales, self.num_steps) * self.column_norms
+        a = strategies.host_scales(scales, self.num_steps) * self.column_norms
         impulse = np.zeros(self.num_steps)
         impulse[0] = 1
         inverse = signal.lfilter([1.0], self._c, impulse)

@@ -3,25 +3,34 @@
 import dataclasses
 import functools
 import math
+from typing import NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from dp_accounting import dp_event as dpe
 from jax.typing import ArrayLike
 
 from dpjax.core import PyTree, check_choice, check_nonnegative_scalar
 from dpjax.privacy import RelationLike
+from dpjax.transforms.noise.correlated import _strategy as strategies
 from dpjax.transforms.noise.correlated import _tree_nodes as nodes
 from dpjax.transforms.noise.correlated._knorm import knorm_noise, pure_event
-from dpjax.transforms.noise.correlated._strategy import (
-    Draw,
-    check_steps,
-    gaussian_event,
-    host_scales,
-    standard_normal,
-)
-from dpjax.transforms.noise.correlated._tree_steps import BinaryTreeState as BinaryTreeState
-from dpjax.transforms.noise.correlated._tree_steps import advance_tree, init_tree
+
+
+class BinaryTreeState(NamedTuple):
+    """State of `BinaryTree`, h = `num_steps.bit_length()`.
+
+    Attributes:
+      count: Number of steps so far, `[]` int32 (*public*).
+      maxima: Largest scale since the last node of each level, `[h]` (*public*).
+      prefixes: Noise of the prefix that ends at the last node of each level, leaves `[h, *p]`
+        (*secret*).
+    """
+
+    count: jax.Array  # type: ignore[assignment]
+    maxima: jax.Array
+    prefixes: PyTree
 
 
 @jax.tree_util.register_static
@@ -75,7 +84,7 @@ class BinaryTree:
     distribution: str = "gaussian"
 
     def __post_init__(self) -> None:
-        check_steps(self.num_steps)
+        strategies.check_steps(self.num_steps)
         check_nonnegative_scalar("exponent", self.exponent)
         check_choice("distribution", self.distribution, ("gaussian", "l2", "linf"))
 
@@ -95,33 +104,61 @@ class BinaryTree:
 
     def init(self, params: PyTree) -> BinaryTreeState:
         """The state before the first step; `params` gives shapes and dtypes."""
-        return init_tree(params, self.levels)
+
+        def level_zeros(leaf: PyTree) -> jax.Array:
+            zero = strategies.wide_zeros(leaf)
+            return jnp.broadcast_to(zero, (self.levels, *zero.shape))
+
+        maxima = jnp.zeros(self.levels, jnp.result_type(float))
+        return BinaryTreeState(jnp.zeros((), jnp.int32), maxima, jax.tree.map(level_zeros, params))
 
     def next(
-        self, draw: Draw, scale: ArrayLike, state: BinaryTreeState
+        self, draw: strategies.Draw, scale: ArrayLike, state: BinaryTreeState
     ) -> tuple[PyTree, BinaryTreeState]:
         """The increment of the prefix noise, and the state."""
-        return advance_tree(
-            draw,
-            scale,
-            state,
-            factor=self.node_factor,
-            num_steps=self.num_steps,
-            exponent=float(self.exponent),
-            variance_reduced=self.variance_reduced,
+        dtype, t = state.maxima.dtype, state.count + 1
+        exponent = float(self.exponent)
+        growth = t.astype(dtype) ** exponent if exponent else jnp.ones((), dtype)
+        scale = strategies.valid_scale(scale, state.count, self.num_steps, dtype)
+        maxima = jnp.maximum(state.maxima, scale / growth)
+        stddev = jnp.asarray(self.node_factor, dtype) * growth * maxima
+        level = _trailing_zeros(t)
+        # an index beyond the last level is clamped to it, where there are zeros until its own turn
+        parent, before = _trailing_zeros(t & (t - 1)), _trailing_zeros(t - 1)
+        node = stddev[0 if self.variance_reduced else level]
+        own = jax.tree.map(
+            lambda noise, at: node.astype(at.dtype) * noise.astype(at.dtype),
+            draw(0),
+            state.prefixes,
         )
+        if self.variance_reduced:
+            own = _completed(own, draw, stddev, level, parent, state.prefixes)
+        live = state.count < self.num_steps
+
+        def advance(prefixes: jax.Array, node: jax.Array) -> jax.Array:
+            step = _at(prefixes, parent) - _at(prefixes, before) + node
+            return strategies.computed_once(step, live)
+
+        def store(prefixes: jax.Array, step: jax.Array) -> jax.Array:
+            now = strategies.computed_once(_at(prefixes, before) + step, live)
+            return jax.lax.dynamic_update_index_in_dim(prefixes, now, level, 0)
+
+        steps = jax.tree.map(advance, state.prefixes, own)
+        prefixes = jax.tree.map(store, state.prefixes, steps)
+        maxima = jnp.where(jnp.arange(self.levels) <= level, 0, maxima)
+        return steps, BinaryTreeState(t, maxima, prefixes)
 
     def noise(self, key: jax.Array, like: PyTree) -> PyTree:
         """Standard noise of one node."""
         if self.distribution == "gaussian":
-            return standard_normal(key, like)
+            return strategies.standard_normal(key, like)
         return knorm_noise(key, like, self.distribution)
 
     def event(
         self, noise_multiplier: float, relation: RelationLike = "add_or_remove_one"
     ) -> dpe.DpEvent:
         """The event of a whole run; for pure privacy it is for this relation alone."""
-        event = gaussian_event(noise_multiplier)
+        event = strategies.gaussian_event(noise_multiplier)
         if self.distribution == "gaussian":
             return event
         epsilon = 1 / float(noise_multiplier) if noise_multiplier > 0 else math.inf
@@ -134,5 +171,38 @@ class BinaryTree:
 
         For K-norm noise it is in units of the deviation of a coordinate of one draw.
         """
-        factor, scales = self.node_factor, host_scales(scales, self.num_steps)
+        factor, scales = self.node_factor, strategies.host_scales(scales, self.num_steps)
         return factor * nodes.prefix_stddev(scales, float(self.exponent), self.variance_reduced)
+
+
+def _completed(
+    leaf: PyTree,
+    draw: strategies.Draw,
+    stddev: jax.Array,
+    level: jax.Array,
+    parent: jax.Array,
+    prefixes: PyTree,
+) -> PyTree:
+    """The noise of node t as estimated from itself and all its descendants."""
+    weights = jnp.asarray(nodes.own_weights(stddev.size), stddev.dtype)
+
+    def merge(at: jax.Array, right: PyTree) -> PyTree:
+        start = jnp.where(at < level, at, parent)  # where the prefix ends that lacks both children
+
+        def combine(right: jax.Array, noise: jax.Array, prefixes: jax.Array) -> jax.Array:
+            left = _at(prefixes, at - 1) - _at(prefixes, start)
+            weight, sd = weights[at].astype(right.dtype), stddev[at].astype(right.dtype)
+            return weight * sd * noise.astype(right.dtype) + (1 - weight) * (left + right)
+
+        return jax.tree.map(combine, right, draw(at), prefixes)
+
+    return jax.lax.fori_loop(1, level + 1, merge, leaf)
+
+
+def _trailing_zeros(t: jax.Array) -> jax.Array:
+    """Number of trailing zero bits, 32 of 0."""
+    return jax.lax.population_count((t & -t) - 1)
+
+
+def _at(prefixes: jax.Array, level: jax.Array) -> jax.Array:
+    return jax.lax.dynamic_index_in_dim(prefixes, level, 0, keepdims=False)

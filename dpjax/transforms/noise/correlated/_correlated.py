@@ -7,9 +7,10 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from dpjax.core import PyTree, Transform, check_key, check_nonnegative_scalar, wide
+from dpjax.core._chain import keyed
 from dpjax.core._pairs import power_of_two
 from dpjax.transforms.noise._independent import to_grid
-from dpjax.transforms.noise.correlated._strategy import Draw, NoiseStrategy, check_shapes_agree
+from dpjax.transforms.noise.correlated._strategy import Draw, NoiseStrategy
 
 _PARTS = 1024  # of a power of two up to the scale: finer than alone, since errors add up over steps
 
@@ -70,23 +71,17 @@ def correlated_noise(strategy: NoiseStrategy, stddev: ArrayLike = 1.0) -> Transf
         raise TypeError(f"strategy must be a NoiseStrategy, got {strategy!r}")
     check_nonnegative_scalar("stddev", stddev)
 
-    def update(
-        updates: PyTree,
-        state: PyTree,
-        params: PyTree = None,
-        *,
-        key: jax.Array | None = None,
-        sensitivity: ArrayLike = 1.0,
-        **extra: object,
+    def step(
+        updates: PyTree, state: PyTree, key: jax.Array, sensitivity: ArrayLike = 1.0, **more: object
     ) -> tuple[PyTree, Any]:
-        del params, extra
+        del more
         check_nonnegative_scalar("sensitivity", sensitivity)
         draw = draws_of(strategy, updates, key, state.count)
         scale = jnp.multiply(stddev, sensitivity)
         noise, state = strategy.next(draw, scale, state)
         return jax.tree.map(lambda leaf, own: _plus(leaf, own, scale), updates, noise), state
 
-    return Transform(strategy.init, update)
+    return keyed(strategy.init, step)
 
 
 def draws_of(
@@ -107,6 +102,10 @@ def draws_of(
 
 def _plus(leaf: PyTree, noise: jax.Array, scale: jax.Array) -> jax.Array:
     leaf = jnp.asarray(leaf)
-    check_shapes_agree(leaf, noise)
+    if leaf.shape != noise.shape:
+        raise ValueError(
+            "updates must have the shapes that init was given, "
+            f"got {list(leaf.shape)} with noise of shape {list(noise.shape)}"
+        )
     grid = power_of_two(scale.astype(noise.dtype)) / _PARTS
     return to_grid(wide(leaf) + noise, grid).astype(leaf.dtype)

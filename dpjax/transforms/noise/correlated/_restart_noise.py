@@ -11,15 +11,7 @@ from jax.typing import ArrayLike
 
 from dpjax.core import PyTree
 from dpjax.privacy import RelationLike
-from dpjax.transforms.noise.correlated._strategy import (
-    Draw,
-    GaussianStrategy,
-    NoiseStrategy,
-    gaussian_event,
-    host_scales,
-    times,
-    valid_scale,
-)
+from dpjax.transforms.noise.correlated import _strategy as strategies
 
 
 class RestartNoiseState(NamedTuple):
@@ -36,7 +28,7 @@ class RestartNoiseState(NamedTuple):
 
 @jax.tree_util.register_static
 @dataclasses.dataclass(frozen=True)
-class RestartNoise(GaussianStrategy):
+class RestartNoise(strategies.GaussianStrategy):
     r"""Noise of its own for the first step, and that of another strategy for all after it.
 
     $$ \gamma_1 = \text{scale}_1\, z, \qquad \gamma_t = \gamma_1 + \gamma'_{t-1} $$
@@ -65,10 +57,10 @@ class RestartNoise(GaussianStrategy):
       [9.0, 9.17, 9.17, 9.33, 9.17, 9.33, 9.33, 9.49]
     """
 
-    later: NoiseStrategy
+    later: strategies.NoiseStrategy
 
     def __post_init__(self) -> None:
-        if not isinstance(self.later, NoiseStrategy):
+        if not isinstance(self.later, strategies.NoiseStrategy):
             raise TypeError(f"later must be a NoiseStrategy, got {self.later!r}")
         if not isinstance(self.later.event(1.0), dpe.GaussianDpEvent):
             raise ValueError(f"later must have Gaussian noise, got {self.later!r}")
@@ -83,11 +75,11 @@ class RestartNoise(GaussianStrategy):
         return RestartNoiseState(jnp.zeros((), jnp.int32), self.later.init(params))
 
     def next(
-        self, draw: Draw, scale: ArrayLike, state: RestartNoiseState
+        self, draw: strategies.Draw, scale: ArrayLike, state: RestartNoiseState
     ) -> tuple[PyTree, RestartNoiseState]:
         """The increment of the sum's noise, and the state."""
         first = state.count == 0
-        scale = valid_scale(scale, state.count, self.num_steps, jnp.result_type(float))
+        scale = strategies.valid_scale(scale, state.count, self.num_steps, jnp.result_type(float))
         drawn = draw(0)
 
         def shared(level: int | jax.Array) -> PyTree:
@@ -95,7 +87,8 @@ class RestartNoise(GaussianStrategy):
 
         # an inner step is made in the first one too, and thrown away, so that vmap needs no branch
         noise, later = self.later.next(shared, scale, state.later)
-        noise = jax.tree.map(lambda a, b: jnp.where(first, a, b), times(scale, drawn), noise)
+        own = strategies.times(scale, drawn)
+        noise = jax.tree.map(lambda a, b: jnp.where(first, a, b), own, noise)
         later = jax.tree.map(lambda a, b: jnp.where(first, a, b), state.later, later)
         return noise, RestartNoiseState(state.count + 1, later)
 
@@ -105,10 +98,10 @@ class RestartNoise(GaussianStrategy):
         """The event of a whole run: the larger of two disjoint parts, which are alike."""
         later = self.later.event(noise_multiplier, relation)
         assert isinstance(later, dpe.GaussianDpEvent)
-        return gaussian_event(min(float(noise_multiplier), later.noise_multiplier))
+        return strategies.gaussian_event(min(float(noise_multiplier), later.noise_multiplier))
 
     def prefix_stddev(self, scales: ArrayLike | None = None) -> np.ndarray:
         """Deviation of a coordinate of each sum's noise at noise multiplier 1, `[T]` float64."""
-        scales = host_scales(scales, self.num_steps)
+        scales = strategies.host_scales(scales, self.num_steps)
         later = self.later.prefix_stddev(scales[1:])
         return np.sqrt(scales[0] ** 2 + np.append(0.0, later) ** 2)

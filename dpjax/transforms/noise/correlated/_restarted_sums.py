@@ -1,12 +1,13 @@
 """Private running sums that start anew after every period."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from dpjax.core import PyTree, Transform, check_key
+from dpjax.core import PyTree, Transform
+from dpjax.core._chain import keyed
 from dpjax.transforms.noise.correlated._correlated import correlated_noise
 from dpjax.transforms.noise.correlated._strategy import NoiseStrategy, wide_zeros
 
@@ -73,16 +74,9 @@ def restarted_sums(strategy: NoiseStrategy, stddev: ArrayLike = 1.0) -> Transfor
         total = jax.tree.map(wide_zeros, params)
         return RestartedSumsState(jnp.zeros((), jnp.int32), total, noise.init(params))
 
-    def update(
-        updates: PyTree,
-        state: RestartedSumsState,
-        params: PyTree = None,
-        *,
-        key: jax.Array | None = None,
-        sensitivity: ArrayLike = 1.0,
-        **extra: object,
+    def step(
+        updates: PyTree, state: RestartedSumsState, key: jax.Array, **extra: Any
     ) -> tuple[PyTree, RestartedSumsState]:
-        del params, extra
         period, position = jnp.divmod(state.count, strategy.num_steps)
         first = position == 0
 
@@ -90,11 +84,11 @@ def restarted_sums(strategy: NoiseStrategy, stddev: ArrayLike = 1.0) -> Transfor
             return jnp.where(first, fresh, old)
 
         before = jax.tree.map(anew, noise.init(updates), state.noise)
-        period_key = jax.random.fold_in(check_key("key", key), period)
+        period_key = jax.random.fold_in(key, period)
         wide = jax.tree.map(lambda u, t: jnp.asarray(u).astype(t.dtype), updates, state.total)
-        noisy, after = noise.update(wide, before, key=period_key, sensitivity=sensitivity)
+        noisy, after = noise.update(wide, before, key=period_key, **extra)
         total = jax.tree.map(lambda t, u: anew(u, t + u), state.total, noisy)
         out = jax.tree.map(lambda t, u: t.astype(jnp.result_type(u)), total, updates)
         return out, RestartedSumsState(state.count + 1, total, after)
 
-    return Transform(init, update)
+    return keyed(init, step)

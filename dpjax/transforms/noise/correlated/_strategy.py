@@ -120,15 +120,6 @@ class GaussianStrategy:
         return gaussian_event(noise_multiplier)
 
 
-def check_shapes_agree(update: jax.Array, noise: jax.Array) -> None:
-    """Raises ValueError where an update would be broadcast, and its entries share their noise."""
-    if jnp.shape(update) != noise.shape:
-        raise ValueError(
-            "updates must have the shapes that init was given, "
-            f"got {list(jnp.shape(update))} with noise of shape {list(noise.shape)}"
-        )
-
-
 def gaussian_event(noise_multiplier: float) -> dpe.DpEvent:
     """One Gaussian of this noise multiplier."""
     check_nonnegative("noise_multiplier", noise_multiplier)

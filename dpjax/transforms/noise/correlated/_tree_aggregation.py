@@ -1,13 +1,14 @@
 """Private prefix sums by tree aggregation."""
 
 import dataclasses
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from dpjax.core import PyTree, Transform, check_nonnegative, wide
+from dpjax.core._chain import keyed
 from dpjax.transforms.noise.correlated._binary_tree import BinaryTree, BinaryTreeState
 from dpjax.transforms.noise.correlated._correlated import correlated_noise
 from dpjax.transforms.noise.correlated._strategy import wide_zeros
@@ -95,20 +96,13 @@ def tree_aggregation(
     def init(params: PyTree) -> TreeAggregationState:
         return TreeAggregationState(jax.tree.map(wide_zeros, params), noise.init(params))
 
-    def update(
-        updates: PyTree,
-        state: TreeAggregationState,
-        params: PyTree = None,
-        *,
-        key: jax.Array | None = None,
-        sensitivity: ArrayLike = 1.0,
-        **extra: object,
+    def step(
+        updates: PyTree, state: TreeAggregationState, key: jax.Array, **extra: Any
     ) -> tuple[PyTree, TreeAggregationState]:
-        del params, extra
         terms = jax.tree.map(lambda u, sum_: wide(u).astype(sum_.dtype), updates, state.total)
-        noisy, after = noise.update(terms, state.noise, key=key, sensitivity=sensitivity)
+        noisy, after = noise.update(terms, state.noise, key=key, **extra)
         total = jax.tree.map(jnp.add, state.total, noisy)
         out = jax.tree.map(lambda u, sum_: sum_.astype(jnp.result_type(u)), updates, total)
         return out, TreeAggregationState(total, after)
 
-    return Transform(init, update)
+    return keyed(init, step)
