@@ -10,7 +10,7 @@ from pathlib import Path
 from types import ModuleType
 
 import benchmarks
-from benchmarks import _compare, _runner
+from benchmarks import _compare, _defaults, _runner
 from benchmarks._environment import environment
 
 
@@ -35,6 +35,8 @@ def main(argv: list[str] | None = None) -> int:
             gc.set_threshold(100_000, 50, 100)
         for name in studies() if "all" in args.study else args.study:
             _run(name, fast=args.fast, data=args.data)
+    elif args.command == "defaults":
+        return _stored(args.study)
     elif args.command == "plot":
         have = [n for n in studies() if (_runner.RESULTS / f"{n}.json").exists()]
         for name in args.study or have:
@@ -59,6 +61,15 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("--data", type=Path, default=None, help="folder with the data files")
     plot = commands.add_parser("plot", help="draw plots again from the committed JSON")
     plot.add_argument("study", nargs="*", help="default: all that have results")
+    defaults = commands.add_parser(
+        "defaults",
+        help="store the present defaults in a committed result that lacks some",
+        description="Stores what solvers resolve to now in the JSON of a committed run, where the "
+        "run has none of a cell that the study names. It is for a cell added to a study, and for "
+        "runs older than this record: then with the dpjax of the run's commit. Defaults that "
+        "differ from those of the run are refused; run the study again.",
+    )
+    defaults.add_argument("study", nargs="+", choices=studies())
     compare = commands.add_parser(
         "compare",
         help="whether a second result of a study is slower or worse than a first",
@@ -87,11 +98,25 @@ def _run(name: str, *, fast: bool, data: Path | None) -> None:
     module = study(name)
     result = module.run(fast=fast, data=data)
     seconds = time.perf_counter() - start
-    path = _runner.save(name, result, fast=fast, environment=before, seconds=seconds)
+    defaults = None if fast else _defaults.of(name)
+    path = _runner.save(
+        name, result, fast=fast, environment=before, seconds=seconds, defaults=defaults
+    )
     print(path)
     print(module.summary(result))
     if not fast:
         _plot(name)
+
+
+def _stored(names: list[str]) -> int:
+    failed = False
+    for name in names:
+        try:
+            print(_defaults.store(name))
+        except ValueError as error:
+            print(f"defaults: {error}", file=sys.stderr)
+            failed = True
+    return int(failed)
 
 
 def _plot(name: str) -> None:

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from benchmarks import (
+    _defaults,
     _results_convex,
     _results_nonsmooth,
     _results_queries,
@@ -22,8 +23,8 @@ Every number on this page is that of a committed run; `python -m benchmarks read
 In a checkout, `benchmarks/results` has every point and its spread, and `benchmarks/README.md`
 machines, versions and commits. [Choosing a solver](choosing.md) draws the conclusions.
 
-How the studies were run, all by default settings but for what brackets show:
 """
+HOW = "How the studies were run, all by default settings but for what brackets show:"
 
 
 def page() -> str:
@@ -33,6 +34,8 @@ def page() -> str:
     machine, ratios = times["environment"], times["ratios"]
     blocks = [
         HEAD.strip(),
+        *([_text(told)] if (told := _defaults.sentence()) else []),
+        HOW,
         _table(*_settings()),
         "## Fair training",
         _text("""
