@@ -100,7 +100,7 @@ def main() -> None:
     parser.add_argument(
         "--save", type=Path, metavar="DIR", help="keep what `run` ran, with outputs"
     )
-    arguments = parser.parse_args()
+    arguments = parser.parse_intermixed_args()
     sources = {source.stem: source for source in sorted(FOLDER.glob("*.py"))}
     if unknown := sorted({*arguments.name} - {*sources}):
         parser.error(f"no notebook is called {', '.join(unknown)}")
