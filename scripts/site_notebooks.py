@@ -46,11 +46,25 @@ def page(source: Path, executed: Path) -> tuple[str, dict[str, bytes]]:
             blocks.append(_BADGE.sub("", text))
         elif text.strip():
             blocks.append(_fenced(text, "python"))
-            blocks += [_output(output, source.stem, images) for output in cell.get("outputs", [])]
+            shown = _merged(cell.get("outputs", []))
+            blocks += [_output(output, source.stem, images) for output in shown]
     title, _, rest = blocks[0].partition("\n")
     return "\n\n".join(
         [title, f"*{about}*", rest.strip(), *filter(None, blocks[1:])]
     ) + "\n", images
+
+
+def _merged(outputs: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Neighbouring prints as one; bars and remarks of the machine, on stderr, are left out."""
+    kept: list[dict[str, Any]] = []
+    for output in outputs:
+        if output.get("name") == "stderr":
+            continue
+        if kept and output["output_type"] == kept[-1]["output_type"] == "stream":
+            kept[-1] = {**output, "text": _text(kept[-1]["text"]) + _text(output["text"])}
+        else:
+            kept.append(output)
+    return kept
 
 
 def _output(output: dict[str, Any], name: str, images: dict[str, bytes]) -> str:

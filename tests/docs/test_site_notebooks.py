@@ -33,7 +33,9 @@ def saved(path, code, outputs=(), **metadata):
 def outputs():
     image = {"image/png": base64.b64encode(PNG).decode(), "text/plain": "<Figure>"}
     return [
-        {"output_type": "stream", "name": "stdout", "text": ["\x1b[31mone\x1b[0m\n", "```\n"]},
+        {"output_type": "stream", "name": "stdout", "text": ["\x1b[31mone\x1b[0m\n"]},
+        {"output_type": "stream", "name": "stderr", "text": "/a/folder: a warning\n"},
+        {"output_type": "stream", "name": "stdout", "text": "```\n"},
         {"output_type": "display_data", "data": image},
         {"output_type": "execute_result", "data": {"text/plain": "3"}},
         {"output_type": "execute_result", "data": {"text/html": "<b>3</b>"}},
