@@ -1,1 +1,1 @@
-"""Benchmarks: `python -m benchmarks list | run STUDY | plot | compare A.json B.json | readme`."""
+"""Benchmarks: `python -m benchmarks list | run | defaults | plot | compare | readme`."""

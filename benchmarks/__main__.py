@@ -10,7 +10,7 @@ from pathlib import Path
 from types import ModuleType
 
 import benchmarks
-from benchmarks import _compare, _runner
+from benchmarks import _compare, _defaults, _runner
 from benchmarks._environment import environment
 
 
@@ -35,8 +35,13 @@ def main(argv: list[str] | None = None) -> int:
             gc.set_threshold(100_000, 50, 100)
         for name in studies() if "all" in args.study else args.study:
             _run(name, fast=args.fast, data=args.data)
+    elif args.command == "defaults":
+        return _stored(args.study)
     elif args.command == "plot":
         have = [n for n in studies() if (_runner.RESULTS / f"{n}.json").exists()]
+        if unknown := [name for name in args.study if name not in have]:
+            print(f"plot: no committed result of {', '.join(unknown)}", file=sys.stderr)
+            return 2
         for name in args.study or have:
             _plot(name)
     elif args.command == "readme":
@@ -50,15 +55,34 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=benchmarks.__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks",
+        description="Studies of errors, times and memory: runs them, and writes their pages from "
+        "committed results.",
+    )
+    named = "names that `list` prints, or all"
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("list", help="name the studies")
     run = commands.add_parser("run", help="run studies and write their JSON and plots")
-    run.add_argument("study", nargs="+", choices=[*studies(), "all"])
+    run.add_argument("study", nargs="+", choices=[*studies(), "all"], metavar="STUDY", help=named)
     run.add_argument("--fast", action="store_true", help="smoke run: small sizes, no plots")
-    run.add_argument("--data", type=Path, default=None, help="folder with the data files")
+    run.add_argument(
+        "--data",
+        type=Path,
+        metavar="DIR",
+        help="folder with data files that are not embedded (default: they are downloaded)",
+    )
     plot = commands.add_parser("plot", help="draw plots again from the committed JSON")
-    plot.add_argument("study", nargs="*", help="default: all that have results")
+    plot.add_argument("study", nargs="*", metavar="STUDY", help="default: all that have results")
+    defaults = commands.add_parser(
+        "defaults",
+        help="store the present defaults in a committed result that lacks some",
+        description="Stores what solvers resolve to now in the JSON of a committed run, where the "
+        "run has none of a cell that the study names. It is for a cell added to a study, and for "
+        "runs older than this record: then with the dpjax of the run's commit. Defaults that "
+        "differ from those of the run are refused; run the study again.",
+    )
+    defaults.add_argument("study", nargs="+", choices=studies(), metavar="STUDY")
     compare = commands.add_parser(
         "compare",
         help="whether a second result of a study is slower or worse than a first",
@@ -87,11 +111,25 @@ def _run(name: str, *, fast: bool, data: Path | None) -> None:
     module = study(name)
     result = module.run(fast=fast, data=data)
     seconds = time.perf_counter() - start
-    path = _runner.save(name, result, fast=fast, environment=before, seconds=seconds)
+    defaults = None if fast else _defaults.of(name)
+    path = _runner.save(
+        name, result, fast=fast, environment=before, seconds=seconds, defaults=defaults
+    )
     print(path)
     print(module.summary(result))
     if not fast:
         _plot(name)
+
+
+def _stored(names: list[str]) -> int:
+    failed = False
+    for name in names:
+        try:
+            print(_defaults.store(name))
+        except ValueError as error:
+            print(f"defaults: {error}", file=sys.stderr)
+            failed = True
+    return int(failed)
 
 
 def _plot(name: str) -> None:

@@ -15,11 +15,12 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from benchmarks import _defaults
 from benchmarks._pairs import Pair, Value, pairs, ratio
 
 TOLERANCE = 0.1
 _MISSING = "not recorded"
-_APART = ("study", "fast", "environment")
+_APART = ("study", "fast", "environment", "defaults")
 # what differs from run to run without being another setting
 _PASSING = ("date", "load_average")
 
@@ -88,6 +89,7 @@ def report(
     worse = [c for c in numbers if c.verdict in ("worse", "slower")]
     lines = [
         *environments(old["environment"], new["environment"]),
+        *_changed_defaults(old.get("defaults"), new.get("defaults")),
         *_settings(found),
         *_table(c for c in numbers if c.ratio != 1.0 or c.verdict in ("worse", "slower")),
         *_unpaired(found),
@@ -117,6 +119,12 @@ def environments(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
         if load and cores and load[0] > cores / 2:
             lines.append(f"The {name} began on a busy machine: load {load[0]} on {cores} cores.")
     return [*lines, ""]
+
+
+def _changed_defaults(old: Any, new: Any) -> list[str]:
+    if not (old and new and (found := _defaults.differences(old, new))):
+        return []
+    return ["Defaults differ:", *(f"- {line}" for line in found), ""]
 
 
 def kind(keys: tuple[str, ...]) -> str | None:

@@ -33,6 +33,7 @@ python -m benchmarks list            # the studies
 python -m benchmarks run STUDY       # one of them, or all: JSON and plot under benchmarks/results/
 python -m benchmarks run STUDY --fast          # the same code at small sizes, in a minute
 python -m benchmarks run STUDY --data DIR      # where data files that are not embedded lie
+python -m benchmarks defaults STUDY            # stores what its solvers resolve to; see --help
 python -m benchmarks plot                      # plots again, from the JSON
 python -m benchmarks compare A.json B.json     # what is slower or worse in B; see its --help
 python -m benchmarks readme                    # this page, the docs' results, the README's table

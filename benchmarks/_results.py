@@ -1,8 +1,10 @@
 """The documentation's page of results, made from the committed runs so that it cannot drift."""
 
+import textwrap
 from pathlib import Path
 
 from benchmarks import (
+    _defaults,
     _results_convex,
     _results_nonsmooth,
     _results_queries,
@@ -12,7 +14,6 @@ from benchmarks import (
     fair_frontiers,
     step_time,
 )
-from benchmarks._text import table as _table
 from benchmarks._text import text as _text
 
 PAGE = Path(__file__).parents[1] / "docs" / "results.md"
@@ -22,8 +23,8 @@ Every number on this page is that of a committed run; `python -m benchmarks read
 In a checkout, `benchmarks/results` has every point and its spread, and `benchmarks/README.md`
 machines, versions and commits. [Choosing a solver](choosing.md) draws the conclusions.
 
-How the studies were run, all by default settings but for what brackets show:
 """
+HOW = "How the studies were run, all by default settings but for what brackets in tables show:"
 
 
 def page() -> str:
@@ -33,7 +34,9 @@ def page() -> str:
     machine, ratios = times["environment"], times["ratios"]
     blocks = [
         HEAD.strip(),
-        _table(*_settings()),
+        *([_text(told)] if (told := _defaults.sentence()) else []),
+        HOW,
+        "\n".join(_setting(*row) for row in _settings()),
         "## Fair training",
         _text("""
             `RateConstrainedSGDA` on real data, with nothing set but the slack. The last two columns
@@ -74,8 +77,21 @@ def page() -> str:
     return "\n\n".join(blocks) + "\n"
 
 
-def _settings() -> tuple[list[str], list[list[str]]]:
-    """Head and rows of the table of studies: relation, seeds, and what was chosen on what."""
+def _setting(study: str, relation: str, figures: str, brackets: str, chosen: str) -> str:
+    """An entry of the list of studies."""
+    parts = [f"{study}: {relation}; {figures}."]
+    parts += [f"In brackets: {brackets}."] if brackets else []
+    lines = textwrap.wrap(
+        " ".join([*parts, f"Choices, and their data: {chosen}."]),
+        98,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+    return "- " + "\n  ".join(lines)
+
+
+def _settings() -> list[tuple[str, str, str, str, str]]:
+    """Studies: relation and delta, figures, brackets, and what was chosen on what."""
     seeds = {
         "fair_frontiers": _runner.load("fair_frontiers")["frontiers"]["adult_parity"]["seeds"],
         **{s: _runner.load(s)["seeds"] for s in ("dimension", "vertex_reference", "query_release")},
@@ -84,8 +100,8 @@ def _settings() -> tuple[list[str], list[list[str]]]:
     groups = _runner.load("group_risk")
     true_loss = "chosen by the true loss, which is not private"
     generators = "instances from these generators"
-    return ["study", "relation, delta", "figures", "brackets", "chosen on what"], [
-        [
+    return [
+        (
             "`fair_frontiers`",
             f"add-or-remove-one, {_delta('fair_frontiers')}",
             f"means of {seeds['fair_frontiers']} seeds on one 75/25 split",
@@ -93,15 +109,15 @@ def _settings() -> tuple[list[str], list[list[str]]]:
             "rules for steps, clip norm, share and dual step: subsamples of Adult's training rows, "
             "Credit default and Parkinsons, with other seeds, and with an eye on the test results "
             "of the first split of these",
-        ],
-        [
+        ),
+        (
             "`linear_models`",
             f"replace-one, {_delta('linear_models')}",
             "medians over data seeds",
             "",
             "constants of the rules: other instances",
-        ],
-        [
+        ),
+        (
             "`online_to_batch`",
             f"replace-one, {_delta('online_to_batch')}",
             "means over seeds",
@@ -109,15 +125,15 @@ def _settings() -> tuple[list[str], list[list[str]]]:
             "the true risk, which is not private",
             "factor in the default number of steps of `OnlineToBatch`, and its default learner: "
             f"{generators}, and these data sets",
-        ],
-        [
+        ),
+        (
             "`nonsmooth`",
             f"add-or-remove-one, one pass replace-one unless stated; {_delta('nonsmooth')}",
             f"means of {seeds['nonsmooth']} seeds",
             f"the learning rate {true_loss}",
             f"factors in the defaults of `OnlineToNonconvex`: {generators}, and these data sets",
-        ],
-        [
+        ),
+        (
             "`query_release`",
             "replace-one, 1/n^2",
             f"means of {seeds['query_release']} seeds, and their range in round brackets",
@@ -126,22 +142,22 @@ def _settings() -> tuple[list[str], list[list[str]]]:
             "ran as chosen on Adult",
             "prior of `GaussianFit`, default steps of the methods that select: Adult's true "
             "errors, so that Credit is the fair comparison",
-        ],
-        [
+        ),
+        (
             "`dimension`, `vertex_reference`",
             f"replace-one, {_delta('dimension')}",
             f"means of {seeds['dimension']} and {seeds['vertex_reference']} seeds",
             "",
             f"default plans and number of Frank-Wolfe steps: {generators}, some of them the very "
             "ones reported; `certified=True` plans by the bounds alone",
-        ],
-        [
+        ),
+        (
             "`group_risk`",
             f"add-or-remove-one, {_delta('group_risk')}",
             f"means of {groups['num_splits']} splits of {groups['seeds']} seeds",
             "",
             "loss and radius of mirror descent-ascent: a few, by the first split's test records",
-        ],
+        ),
     ]
 
 

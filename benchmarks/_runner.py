@@ -163,6 +163,7 @@ def save(
     folder: Path = RESULTS,
     environment: dict[str, Any] | None = None,
     seconds: float | None = None,
+    defaults: dict[str, Any] | None = None,
 ) -> Path:
     """Writes `study.json` (or `study.fast.json`, which is not kept under version control).
 
@@ -173,6 +174,7 @@ def save(
       folder: where to.
       environment: as it was before the run; None for now.
       seconds: of the whole run.
+      defaults: what solvers it ran by default resolved to; see `_defaults`.
     """
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / (f"{study}.fast.json" if fast else f"{study}.json")
@@ -182,6 +184,7 @@ def save(
         "environment": _environment.environment() if environment is None else environment,
         "process": {"seconds": seconds, **_environment.peak_memory()},
         **result,
+        **({} if defaults is None else {"defaults": defaults}),
     }
     path.write_text(json.dumps(record, indent=1) + "\n")
     return path

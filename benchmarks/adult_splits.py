@@ -34,6 +34,11 @@ def run(*, fast: bool, data: Path | None) -> dict[str, Any]:
     return {"epsilon": EPSILON, "delta": fair_frontiers.DELTA, "seeds": seeds, "points": points}
 
 
+def defaults() -> dict[str, Any]:
+    """The solver of all splits."""
+    return fair_frontiers.defaults((36_632,))
+
+
 def summary(result: dict[str, Any]) -> str:
     """Markdown table, a row a split."""
     slacks = sorted({p["slack"] for p in result["points"]})

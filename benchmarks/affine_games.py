@@ -202,6 +202,19 @@ def run(*, fast: bool, data: Path | None) -> dict[str, Any]:
     return {"num_records": n, "seeds": seeds, "rows": rows}
 
 
+def defaults() -> dict[str, Any]:
+    """Solvers of routes: by the rule, and of descent on the weights of vertices."""
+    game = _routes(2)
+    made = {
+        "by the rule": solver_for_game(game.problem, NUM_RECORDS, BUDGET),
+        "mirror descent": SaddleMirrorDescent.for_budget(game.problem, NUM_RECORDS, BUDGET),
+        "multilevel": MultilevelSaddle.for_budget(game.problem, NUM_RECORDS, BUDGET),
+    }
+    descended = game.weights or game.problem
+    made["DP-SGD"] = DPSGD.for_budget(descended, NUM_RECORDS, BUDGET, average="uniform")
+    return made
+
+
 def _gap(game: Game, problem: Saddle, params: Any) -> jax.Array:
     """Exact: one step of a best response is, to an affine loss."""
     mean = jax.tree.map(lambda leaf: jnp.mean(leaf, axis=0, dtype=float)[None], game.data)

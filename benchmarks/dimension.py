@@ -20,6 +20,7 @@ from benchmarks import _saddle_instances as instances
 from benchmarks.million_features import NOISE, RADIUS, make, regression
 from dpjax.problems import Saddle
 from dpjax.solvers import (
+    DPSGD,
     AnytimeMirrorDescent,
     FrankWolfe,
     PolishedFrankWolfe,
@@ -60,6 +61,16 @@ def run(*, fast: bool, data: Path | None) -> dict[str, Any]:
         "seeds": seeds,
         "points": points,
     }
+
+
+def defaults() -> dict[str, Any]:
+    """Solvers of regression in 1,000 dimensions."""
+    kinds = AnytimeMirrorDescent, FrankWolfe, PolishedFrankWolfe
+    problem = regression(1_000)
+    made = {kind.__name__: kind.for_budget(problem, NUM_RECORDS, BUDGET) for kind in kinds}
+    ball = peers.BallGlm(1_000, RADIUS, peers.SQUARED)
+    made["DP-SGD"] = DPSGD.for_budget(ball, NUM_RECORDS, BUDGET)
+    return made
 
 
 def _regression(dim: int, n: int, seeds: int, limits: dict[str, int]) -> list[dict[str, Any]]:

@@ -59,6 +59,15 @@ def run(*, fast: bool, data: Path | None) -> dict[str, Any]:
     return {"delta": DELTA, "frontiers": frontiers}
 
 
+def defaults(
+    sizes: tuple[int, ...] = (36_632, 1_000),
+) -> dict[str, Any]:
+    """Solvers for parity on Adult at epsilon 1, by numbers of rows."""
+    problem = dpjax.problems.RateConstrained.linear(98, 2, parity(0.1))
+    budget, make = dpjax.Budget(1.0, DELTA), dpjax.solvers.RateConstrainedSGDA.for_budget
+    return {f"adult, {rows} rows": make(problem, rows, budget) for rows in sizes}
+
+
 def parity(slack: Any) -> Any:
     return dpjax.problems.demographic_parity(num_groups=2, num_classes=2, slack=slack)
 

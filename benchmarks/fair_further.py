@@ -95,6 +95,16 @@ def run(*, fast: bool, data: Path | None) -> dict[str, Any]:
     return {"delta": DELTA, "frontiers": frontiers}
 
 
+def defaults() -> dict[str, Any]:
+    """The solver for equality of odds on Adult at epsilon 1."""
+    problem, budget = (
+        dpjax.problems.RateConstrained.linear(98, 2, odds(0.1)),
+        dpjax.Budget(1.0, DELTA),
+    )
+    solver = dpjax.solvers.RateConstrainedSGDA.for_budget(problem, 36_632, budget)
+    return {"adult_odds": solver}
+
+
 def parity_of_races(slack: Any) -> Any:
     """18 constraints: nine groups, two classes."""
     return dpjax.problems.demographic_parity(num_groups=9, num_classes=2, slack=slack)

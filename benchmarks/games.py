@@ -91,6 +91,16 @@ def run(*, fast: bool, data: Path | None) -> dict[str, Any]:
     return {"delta": DELTA, "draws": 1 if fast else DRAWS, "points": points}
 
 
+def defaults() -> dict[str, Any]:
+    """The solver by the rule for a large game, a small one, and one of few records."""
+    made = {}
+    for dim, records in ((1_000, 30_000), (50, 30_000), (12, 500)):
+        budget = dpjax.Budget(1.0, DELTA, "replace_one")
+        game = Saddle.matrix_game((dim, dim))
+        made[f"{dim} strategies, n = {records}"] = solver_for_game(game, records, budget)
+    return made
+
+
 def _points(game: Game, number: int, draws: int) -> list[dict[str, Any]]:
     budget = dpjax.Budget(game.epsilon, DELTA, "replace_one")
     gaps: dict[str, list[float]] = {}

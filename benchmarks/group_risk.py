@@ -100,14 +100,7 @@ def methods(n: int, budget: dpjax.Budget, options: dict[str, Any]) -> dict[str, 
     euclidean = group_risk(
         logistic, SHARES, grad_range=(1.0, 1.0), vertices=L1Ball(dim, 60.0), dim=dim
     )
-    minimax = group_risk(
-        squared,
-        SHARES,
-        grad_range=(4 * RADIUS, 1.0),
-        vertices=L1Ball(dim, RADIUS),
-        dim=dim,
-        third_order=0.0,
-    )
+    minimax = _minimax(dim)
     ceiling = dpjax.problems.from_masks(
         np.eye(len(SHARES)),
         np.eye(len(SHARES))[:, :, None] * np.array([1.0, 0.0]),
@@ -145,6 +138,30 @@ def methods(n: int, budget: dpjax.Budget, options: dict[str, Any]) -> dict[str, 
         ),
         "group as an input": solved(DPSGD.for_budget(wide, n, budget, **options), wide, with_group),
     }
+
+
+def defaults() -> dict[str, Any]:
+    """DP-SGD and mirror descent-ascent at epsilon 1."""
+    n, budget = 36_632, dpjax.Budget(1.0, DELTA, "add_or_remove_one")
+    dim = 99
+    minimax = _minimax(dim)
+    return {
+        PLAIN: DPSGD.for_budget(Risk(logistic, jnp.zeros(dim)), n, budget),
+        "mirror descent-ascent": SaddleMirrorDescent.for_budget(
+            minimax, n, budget, output="played"
+        ),
+    }
+
+
+def _minimax(dim: int) -> Any:
+    return group_risk(
+        squared,
+        SHARES,
+        grad_range=(4 * RADIUS, 1.0),
+        vertices=L1Ball(dim, RADIUS),
+        dim=dim,
+        third_order=0.0,
+    )
 
 
 def _reweighted(n: int, budget: dpjax.Budget, options: dict[str, Any]) -> tuple[Fit, float]:

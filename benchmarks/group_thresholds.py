@@ -70,6 +70,14 @@ def thresholds(n: int, seeds: int, fast: bool) -> dict[str, Any]:
     return {"num_train": n, "seeds": seeds, "private": points, "non_private": []}
 
 
+def defaults() -> dict[str, Any]:
+    """Training and thresholds on 3,000 rows."""
+    problem = dpjax.problems.RateConstrained.linear(98, 2, parity(0.05))
+    budget = dpjax.Budget(1.0, DELTA)
+    solver = dpjax.solvers.GroupThresholds.for_budget(problem, SIZES[0], budget)
+    return {"training": solver.training(problem, SIZES[0], budget), "thresholds": solver}
+
+
 def summary(result: dict[str, Any]) -> str:
     """Markdown table of two slacks a size."""
     shown = {name: titled for name, titled in SHOWN.items() if name in result["frontiers"]}

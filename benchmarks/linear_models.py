@@ -72,6 +72,19 @@ def methods(task: str, model: LinearModel, risk: Any, n: int, epsilon: float) ->
     return made
 
 
+def defaults() -> dict[str, Any]:
+    """All methods at one cell of each task."""
+    made = {}
+    for task, link, radius in (("logistic", "logistic", 2.0), ("least squares", "huber", 1.0)):
+        make = instances.logistic if task == "logistic" else instances.least_squares
+        risk = make(10, 100, 0).problem
+        for name, (solver, _) in methods(
+            task, LinearModel(link, 10, radius), risk, 100_000, 1.0
+        ).items():
+            made[f"{task}, {name}"] = solver
+    return made
+
+
 def _cell(task: str, dim: int, n: int, seeds: int) -> list[dict[str, Any]]:
     found: dict[str, list[float]] = {}
     for seed in range(seeds):

@@ -81,6 +81,12 @@ def run(*, fast: bool, data: Path | None) -> dict[str, Any]:
     }
 
 
+def defaults() -> dict[str, Any]:
+    """The solver, on a thousand coordinates."""
+    problem, options = regression(1_000), {"output": "played", "order": "given"}
+    return {"played": SaddleMirrorDescent.for_budget(problem, 100_000, BUDGET, **options)}
+
+
 def regression(dim: int) -> SimplexRisk:
     """Least squares on the ball; |<x, theta>| <= 1 and |y| <= 1.1 bound a record's gradient."""
     return SimplexRisk.linear(

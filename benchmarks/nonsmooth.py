@@ -118,6 +118,19 @@ def run(*, fast: bool, data: Path | None) -> dict[str, Any]:
     return tables | {"minutes": (time.perf_counter() - started) / 60}
 
 
+def defaults() -> dict[str, Any]:
+    """Methods at epsilon 1 on the network, and on the ramp loss of as many rows as Adult has."""
+    made = {}
+    ramp = Risk.linear(_nonsmooth_instances.ramp_loss, 98, lipschitz=1.0)
+    network = TASKS["network"](HIDDEN, 100, 0).problem
+    for task, problem, n in (("network", network, RECORDS), ("adult", ramp, 36_632)):
+        for name in ("DP-SGD", "ours", "ours, values alone", "ours, one pass"):
+            method = METHODS[name]
+            budget = dpjax.Budget(1.0, DELTA, method.relation)
+            made[f"{task}, {name}"] = method.make(problem, n, budget)
+    return made
+
+
 def _seeds(task: str, data: Path | None, fast: bool) -> Seeds:
     if task in REAL:
         return fixed(_nonsmooth_instances.real(task, data), 2 if fast else SEEDS)

@@ -87,6 +87,15 @@ def methods(problem: Any, n: int, epsilon: float) -> dict[str, Any]:
     return made
 
 
+def defaults() -> dict[str, Any]:
+    """Methods at one cell of each task."""
+    return {
+        f"{task}, {name}": solver
+        for task, make in MAKERS.items()
+        for name, solver in methods(make(10, 100, 0).problem, 100_000, 1.0).items()
+    }
+
+
 def tuned_methods(problem: Any, n: int, epsilon: float) -> dict[str, tuple[Any, list[Any]]]:
     """Solvers and the learning rates to choose from; each with two clip norms."""
     budget = dpjax.Budget(epsilon, DELTA, "replace_one")

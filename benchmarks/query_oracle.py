@@ -86,6 +86,14 @@ def run(*, fast: bool, data: Path | None) -> dict[str, Any]:
     return {"seeds": SEEDS, "epsilon": 1.0, "delta": "1/n^2", "rows": rows}
 
 
+def defaults() -> dict[str, Any]:
+    """What the rule takes for halfspaces, and its solver."""
+    n, (_, workload, _) = 1_000, next(cases(fast=True))
+    problem, budget = QueryRelease(workload), dpjax.Budget(1.0, 1 / n**2, "replace_one")
+    chosen, options, _ = choose(problem, n, budget)
+    return {chosen: METHODS[chosen](problem, n, budget, **options)}
+
+
 def _keys() -> jax.Array:
     return jax.random.split(jax.random.key(5), SEEDS)
 

@@ -16,6 +16,8 @@ import numpy as np
 
 import dpjax
 from benchmarks import _runner
+from dpjax.api._release import METHODS, choose
+from dpjax.problems import QueryRelease
 from dpjax.queries import Domain, Marginals
 
 # Yes/no questions about a record; none was chosen by looking at the records' answers.
@@ -44,6 +46,14 @@ def flags(count: int) -> np.ndarray:
     columns = [table[name] == word for name, words in _WORDS.items() for word in words]
     columns += [table[name] > bound for name, bounds in _ABOVE.items() for bound in bounds]
     return np.stack(columns[:count], axis=1).astype(np.int32)
+
+
+def defaults() -> dict[str, Any]:
+    """What the rule takes for the marginals of six flags, and its solver."""
+    problem = QueryRelease(Marginals.all_kway(Domain(dict.fromkeys("abcdef", 2)), 3))
+    budget = dpjax.Budget(_EPSILON, 48_842**-2, "replace_one")
+    chosen, options, _ = choose(problem, 48_842, budget)
+    return {chosen: METHODS[chosen](problem, 48_842, budget, **options)}
 
 
 def run(*, fast: bool = False, data: Path | None = None) -> dict[str, Any]:

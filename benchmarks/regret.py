@@ -82,6 +82,19 @@ def regrets(points: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return rows
 
 
+def defaults() -> dict[str, Any]:
+    """What `fit` chooses in five cells."""
+    budget = dpjax.Budget(1.0, DELTA, "replace_one")
+    problems = {
+        "linear risk": Risk.linear(_logistic, 15, radius=4.0, lipschitz=1.0, smoothness=0.25),
+        "linear model": LinearModel("logistic", 15, radius=4.0),
+        "risk": Risk(lambda w, r: optax.huber_loss(r["x"] @ w, r["z"]), jnp.zeros(25)),
+        "l1 ball": SimplexRisk.linear(_squared, L1Ball(60), grad_range=4.0, smoothness=1.0),
+        "game": Saddle.matrix_game((12, 12)),
+    }
+    return {name: dpjax.plan(problem, 3_000, budget).solver for name, problem in problems.items()}
+
+
 def _errors(cell: Cell, seeds: int) -> list[dict[str, Any]]:
     n = len(jax.tree.leaves(cell.data)[0])
     budget = dpjax.Budget(cell.epsilon, DELTA, "replace_one")

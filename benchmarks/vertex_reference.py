@@ -19,6 +19,7 @@ from benchmarks import _saddle_instances as instances
 from dpjax.geometry import L1Ball
 from dpjax.problems import Saddle, SimplexRisk
 from dpjax.solvers import (
+    DPSGD,
     AnytimeMirrorDescent,
     FrankWolfe,
     MultilevelSaddle,
@@ -70,6 +71,23 @@ def run(*, fast: bool, data: Path | None) -> dict[str, Any]:
     logistic = instances.l1_logistic(BALL_DIM, n, seed=1)
     points += _points("logistic", n, 1.0, seeds, logistic_methods(logistic, n, fast), logistic)
     return {"delta": DELTA, "seeds": seeds, "points": points, "published": PUBLISHED}
+
+
+def defaults() -> dict[str, Any]:
+    """Solvers at 30,000 records of the game and 100,000 of the regression."""
+    budget, game = dpjax.Budget(1.0, DELTA, "replace_one"), Saddle.matrix_game((GAME_DIM, GAME_DIM))
+    problem = SimplexRisk.linear(
+        squared, L1Ball(BALL_DIM), grad_range=4.2, smoothness=1.0, third_order=0.0
+    )
+    made: dict[str, Any] = {
+        f"game, {output}": SaddleMirrorDescent.for_budget(game, 30_000, budget, output=output)
+        for output in ("played", "fresh")
+    }
+    for kind in (AnytimeMirrorDescent, FrankWolfe, PolishedFrankWolfe):
+        made[f"regression, {kind.__name__}"] = kind.for_budget(problem, 100_000, budget)
+    ball = peers.BallGlm(BALL_DIM, 1.0, peers.SQUARED)
+    made["regression, DP-SGD"] = DPSGD.for_budget(ball, 100_000, budget)
+    return made
 
 
 def game_methods(n: int, epsilon: float, few: bool) -> dict[str, Callable[..., Any]]:

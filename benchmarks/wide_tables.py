@@ -31,7 +31,9 @@ import dpjax
 from benchmarks import _query_peers as peers
 from benchmarks._text import table
 from benchmarks.datasets import _credit
+from dpjax.api._release import METHODS, choose
 from dpjax.privacy import Budget, zcdp_budget
+from dpjax.problems import QueryRelease
 from dpjax.queries import Domain, Marginals
 
 PEERS = ("mbi",)
@@ -104,6 +106,15 @@ def run(*, fast: bool, data: Path | None) -> dict[str, Any]:
         rows += json.loads(output.splitlines()[-1])
         print(*rows[-5:], sep="\n", flush=True)
     return {"delta": "1/n^2", "rows": rows}
+
+
+def defaults() -> dict[str, Any]:
+    """What the rule takes for the pairs of twelve attributes of ten values, and its solver."""
+    pairs = Marginals.all_kway(Domain(dict.fromkeys("abcdefghijkl", 10)), 2)
+    problem = QueryRelease(pairs, max_bytes=None)
+    budget = Budget(1.0, 48_842**-2)
+    chosen, options, _ = choose(problem, 48_842, budget)
+    return {chosen: METHODS[chosen](problem, 48_842, budget, **options)}
 
 
 def measure(name: str, file: str, epsilon: float, seed: int, fast: bool) -> list[dict[str, Any]]:

@@ -26,13 +26,21 @@ SLACKS = (0.0, 0.02, 0.05, 0.1, 0.2)
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Runs the job; returns the exit status."""
+    """Runs the job; returns the exit status, 2 where an argument cannot be used."""
     argv = sys.argv[1:] if argv is None else argv
     if argv[:1] == ["fit"]:
         from dpjax._fit_command import main as fit_main
 
         return fit_main(argv[1:])
     args = _parse(argv)
+    try:
+        return _run(args)
+    except (ValueError, OSError) as error:
+        print(f"python -m dpjax: error: {str(error).splitlines()[0]}", file=sys.stderr)
+        return 2
+
+
+def _run(args: argparse.Namespace) -> int:
     train, test = adult().split(test=0.25, seed=args.seed)
     budget = Budget(args.epsilon, args.delta)
     say = sys.stderr if args.json else sys.stdout
@@ -68,23 +76,58 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _parse(argv: list[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m dpjax", description=__doc__)
-    parser.add_argument("--epsilon", type=float, default=1.0)
-    parser.add_argument("--delta", type=float, default=1e-5)
-    parser.add_argument("--slacks", type=float, nargs="+", default=list(SLACKS), metavar="GAMMA")
-    parser.add_argument("--seeds", type=int, default=3, help="runs averaged for each slack")
-    parser.add_argument("--seed", type=int, default=0, help="of the split and of the keys")
-    parser.add_argument("--steps", type=int, default=None, help="default: the solver's own")
+    parser = argparse.ArgumentParser(
+        prog="python -m dpjax",
+        description="Private fair training on Adult (UCI census data, included), beside the same "
+        "training without privacy. `python -m dpjax fit --help` is for a CSV file of your own.",
+    )
+    parser.add_argument(
+        "--epsilon", type=float, default=1.0, help="privacy loss of one run, > 0 (default: 1)"
+    )
+    parser.add_argument(
+        "--delta",
+        type=float,
+        default=1e-5,
+        help="its failure probability, in [0, 1) (default: 1e-5)",
+    )
+    parser.add_argument(
+        "--slacks",
+        type=float,
+        nargs="+",
+        default=list(SLACKS),
+        metavar="SLACK",
+        help="bounds on the difference between the sexes in positive-prediction rate, in [0, 1]; a "
+        f"row of the table each (default: {' '.join(f'{slack:g}' for slack in SLACKS)})",
+    )
+    parser.add_argument(
+        "--seeds", type=int, default=3, help="runs averaged for each slack, >= 1 (default: 3)"
+    )
+    parser.add_argument(
+        "--seed", type=int, default=0, help="of the train/test split and of the keys (default: 0)"
+    )
+    parser.add_argument(
+        "--steps",
+        type=int,
+        default=None,
+        help="steps of a run, >= 1 (default: chosen by the solver)",
+    )
     parser.add_argument("--fast", action="store_true", help="one seed, two slacks, 100 steps")
     parser.add_argument("--json", action="store_true", help="print one JSON object to stdout")
     parser.add_argument(
-        "--plot", default="dpjax-adult.png", help="where to write the PNG; empty for none"
+        "--plot",
+        default="dpjax-adult.png",
+        metavar="FILE",
+        help="PNG to write; '' for none (default: dpjax-adult.png)",
     )
     args = parser.parse_args(argv)
     if args.fast:
         args.seeds, args.slacks, args.steps = 1, args.slacks[1:3], args.steps or 100
     if args.seeds < 1:
         parser.error(f"--seeds must be >= 1, got {args.seeds}")
+    if args.steps is not None and args.steps < 1:
+        parser.error(f"--steps must be >= 1, got {args.steps}")
+    if args.plot and not Path(args.plot).parent.is_dir():
+        parser.error(f"--plot must name a file in an existing folder, got {args.plot}")
     return args
 
 
@@ -160,8 +203,8 @@ def _table(private: list[dict[str, Any]], reference: list[dict[str, Any]]) -> st
 _LEGEND = """
 
 error      share of the test records that are classified wrongly, mean over the seeds
-disparity  how much oftener one sex is predicted above the threshold than the other, among the test
-           records, mean over the seeds; slack bounds it in training, so it may be above that here
+disparity  difference between the sexes in positive-prediction rate on the test records, mean over
+           the seeds; slack bounds it on the training records, so it may be larger here
 epsilon    of one run, at the delta above
 sigma_eff  noise of both releases of a step, as the multiplier of one
 seconds    of all the seeds, with compiling

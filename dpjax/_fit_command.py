@@ -18,6 +18,7 @@ from dpjax.privacy import Budget
 from dpjax.queries import Categorical, Date, Domain, Numeric
 from dpjax.random import secret_key
 
+MISSING = ("", "NA", "NaN", "null", "?")
 _SHOWN = 20
 _EPILOG = """\
 The schema says what each column may hold, from a codebook and never from the data:
@@ -44,6 +45,7 @@ def main(argv: list[str]) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
+    shown = ", ".join(text for text in MISSING if text)
     parser = argparse.ArgumentParser(
         prog="python -m dpjax fit",
         description="Private training on a CSV file: a linear model of a column given the others.",
@@ -51,31 +53,53 @@ def _parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("data", type=Path, help="CSV file with a header (secret)")
-    parser.add_argument("--schema", type=Path, required=True, help="JSON file: see below")
-    parser.add_argument("--target", required=True, help="column to predict")
-    parser.add_argument("--epsilon", type=float, required=True, help="> 0; inf for no privacy")
     parser.add_argument(
-        "--delta", type=float, help="in [0, 1); default: n^-1.5, at most 1e-5, n the number of rows"
+        "--schema", type=Path, required=True, help="JSON file: see below", metavar="FILE"
+    )
+    parser.add_argument("--target", required=True, help="column to predict", metavar="COLUMN")
+    parser.add_argument(
+        "--epsilon", type=float, required=True, help="privacy loss, > 0; inf for no privacy"
+    )
+    parser.add_argument(
+        "--delta",
+        type=float,
+        help="failure probability, in [0, 1) (default: n^-1.5, at most 1e-5; n: number of rows)",
     )
     parser.add_argument(
         "--relation",
         choices=("replace_one", "add_or_remove_one"),
         default="replace_one",
-        help="which tables are neighbours; default: replace_one",
+        help="which tables are neighbours (default: replace_one)",
     )
     parser.add_argument(
-        "--num-records", type=int, help="public number near that of rows; for add_or_remove_one"
+        "--num-records",
+        type=int,
+        metavar="N",
+        help="public number near that of rows (default: their number; required with "
+        "add_or_remove_one, which keeps it secret)",
     )
-    parser.add_argument("--method", default="auto", help="a method of the table printed at the end")
-    parser.add_argument("--test", type=Path, help="CSV file of public rows to report errors on")
     parser.add_argument(
-        "--missing", nargs="*", default=["", "NA", "NaN", "null", "?"], metavar="TEXT"
+        "--method",
+        default="auto",
+        help="a method of the table printed at the end (default: the first of it)",
     )
-    parser.add_argument("--output", type=Path, help="file for the model, which dpjax.load reads")
     parser.add_argument(
-        "--seed", type=int, help="repeats a run, for trials on public data; default: a secret one"
+        "--test", type=Path, metavar="FILE", help="CSV file of public rows to report errors on"
     )
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.add_argument(
+        "--missing",
+        nargs="*",
+        default=list(MISSING),
+        metavar="TEXT",
+        help=f"texts that stand for a missing value (default: the empty one, {shown})",
+    )
+    parser.add_argument(
+        "--output", type=Path, metavar="FILE", help="where to keep the model, for dpjax.load"
+    )
+    parser.add_argument(
+        "--seed", type=int, help="repeats a run, for trials on public data (default: a secret key)"
+    )
+    parser.add_argument("--json", action="store_true", help="print one JSON object to stdout")
     return parser
 
 

@@ -4,7 +4,9 @@
     python scripts/notebooks.py check    fails where one differs from its text, or holds outputs
     python scripts/notebooks.py run      runs all cells; an error or a warning in any is an error
 
-Each takes names, `00_quickstart`, for some of them; default: all.
+Each takes names, `00_quickstart`, for some of them; default: all. `run --save notebooks/executed`
+keeps what ran with its outputs, in a folder that git ignores and from which `mkdocs build` shows
+them.
 
 Edit the `.py` files; the `.ipynb` files are for readers, and carry no outputs. Set `DPJAX_FAST=1`
 for a shortened run. The badge leads to Colab's start page, where a notebook can be uploaded; where
@@ -68,8 +70,8 @@ def check(source: Path) -> None:
         raise SystemExit(f"{paired.name} differs from {source.name}: run scripts/notebooks.py sync")
 
 
-def run(source: Path) -> None:
-    """Runs the cells in a fresh kernel."""
+def run(source: Path, folder: Path | None = None) -> None:
+    """Runs the cells in a fresh kernel; where a folder is given, keeps them with their outputs."""
     start = time.perf_counter()
     notebook = nbformat.reads(render(source), as_version=4)
     os.environ.setdefault("PYTHONWARNINGS", "error::UserWarning,error::RuntimeWarning")
@@ -79,21 +81,36 @@ def run(source: Path) -> None:
         kernel_name="python3",
         resources={"metadata": {"path": str(FOLDER)}},
     ).execute()
+    if folder is not None:
+        notebook.metadata["shortened"] = os.environ.get("DPJAX_FAST", "0") != "0"
+        folder.mkdir(parents=True, exist_ok=True)
+        text = nbformat.writes(notebook) + "\n"
+        (folder / f"{source.stem}.ipynb").write_text(text, encoding="utf-8")
     print(f"{source.name}: {time.perf_counter() - start:.0f} s")
 
 
 def main() -> None:
     """The command line."""
-    actions = {"sync": sync, "check": check, "run": run}
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("action", choices=actions)
-    parser.add_argument("name", nargs="*")
-    arguments = parser.parse_args()
+    actions = {"sync": sync, "check": check}
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("action", choices=[*actions, "run"])
+    parser.add_argument("name", nargs="*", help="such as 00_quickstart; default: all")
+    parser.add_argument(
+        "--save", type=Path, metavar="DIR", help="keep what `run` ran, with outputs"
+    )
+    arguments = parser.parse_intermixed_args()
     sources = {source.stem: source for source in sorted(FOLDER.glob("*.py"))}
     if unknown := sorted({*arguments.name} - {*sources}):
         parser.error(f"no notebook is called {', '.join(unknown)}")
+    if arguments.save and arguments.action != "run":
+        parser.error("--save goes with run")
     for name in arguments.name or sources:
-        actions[arguments.action](sources[name])
+        if arguments.action == "run":
+            run(sources[name], arguments.save)
+        else:
+            actions[arguments.action](sources[name])
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Hooks of mkdocs: pages of the API from what packages export, and plots of committed runs.
+"""Hooks of mkdocs: pages of the API from what packages export, plots of runs, notebooks.
 
 A page says `<!-- api: classes of dpjax.solvers -->` where the classes of that package belong, in
 the order of its `__init__.py`. Images of `benchmarks/results` keep the relative links by which they
@@ -10,6 +10,7 @@ import re
 from typing import Any
 
 from mkdocs.structure.files import File, Files
+from site_notebooks import pages
 from site_symbols import KINDS, ROOT, symbols
 
 PLOTS = "benchmarks/results"
@@ -39,8 +40,12 @@ def _filled(kind: str, package: str) -> str:
 
 
 def on_files(files: Files, *, config: Any) -> Files:
-    """Adds the plots, which lie outside the folder of pages."""
+    """Adds plots and notebooks, which lie outside the folder of pages."""
     for path in sorted((ROOT / PLOTS).glob("*.png")):
         uri = path.relative_to(ROOT).as_posix()
         files.append(File(uri, str(ROOT), config.site_dir, config.use_directory_urls))
+    for name, (text, images) in pages().items():
+        files.append(File.generated(config, f"notebooks/{name}.md", content=text))
+        for image, content in images.items():
+            files.append(File.generated(config, f"notebooks/{image}", content=content))
     return files

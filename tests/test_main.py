@@ -1,5 +1,8 @@
 """`python -m dpjax`: what it prints and draws."""
 
+import argparse
+import contextlib
+import importlib
 import json
 
 import pytest
@@ -57,15 +60,47 @@ def test_table_and_plot(capsys, tmp_path):
     for column in ("disparity", "epsilon", "sigma_eff", "seconds"):
         assert column in header
         assert f"\n{column} " in legend
-    assert "test\n           records" in legend
+    assert "rate on the test records" in legend
     assert str(path) in out
     assert path.read_bytes().startswith(b"\x89PNG")
 
 
 @pytest.mark.parametrize(
-    ("argv", "error"),
-    [(["--epsilon", "-1"], ValueError), (["--seeds", "0"], SystemExit)],
+    ("argv", "told"),
+    [
+        (["--seeds", "0"], "--seeds must be >= 1, got 0"),
+        (["--steps", "0"], "--steps must be >= 1, got 0"),
+        (["--plot", "/nowhere/a.png"], "--plot must name a file in an existing folder"),
+    ],
 )
-def test_bad_arguments(argv, error):
-    with pytest.raises(error):
+def test_bad_arguments_end_before_the_run(argv, told, capsys):
+    with pytest.raises(SystemExit, match="2"):
         main(argv)
+    assert told in capsys.readouterr().err.splitlines()[-1]
+
+
+def test_a_budget_that_cannot_be_is_told_in_one_line(capsys):
+    assert main(["--epsilon", "-1"]) == 2
+    assert capsys.readouterr().err == "python -m dpjax: error: epsilon must be > 0, got -1.0\n"
+
+
+@pytest.mark.parametrize(
+    "module",
+    ["dpjax.__main__", "dpjax._fit_command", "dpjax.audit.__main__", "benchmarks.__main__"],
+)
+def test_help_says_what_every_option_is_and_its_default(module):
+    """Of the parser: each option has a help text, and a default that is a number stands in it."""
+    found = importlib.import_module(module)
+    parsers = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(
+            argparse.ArgumentParser, "parse_args", lambda self, argv: parsers.append(self)
+        )
+        with contextlib.suppress(AttributeError):  # of what was not parsed
+            getattr(found, "_parse", lambda argv: found._parser().parse_args(argv))([])
+    actions = [action for action in parsers[0]._actions if action.option_strings]
+    assert actions
+    for action in actions:
+        assert action.help, action.option_strings
+        if isinstance(action.default, int | float) and not isinstance(action.default, bool):
+            assert "default" in action.help, action.option_strings

@@ -11,10 +11,16 @@ from dpjax.testing import entries
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Runs the audits; returns 1 if a bound is above a claim, else 0."""
+    """Runs the audits; returns 1 if a bound is above a claim, 2 where an input cannot be used."""
     args = _parse(argv)
     if args.entries:
-        importlib.import_module(args.entries)
+        try:
+            importlib.import_module(args.entries)
+        except ImportError as error:
+            print(
+                f"python -m dpjax.audit: error: --entries {args.entries}: {error}", file=sys.stderr
+            )
+            return 2
     chosen = [e for e in entries("solver") if args.all or any(n in e.name for n in args.names)]
     if not chosen:
         print(
@@ -26,15 +32,19 @@ def main(argv: list[str] | None = None) -> int:
     if args.list:
         print("\n".join(entry.name for entry in chosen))
         return 0
-    rows = audit_registered(
-        chosen,
-        runs=args.runs,
-        epsilon=args.epsilon,
-        delta=args.delta,
-        confidence=args.confidence,
-        key=jax.random.key(args.seed),
-        progress=sys.stderr.isatty(),
-    )
+    try:
+        rows = audit_registered(
+            chosen,
+            runs=args.runs,
+            epsilon=args.epsilon,
+            delta=args.delta,
+            confidence=args.confidence,
+            key=jax.random.key(args.seed),
+            progress=sys.stderr.isatty(),
+        )
+    except ValueError as error:
+        print(f"python -m dpjax.audit: error: {str(error).splitlines()[0]}", file=sys.stderr)
+        return 2
     print(
         f"epsilon at delta = {args.delta:g}: claimed, and shown by {args.runs} runs on each of two "
         f"neighbours\n(all bounds together hold with probability {args.confidence:g})\n"
@@ -60,16 +70,38 @@ def _table(rows: list[Audited]) -> str:
 
 
 def _parse(argv: list[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m dpjax.audit", description=__doc__)
-    parser.add_argument("names", nargs="*", help="parts of solvers' names")
-    parser.add_argument("--entries", metavar="MODULE", help="a module that registers solvers")
+    parser = argparse.ArgumentParser(
+        prog="python -m dpjax.audit",
+        description="Runs registered solvers on two neighbouring data sets, and compares the "
+        "epsilon that the runs show, a lower bound, with the one claimed.",
+        epilog="Exit status: 0 if no bound is above its claim, 1 if one is, 2 if an input cannot "
+        "be used.",
+    )
+    parser.add_argument("names", nargs="*", help="parts of solvers' names (default: all solvers)")
+    parser.add_argument(
+        "--entries", metavar="MODULE", help="module to import, which registers solvers"
+    )
     parser.add_argument("--all", action="store_true", help="every registered solver")
     parser.add_argument("--list", action="store_true", help="print the names and stop")
-    parser.add_argument("--runs", type=int, default=4000, help="runs on each of two neighbours")
-    parser.add_argument("--epsilon", type=float, default=4.0, help="about what each shall claim")
-    parser.add_argument("--delta", type=float, default=1e-2, help="where epsilons are compared")
-    parser.add_argument("--confidence", type=float, default=0.999, help="of all rows together")
-    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument(
+        "--runs", type=int, default=4000, help="runs on each of two neighbours (default: 4000)"
+    )
+    parser.add_argument(
+        "--epsilon",
+        type=float,
+        default=4.0,
+        help="what each solver is set to claim, about; > 0 (default: 4)",
+    )
+    parser.add_argument(
+        "--delta", type=float, default=1e-2, help="at which epsilons are compared (default: 0.01)"
+    )
+    parser.add_argument(
+        "--confidence",
+        type=float,
+        default=0.999,
+        help="probability that all bounds hold together, in (0, 1) (default: 0.999)",
+    )
+    parser.add_argument("--seed", type=int, default=0, help="of the keys, >= 0 (default: 0)")
     args = parser.parse_args(argv)
     if not (args.all or args.names):
         args.all = True

@@ -18,7 +18,7 @@ class Participation:
     r"""The steps in which one record may take part: `most` of them, `separation` apart.
 
     $$ \text{fixed: } \{j, j + b, j + 2b, \dots\}, \; j < b; \qquad
-       \text{min_separation: any } k \text{ steps with gaps} \ge b $$
+       \text{min\_separation: any } k \text{ steps with gaps} \ge b $$
 
     `"cyclic"` is `"fixed"` with each of the steps kept with probability `rate`, independently of
     everything else. A record in one step at most has k = 1 and b the number of steps; one that is

@@ -195,6 +195,14 @@ def test_the_command_prints_a_table_and_fails_on_a_broken_claim(monkeypatch, cap
     assert command.main(["no such solver"]) == 2
 
 
+def test_inputs_that_cannot_be_used_are_told_in_one_line(capsys):
+    assert command.main(["--entries", "no_such_module"]) == 2
+    told = "python -m dpjax.audit: error: --entries no_such_module: No module named"
+    assert capsys.readouterr().err.startswith(told)
+    assert command.main(["DPSGD(linear)", "--entries", "tests.entries", "--runs", "0"]) == 2
+    assert capsys.readouterr().err == "python -m dpjax.audit: error: runs must be >= 1000, got 0\n"
+
+
 # what 4000 runs must show of claims near 4; of the others they show less, or nothing
 SHOWN = {
     "DPSGD(linear)": 0.7,

@@ -24,6 +24,7 @@ MARKER = re.compile(r"^<!-- api: (\w+) of dpjax\.(\w+) -->$", re.MULTILINE)
 def test_every_page_is_in_the_navigation_once():
     listed = re.findall(r": (\S+\.md)$", (ROOT / "mkdocs.yml").read_text(), re.MULTILINE)
     pages = [path.relative_to(DOCS).as_posix() for path in DOCS.rglob("*.md")]
+    pages += [f"notebooks/{path.stem}.md" for path in (ROOT / "notebooks").glob("*.py")]
     assert sorted(listed) == sorted(pages)
 
 
@@ -117,7 +118,8 @@ def test_guarantees_stand_out(site):
 def test_markup_was_understood(site):
     """No formula, table, section or marker is left as it was typed."""
     left = re.compile(
-        r"\$|\\[a-z]{2,}|\*\*|`|\]\[|:::|<!--|^\s*(?:\||- |\d+\. )|^(?:Args|Guarantee|Source): ",
+        r"\$|\\[a-z]{2,}|\*\*|`|\]\[|:::|<!--|^\s*(?:\||- |\d+\. (?!.*¶))"  # ¶: a heading
+        r"|^(?:Args|Guarantee|Source): ",
         re.MULTILINE,
     )
     for path in sorted(site.rglob("*.html")):
@@ -135,3 +137,12 @@ def test_plots_are_there(site):
         for source in re.findall(r'<img [^>]*src="([^"]+)"', page.read_text(encoding="utf-8")):
             if not source.startswith("https://"):
                 assert (page.parent / source).resolve().is_file(), (page, source)
+
+
+@pytest.mark.slow
+def test_no_page_asks_another_host_for_anything(site):
+    asked = re.compile(r'<(?:script|link|img|iframe)\b[^>]*?(?:src|href)="((?:https?:)?//[^"]+)"')
+    for page in sorted(site.rglob("*.html")):
+        assert asked.findall(page.read_text(encoding="utf-8")) == [], page
+    for path in (DOCS / "assets").rglob("*.css"):
+        assert not re.search(r"url\(['\"]?(?:https?:)?//", path.read_text(encoding="utf-8")), path
