@@ -333,7 +333,7 @@ def test_defaults_shrink_the_step_under_heavy_noise():
 def test_an_optimizer_that_is_given_is_used_as_given():
     """A rate made for plain descent would make its steps a tenth, or ten times, as long."""
     budget, adam = dpjax.Budget(0.1, 1e-5), optax.adam(1e-2)
-    problem = dpjax.problems.Risk.linear(lambda m, y: jax.nn.softplus(-y * m), 400)
+    problem = dpjax.problems.Risk.linear(lambda m, y: jax.nn.softplus(-y * m), 400, lipschitz=1.0)
     plain = DPSGD.for_budget(problem, 3000, budget, steps=20)
     assert 0 < plain.learning_rate < 0.5
     with pytest.warns(FutureWarning, match="optimizer is used as given since 0.2"):

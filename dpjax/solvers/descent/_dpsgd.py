@@ -313,20 +313,25 @@ class DPSGD:
             clip = clip_or_measure(clip_norm, looking)
             noise = add_gaussian(self.noise_multiplier * clip.sensitivity("add_or_remove_one"))
         total = microbatched_sum(gradients, clip, batch, mask, size=self.microbatch_size)
-        measured = state.measured
-        if length is None:
-            total = total, ()
+        like = state.params if length is None else (state.params, state.measured)
         # a sum of factored gradients may have an axis of one that the parameters have not
-        total = jax.tree.map(lambda g, p: g.reshape(p.shape), total, (state.params, measured))
-        (noisy, more), noise_state = noised_sum(
+        total = jax.tree.map(lambda g, p: g.reshape(p.shape), total, like)
+        noisy, noise_state = noised_sum(
             noise, total, state.noise, rows=mask.shape[0], key=state.key
         )
+        more: PyTree = ()
+        if length is not None:
+            noisy, more = noisy
         mean = jax.tree.map(lambda g, p: (g / self.batch_size).astype(p.dtype), noisy, state.params)
         updates, opt_state = self.optimizer.update(mean, state.opt_state, state.params)
         rate = self._rate(state.count, length, clip_norm)
         updates = jax.tree.map(lambda u: (rate * u).astype(u.dtype), updates)
         params = problem.project(optax.apply_updates(state.params, updates))
-        norm, clipped = optax.tree.norm(mean), jnp.asarray(clip_norm, float)
+        norm, clipped, measured = (
+            optax.tree.norm(mean),
+            jnp.asarray(clip_norm, float),
+            state.measured,
+        )
         if length is not None:
             kept = (state.params, state.opt_state, 0 * norm, 0 * clipped, measured + more)
             new = (params, opt_state, norm, clipped, measured)
