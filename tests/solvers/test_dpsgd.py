@@ -327,7 +327,7 @@ def test_defaults_shrink_the_step_under_heavy_noise():
     small, large = (
         DPSGD.for_budget(problem, 1000, dpjax.Budget(eps, 1e-5), steps=50) for eps in (0.1, 5.0)
     )
-    assert small.learning_rate < large.learning_rate == 1.0
+    assert small.learning_rate < large.learning_rate == 3.0
 
 
 def test_an_optimizer_that_is_given_is_used_as_given():
