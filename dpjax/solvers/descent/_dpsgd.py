@@ -57,7 +57,7 @@ _LARGEST_CLIP = 4.0
 _DERIVATIVES = 2**20  # of all records of a step
 MOST_WIDTH = 256  # parameters over which noise counts
 _CURVED = (1.0, 12.0)  # lengths of gradients, where curvature is thought to be their square
-_STEEPEST = 3.0  # rate of descent, times the curvature
+_STEEPEST = 3.0  # rate of descent on gradients of length 1
 _MOST_LENGTHS = 4.0  # what `clip_floor` may be
 _FEWEST_STEPS = 20  # of which one is a look
 _MOST_MOVED = 6.0  # a step of correlated noise, over the part that later noise cancels
@@ -147,9 +147,9 @@ class DPSGD:
       looks: So many of the steps, the first, leave the parameters and measure how long gradients
         are, the geometric mean (static); 0, or less than `sampler.steps`. Without `noise`.
       rate_power: p, 1 or 2 (static): with `looks` and plain descent a step is
-        $\min(\eta\, (C / C_s) / s^p, 3 / s^2)$ for the clip norm $C_s / s$ of the step; 2 where the
-        scale of parameters follows from that of features, 1 where that of the first parameters
-        tells it. Of s below 1 or above 12, $s^2$ is s times the nearer end.
+        $\eta\, (C s / C_t) / s^p$ with $C_t$ the clip norm of the step; 2 where the scale of
+        parameters follows from that of features, 1 where that of the first parameters tells it.
+        Of s below 1 or above 12, $s^2$ is s times the nearer end.
       clip_floor: With `looks`, the clip norm of a step is at least this, or 4 lengths where that is
         less; scalar, in units of a gradient (data).
 
@@ -360,11 +360,9 @@ class DPSGD:
     def _rate(self, count: jax.Array, length: jax.Array | None, clip_norm: ArrayLike) -> ArrayLike:
         rate = self.learning_rate
         if length is not None and self.optimizer is SGD:
-            curvature = length * jnp.clip(length, *_CURVED)
-            rate = rate / (length if self.rate_power == 1 else curvature)
+            rate = rate / (length if self.rate_power == 1 else length * jnp.clip(length, *_CURVED))
             # a larger clip norm has more noise
             rate = rate * self.clip_norm * length / jnp.maximum(clip_norm, 1e-30)
-            rate = jnp.minimum(rate, _STEEPEST / curvature)
         if self.schedule == "linear":
             rate = rate * jnp.maximum(0, 1 - count / self.sampler.steps)
         return rate
