@@ -7,6 +7,7 @@ that CHANGELOG names.
 import functools
 import json
 import pathlib
+import sys
 import warnings
 
 import jax
@@ -140,9 +141,11 @@ def of(name):
         return digest(dpt.registry()[name])
 
 
-if __name__ == "__main__":
-    told = {}
+if __name__ == "__main__":  # of all, or of those whose names hold one of the arguments
+    words = sys.argv[1:]
+    told = json.loads(FILE.read_text()) if words else {}
     for name in NAMES:
-        print(name, flush=True)
-        told[name] = of(name)
+        if not words or any(word in name for word in words):
+            print(name, flush=True)
+            told[name] = of(name)
     FILE.write_text(json.dumps(told, indent=1, sort_keys=True) + "\n")
