@@ -4,8 +4,9 @@ A cell is a problem, a number of records and an epsilon, at delta 1e-6 under rep
 method of `dpjax.plan` is run by its defaults, and a few settings beside; an error is the excess
 mean loss (or duality gap) over the non-private optimum, as a share of that of the start, the median
 of the seeds. Regret is the error of the choice over the least one. The rates of `DPSGD` and the
-choice for a `Risk` come from other instances of these generators and others. An earlier starting
-rate of models that are not linear was chosen on the cells of `risk`.
+choice for a `Risk` come from other instances of these generators and others. Clip norm and rate in
+units of the length of gradients were chosen on others too, but with an eye on the cells of `risk`,
+so that these are not fresh for them.
 """
 
 import dataclasses

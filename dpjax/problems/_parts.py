@@ -34,7 +34,7 @@ class _ByCodes:
     @property
     def sizes(self) -> dict[str, int]:
         """The integer fields that the rule reads, and how many values each has."""
-        raise NotImplementedError
+        raise NotImplementedError  # abstract: each subclass has its own
 
     def __call__(self, batch: PyTree) -> jax.Array:
         """Part ids, int32 `[B]`."""

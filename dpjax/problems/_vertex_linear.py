@@ -42,7 +42,7 @@ class OfRecords:
     @property
     def num_params(self) -> int:
         """Number of real parameters."""
-        raise NotImplementedError
+        raise NotImplementedError  # abstract: each subclass has its own
 
     def check(self, data: PyTree) -> None:
         """Raises ValueError unless the records of a loss of one inner product have its shape.

@@ -17,7 +17,7 @@ class Planned:
     @property
     def participation(self) -> Participation:
         """Which steps one record may be in."""
-        raise NotImplementedError
+        raise NotImplementedError  # abstract: each subclass has its own
 
     def _check(self, num_records: int) -> None:
         """Raises ValueError unless the batches suit this many records."""

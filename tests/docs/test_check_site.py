@@ -33,6 +33,7 @@ def test_a_folder_without_pages_is_an_error(tmp_path):
 
 
 @pytest.mark.slow
+# a browser is no requirement of the project; scripts/check_site.py says where it is missing
 @pytest.mark.skipif(browser() is None, reason="needs Chromium")
 def test_what_is_cut_off_is_found(tmp_path):
     pages = {

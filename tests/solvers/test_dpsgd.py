@@ -221,6 +221,22 @@ def test_looks_measure_the_geometric_mean_of_lengths_and_leave_all_else():
     np.testing.assert_allclose(np.abs(solution.params), 0.1, rtol=1e-3)
 
 
+def test_noise_of_a_look_and_of_later_steps_is_the_multiplier_times_what_a_record_adds():
+    problem = problems.Risk(_loss, jnp.zeros(3000))
+    solver = _noiseless(4, 2, noise_multiplier=1.5, clip_norm=0.7, looks=1)
+    solver = dataclasses.replace(solver, optimizer=optax.sgd(1.0))
+    batch, nobody = {"x": jnp.zeros((4, 3000)), "y": jnp.zeros(4)}, jnp.zeros(4, bool)
+
+    def two_steps(key):
+        state, _ = solver.step(problem, batch, nobody, solver.init(problem, key=key))
+        after, info = solver.step(problem, batch, nobody, state)
+        return state.measured, (state.params - after.params) / info.clip_norm * 4 / 0.3
+
+    looks, noise = jax.jit(jax.vmap(two_steps))(jax.random.split(jax.random.key(0), 2000))
+    for drawn in (looks, noise[0]):
+        dpt.check_scale(np.ravel(drawn), lambda scale: stats.norm(scale=scale).cdf, 1.5)
+
+
 def test_what_is_measured_under_noise_alone_is_near_one():
     noise = 500 * jax.random.normal(jax.random.key(1), (200, 2))
     lengths = jax.vmap(lambda total: typical_length(total, 100, 500.0))(noise)

@@ -14,7 +14,8 @@ from dpjax.sampling._participation import participation_of
 from dpjax.solvers._check_sampler import check_sampler
 from dpjax.solvers._request import STRATEGIES, Request, default_sampler
 from dpjax.solvers._summary import register_solver
-from dpjax.solvers.descent._dpsgd import DPSGD, fall_by_default, most_records
+from dpjax.solvers.descent._dpsgd import DPSGD
+from dpjax.solvers.descent._dpsgd_defaults import fall_by_default, most_records
 from dpjax.solvers.descent._noise_choice import (
     Plan,
     banded,

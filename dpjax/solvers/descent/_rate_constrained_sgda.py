@@ -32,10 +32,9 @@ from dpjax.solvers._published import moved_setting
 from dpjax.solvers._request import default_sampler, requested
 from dpjax.solvers._summary import register_solver
 from dpjax.solvers._swamped import checked_gradients
-from dpjax.solvers.descent._dpsgd import (
-    DPSGD,
+from dpjax.solvers.descent._dpsgd import DPSGD, clipping_diagnostics
+from dpjax.solvers.descent._dpsgd_defaults import (
     MOST_WIDTH,
-    clipping_diagnostics,
     fall_by_default,
     with_defaults,
 )
