@@ -410,7 +410,7 @@ def test_a_pass_by_no_request_will_not_be_the_default_of_buffered_noise():
 
 @pytest.mark.slow
 def test_where_bands_gain_nothing_it_is_descent():
-    """The members, the event, the noise and the rate of DPSGD."""
+    """The members, the event, the noise, the rate and the path of DPSGD."""
     budget, sizes = dpjax.Budget(1.0, 1e-4), {"batch_size": 256, "steps": 105}
     plain = DPSGD.for_budget(PROBLEM, 1347, budget, **sizes)
     solver = DPFTRL.for_budget(PROBLEM, 1347, budget, **sizes)
@@ -418,7 +418,12 @@ def test_where_bands_gain_nothing_it_is_descent():
     assert solver.sampler == plain.sampler
     assert solver.guarantee() == plain.guarantee()
     assert solver.noise_multiplier == plain.noise_multiplier
-    assert solver.learning_rate == pytest.approx(plain.learning_rate, rel=1e-12)
+    for name in ("learning_rate", "clip_norm", "looks", "rate_power", "clip_floor"):
+        assert getattr(solver, name) == getattr(plain, name)
+    assert solver.looks == 2
+    data = _data(1347)
+    ran = [dpjax.solve(s, PROBLEM, data, key=jax.random.key(3)).params for s in (solver, plain)]
+    np.testing.assert_array_equal(*ran)
     np.testing.assert_allclose(solver.noise.prefix_stddev() ** 2, np.arange(1, 106))
     report = solver.plan_report()
     z = plain.noise_multiplier

@@ -40,6 +40,7 @@ from dpjax.solvers.descent._dpsgd_defaults import (
     two_players,
     with_defaults,
 )
+from dpjax.solvers.descent._noise_choice import is_correlated
 from dpjax.transforms import (
     NoiseStrategy,
     add_gaussian,
@@ -138,7 +139,8 @@ class DPSGD:
       noise: A strategy that correlates noise over the steps, of at least as many (static); None for
         independent noise.
       looks: So many of the steps, the first, leave the parameters and measure how long gradients
-        are, the geometric mean (static); 0, or less than `sampler.steps`. Without `noise`.
+        are, the geometric mean (static); 0, or less than `sampler.steps`. For
+        independent noise.
       rate_power: p, 1 or 2 (static): with `looks` and plain descent a step is
         $\eta\, (C s / C_t) / s^p$ with $C_t$ the clip norm of the step; 2 where the scale of
         parameters follows from that of features, 1 where that of the first parameters tells it.
@@ -184,7 +186,7 @@ class DPSGD:
             check_participation(self.sampler, self.noise)
         check_int("looks", self.looks, minimum=0)
         check_choice("rate_power", self.rate_power, (1, 2))
-        most = 0 if self.noise is not None else self.sampler.steps - 1
+        most = 0 if is_correlated(self.noise) else self.sampler.steps - 1
         if self.looks > most:
             raise ValueError(
                 f"looks must be <= {most}, all steps but one, and 0 with correlated noise, got "
@@ -362,14 +364,14 @@ class DPSGD:
 
     def make_noise(self) -> Transform:
         """What is added to the sum of clipped gradients."""
-        if self.noise is not None:
+        if is_correlated(self.noise):
             return correlated_noise(self.noise, self.noise_multiplier * self.clip_norm)
         clip = clip_by_norm(self.clip_norm)
         return add_gaussian(self.noise_multiplier * clip.sensitivity("add_or_remove_one"))
 
     def redact(self, state: DPSGDState) -> DPSGDState:
         """The state without buffers of correlated noise, with which noise could be subtracted."""
-        return state if self.noise is None else state._replace(noise=None)
+        return state._replace(noise=None) if is_correlated(self.noise) else state
 
     def finalize(self, problem: Problem, state: DPSGDState) -> PyTree:
         """The last or the averaged parameters."""

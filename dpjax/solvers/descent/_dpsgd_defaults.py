@@ -12,8 +12,7 @@ from dpjax.core import Problem, Sampler, check_fields, is_traced, optional
 from dpjax.problems import RateConstrained
 from dpjax.solvers._request import stated
 from dpjax.solvers._vertex_problem import VertexProblem, over_vertices
-from dpjax.solvers.descent._noise_choice import equivalent_noise
-from dpjax.transforms import NoiseStrategy
+from dpjax.solvers.descent._noise_choice import equivalent_noise, is_correlated
 
 _LARGEST_CLIP = 4.0
 _DERIVATIVES = 2**20  # of all records of a step
@@ -59,8 +58,8 @@ def with_defaults(
         unit = fields["clip_norm"] * problem.num_params**0.5 / fields["batch_size"]
         noise = fields["noise_multiplier"] * unit  # its norm in a mean gradient
         strategy = fields.get("noise")
-        moved = _moved(problem, sampler.steps, linear, strategy is not None)
-        if isinstance(strategy, NoiseStrategy) and noise > 0:
+        moved = _moved(problem, sampler.steps, linear, is_correlated(strategy))
+        if is_correlated(strategy) and noise > 0:
             # correlated noise has less in the sums, along which descent moves, than in a step
             largest = min(largest, _MOST_MOVED / (noise * float(strategy.prefix_stddev()[0])))
             noise = equivalent_noise(strategy, noise, sampler.steps)
@@ -92,7 +91,7 @@ def _clip_norm(problem: Problem, fields: dict[str, Any]) -> ArrayLike:
     the excess loss, which clipping biases, up to 15 times as large.
     """
     noise = fields["noise_multiplier"]
-    if over_vertices(problem) or fields.get("noise") is not None or is_traced(noise):
+    if over_vertices(problem) or is_correlated(fields.get("noise")) or is_traced(noise):
         return _LARGEST_CLIP
     relative = noise * min(problem.num_params, MOST_WIDTH) ** 0.5 / fields["batch_size"]
     return np.clip(0.4 / np.maximum(relative, 1e-9), 1.0, _LARGEST_CLIP)[()]
@@ -100,8 +99,8 @@ def _clip_norm(problem: Problem, fields: dict[str, Any]) -> ArrayLike:
 
 def _measured(problem: Problem, fields: dict[str, Any], sampler: Sampler) -> bool:
     """Whether looks are worth their steps: where nothing tells how long gradients are."""
-    given = {"clip_norm", "learning_rate", "looks", "noise"} & set(fields)
-    if given or sampler.steps < _FEWEST_STEPS:
+    given = bool({"clip_norm", "learning_rate", "looks"} & set(fields))
+    if given or is_correlated(fields.get("noise")) or sampler.steps < _FEWEST_STEPS:
         return False
     known = optional(problem, "lipschitz"), optional(problem, "smoothness")
     told = over_vertices(problem) or isinstance(problem, RateConstrained)

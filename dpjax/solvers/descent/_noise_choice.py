@@ -2,7 +2,7 @@
 
 import functools
 import math
-from typing import NamedTuple
+from typing import NamedTuple, TypeGuard
 
 from dp_accounting import dp_event as dpe
 
@@ -50,6 +50,11 @@ def equivalent_noise(noise: NoiseStrategy, noise_multiplier: float, steps: int) 
     """
     error = root_mean_square(noise.prefix_stddev()[:steps])
     return float(noise_multiplier) * error / math.sqrt((steps + 1) / 2)
+
+
+def is_correlated(noise: object) -> TypeGuard[NoiseStrategy]:
+    """Whether this is a strategy other than independent noise, by `None` or as one band."""
+    return noise is not None and not (isinstance(noise, Banded) and noise.bands == 1)
 
 
 def banded(request: Request, batch_size: float, steps: int, bands: int) -> tuple[Sampler, Banded]:
