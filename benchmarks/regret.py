@@ -77,7 +77,7 @@ def regrets(points: list[dict[str, Any]]) -> list[dict[str, Any]]:
                 "chosen": chosen["method"],
                 "best": best["method"],
                 "error": chosen["error"],
-                "regret": chosen["error"] / max(best["error"], 1e-12),
+                "regret": 1.0 if chosen is best else chosen["error"] / max(best["error"], 1e-12),
             }
         )
     return rows

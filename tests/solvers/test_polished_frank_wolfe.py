@@ -192,6 +192,21 @@ def test_noise_of_a_step_is_the_multiplier_times_the_clip_norm_of_its_round():
     assert low > 2 / 3
 
 
+def test_rates_fall_where_noise_would_move_further_and_not_below_a_tenth():
+    """Of 4 coordinates of radius 2: noise of z C 2 / n a step, root 2 of it in two steps."""
+    problem = ball(4, 2.0)
+    for noise, far in [(0.0, 0.2), (1e-3, 0.2), (0.5, 0.5 * 2 / 2 / (0.5 * 2 * 0.1 * 2**0.5))]:
+        solver = dataclasses.replace(small(problem, 10.0, noise=noise), reach=0.5)
+        rate = solver._rate(problem, jnp.ones(4, bool), jnp.asarray(1.0))
+        assert float(rate) == pytest.approx(min(far, 0.2))
+    crowded = dataclasses.replace(small(problem, 10.0, noise=50.0), reach=0.5)
+    for solver, expected in [(crowded, 0.0354), (dataclasses.replace(crowded, reach=0.0), 0.02)]:
+        rate = solver._rate(problem, jnp.ones(4, bool), jnp.asarray(1.0))
+        assert float(rate) == pytest.approx(expected, rel=0.01)
+    with pytest.raises(ValueError, match="reach must be >= 0, got -1"):
+        dataclasses.replace(crowded, reach=-1.0)
+
+
 def test_draws_histograms_and_rounds_have_keys_of_their_own():
     problem, n = ball(400), 40
     solver = dataclasses.replace(small(problem, 1.0, noise=3.0), dense=True)
