@@ -32,7 +32,7 @@ from dpjax.solvers._request import requested
 from dpjax.solvers._summary import register_solver
 from dpjax.solvers._swamped import checked_draws
 from dpjax.solvers._vertex_problem import VertexProblem
-from dpjax.solvers.descent._dpsgd import DPSGD, DPSGDState
+from dpjax.solvers.descent._dpsgd import DPSGD, SGD, DPSGDState
 from dpjax.solvers.vertices._constants import one_block
 from dpjax.solvers.vertices._frank_wolfe import FrankWolfe, FrankWolfeState, planned
 from dpjax.transforms import OuterProduct, PackedSigns
@@ -44,7 +44,7 @@ _CUT = 0.05  # share of the records to be clipped, at most
 _ROUNDS, _STEPS = 2, 64
 _DRAWS, _HISTOGRAMS = 0.4, 0.06  # shares of rho
 _RATE = 0.1  # over the smoothness along a coordinate
-_OPTIMIZER = optax.sgd(1.0, momentum=0.9)  # is stable where twenty coordinates move as one
+_MOMENTUM = optax.sgd(1.0, momentum=0.9)  # is stable where twenty coordinates move as one
 _LEAST_RATE = 0.1  # over the largest
 _REACH = 0.1  # times 1 / (1 - momentum)
 _DENSE = 0.1
@@ -222,7 +222,8 @@ class PolishedFrankWolfe:
         all matter, correlated or not, radius 0.5 to 8, n = 3,000 to 100,000, epsilon 0.5 to 3.
         There the excess is 0.005 to 0.9 of that of `FrankWolfe`. Momentum and rates were chosen on
         22 others (15 to 250 coordinates, n = 2,000 to 120,000, epsilon 0.25 to 4): excess 0.004 to
-        1.18 times that of plain descent, more only where both are worse than the start. An optimum
+        1.18 times that of plain descent, more only where both are worse than the start; descent is
+        plain where $c\,p > n \sqrt\rho$, which was seen in `regret` to lose. An optimum
         of which draws find nothing, and that has more coordinates than the rule allows, is better
         left to `DPSGD`.
 
@@ -276,6 +277,8 @@ class PolishedFrankWolfe:
         )
         left = (1 - _DRAWS - _HISTOGRAMS) * rho / (_ROUNDS * _STEPS)
         p = problem.num_params
+        crowd = moved * p / (num_records * math.sqrt(rho))
+        swamped = crowd > 1
         descent = DPSGD(
             FullBatch(_STEPS),
             moved / math.sqrt(2 * left),
@@ -283,15 +286,15 @@ class PolishedFrankWolfe:
             _RATE * _radius(problem) ** 2 / smooth,
             num_records,
             decay=1 - 5 / _STEPS,
-            optimizer=_OPTIMIZER,
+            optimizer=SGD if swamped else _MOMENTUM,
             relation=request.relation,
             schedule="linear",
             microbatch_size=part_size(p),
         )
         if dense is None:
-            dense = moved * p <= _DENSE * num_records * math.sqrt(rho)
+            dense = crowd <= _DENSE
         noise = moved / math.sqrt(2 * _HISTOGRAMS * rho / _ROUNDS)
-        solver = cls(draws, descent, noise, dense, reach=_REACH)
+        solver = cls(draws, descent, noise, dense, reach=math.inf if swamped else _REACH)
         solver = dataclasses.replace(solver, **overrides)
         return checked_draws(solver, [solver.draws.sharpness * solver.draws.grad_range])
 
