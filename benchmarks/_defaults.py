@@ -24,13 +24,10 @@ from benchmarks import _runner
 RUN_AGAIN: tuple[str, ...] = (
     "adult_splits",
     "dimension",
-    "group_risk",
-    "linear_models",
     "nonsmooth",
     "online_to_batch",
     "tune",
     "vertex_reference",
-    "wide_tables",
 )
 TOLERANCE = 1e-3  # relative: other versions calibrate noise to within less than this
 _DIGITS = 6

@@ -12,6 +12,7 @@ from benchmarks import (
     _runner,
     adult_splits,
     fair_frontiers,
+    network_cost,
     step_time,
 )
 from benchmarks._text import text as _text
@@ -69,6 +70,12 @@ def page() -> str:
             {ratios["DP-SGD / SGD, our product"]:.2f} of SGD with that same product. Constraints
             make a step {ratios["RaCO / DP-SGD"]:.2f} times as long.
         """),
+        _text(f"""
+            A step on networks, {network_cost.BATCH} records, on CPU (study `network_cost`). The
+            peak is that of a process over what it had before the first step, with compilation;
+            planned are the temporaries of the compiled program:
+        """),
+        network_cost.summary(_runner.load("network_cost")),
         *_results_convex.blocks(),
         *_results_nonsmooth.blocks(),
         *_results_queries.blocks(),

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from benchmarks import _runner, query_aim, query_release
+from benchmarks import _runner, query_aim, query_release, wide_tables
 from benchmarks._query_peers import QUOTED
 from benchmarks._text import text as _text
 
@@ -73,6 +73,15 @@ def blocks() -> list[str]:
             compilation), at a peak of {memory["peak"] / 1024:.1f} GiB of memory,
             {memory["before"] / 1024:.1f} of them before it began.
         """),
+        _text(f"""
+            Tables too wide for memory (study `wide_tables`): all pairs, answered by `release` with
+            nothing set. Largest error of a cell of the pairs; total variation, mean over the pairs,
+            over {wide_tables.TRIPLES} triples that nobody measured, and of as many records drawn;
+            replace-one, delta 1/n^2, means of {wide_tables.SEEDS} seeds, {wide_tables.SEEDS_OF_MBI}
+            of what `mbi` fits; seconds with compilation. AIM was not run: `mbi` compiles a model of
+            such a table anew in each of its rounds, as it does for MST twice:
+        """),
+        wide_tables.readme(_runner.load("wide_tables")),
     ]
 
 

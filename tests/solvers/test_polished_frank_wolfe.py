@@ -203,7 +203,7 @@ def test_rates_fall_where_noise_would_move_further_and_not_below_a_tenth():
     for solver, expected in [(crowded, 0.0354), (dataclasses.replace(crowded, reach=0.0), 0.02)]:
         rate = solver._rate(problem, jnp.ones(4, bool), jnp.asarray(1.0))
         assert float(rate) == pytest.approx(expected, rel=0.01)
-    with pytest.raises(ValueError, match="reach must be >= 0, got -1"):
+    with pytest.raises(ValueError, match="reach must be"):
         dataclasses.replace(crowded, reach=-1.0)
 
 

@@ -20,9 +20,9 @@ from dpjax.core import (
     check_nonnegative,
     check_unstacked,
     derived,
-    is_traced,
     static_field,
 )
+from dpjax.core._checks import known_numbers
 from dpjax.geometry import L1Ball, Simplex
 from dpjax.privacy import Budget, Guarantee, zcdp_budget
 from dpjax.privacy._relations import relation_factor
@@ -201,7 +201,8 @@ class PolishedFrankWolfe:
                 f"{self.descent.relation} of descent"
             )
         check_nonnegative("histogram_noise", self.histogram_noise)
-        if not is_traced(self.reach) and not np.all(np.asarray(self.reach) >= 0):
+        known = known_numbers("reach", self.reach)
+        if known is not None and not np.all(known >= 0):
             raise ValueError(f"reach must be >= 0, got {self.reach}")
 
     @classmethod
