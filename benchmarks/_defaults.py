@@ -27,7 +27,6 @@ RUN_AGAIN: tuple[str, ...] = (
     "nonsmooth",
     "online_to_batch",
     "tune",
-    "vertex_reference",
 )
 TOLERANCE = 1e-3  # relative: other versions calibrate noise to within less than this
 _DIGITS = 6
