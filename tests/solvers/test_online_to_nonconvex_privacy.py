@@ -40,7 +40,7 @@ from dpjax.transforms import (
     RestartNoise,
     SplitNoise,
 )
-from dpjax.transforms.noise.correlated import _binary_tree, _strategy
+from dpjax.transforms.noise.correlated import _strategy
 
 pytestmark = pytest.mark.usefixtures("unrounded_steps")
 
@@ -126,8 +126,7 @@ def tape(monkeypatch, everywhere_x64):
         jax.debug.callback(TAPE.place, _flat(point), ordered=True)
         return real_add(state, point, *rest)
 
-    for where in (_strategy, _binary_tree):
-        monkeypatch.setattr(where, "standard_normal", normal)
+    monkeypatch.setattr(_strategy, "standard_normal", normal)
     monkeypatch.setattr(module, "restarted_sums", sums)
     monkeypatch.setattr(module, "add_to_block", add)
     return TAPE
