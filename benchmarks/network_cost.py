@@ -26,6 +26,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import dpjax
+from benchmarks import networks
 from benchmarks._text import table
 from dpjax.solvers import DPSGD
 
@@ -98,18 +99,18 @@ def start(network: str) -> Params:
     """Weights of variance 1 / inputs, offsets 0, scales 1."""
     if network == "perceptron":
         shapes: dict[str, tuple[int, ...]] = {"a": (784, 256), "a0": (256,)}
-        shapes |= {"out": (256, 10), "out0": (10,)}
+        shapes |= {"c": (256, 10), "c0": (10,)}
     elif network == "convolutions":
         shapes = {"a": (3, 3, 1, 16), "a0": (16,), "b": (3, 3, 16, 32), "b0": (32,)}
-        shapes |= {"out": (7 * 7 * 32, 10), "out0": (10,)}
+        shapes |= {"c": (7 * 7 * 32, 10), "c0": (10,)}
     else:
-        shapes = {"words": (WORDS, WIDTH), "places": (LENGTH, WIDTH), "out": (WIDTH, 10)}
+        shapes = {"words": (WORDS, WIDTH), "places": (LENGTH, WIDTH), "c": (WIDTH, 10)}
         for k in range(BLOCKS):
             shapes |= {f"{k}q": (WIDTH, 3 * WIDTH), f"{k}q0": (3 * WIDTH,)}
             shapes |= {f"{k}m": (WIDTH, WIDTH), f"{k}m0": (WIDTH,)}
             shapes |= {f"{k}up": (WIDTH, 4 * WIDTH), f"{k}up0": (4 * WIDTH,)}
             shapes |= {f"{k}down": (4 * WIDTH, WIDTH), f"{k}down0": (WIDTH,)}
-        shapes |= {"out0": (10,)}
+        shapes |= {"c0": (10,)}
     rng = np.random.default_rng(1)
     return {
         name: jnp.zeros(shape)
@@ -122,16 +123,9 @@ def start(network: str) -> Params:
 def logits(network: str, p: Params, x: jax.Array) -> jax.Array:
     """Of one record."""
     if network == "perceptron":
-        return jax.nn.relu(x @ p["a"] + p["a0"]) @ p["out"] + p["out0"]
+        return jax.nn.relu(x @ p["a"] + p["a0"]) @ p["c"] + p["c0"]
     if network == "convolutions":
-        for name in ("a", "b"):
-            layout = ("NHWC", "HWIO", "NHWC")
-            x = jax.lax.conv_general_dilated(
-                x[None], p[name], (1, 1), "SAME", dimension_numbers=layout
-            )[0]
-            x = jax.nn.relu(x + p[f"{name}0"][None, None])
-            x = x.reshape(x.shape[0] // 2, 2, x.shape[1] // 2, 2, -1).max(axis=(1, 3))
-        return x.reshape(-1) @ p["out"] + p["out0"]
+        return networks.logits(p, x)
     h = p["words"][x] + p["places"]
     for k in range(BLOCKS):
         q, key, v = jnp.split(_normal(h) @ p[f"{k}q"] + p[f"{k}q0"][None], 3, axis=1)
@@ -141,7 +135,7 @@ def logits(network: str, p: Params, x: jax.Array) -> jax.Array:
         h = h + mixed @ p[f"{k}m"] + p[f"{k}m0"][None]
         up = jax.nn.relu(_normal(h) @ p[f"{k}up"] + p[f"{k}up0"][None])
         h = h + up @ p[f"{k}down"] + p[f"{k}down0"][None]
-    return h.mean(axis=0) @ p["out"] + p["out0"]
+    return h.mean(axis=0) @ p["c"] + p["c0"]
 
 
 def _normal(h: jax.Array) -> jax.Array:

@@ -29,6 +29,7 @@ from dpjax.solvers._request import Request
 from dpjax.solvers.descent._noise_choice import banded, chosen
 from dpjax.testing._trees import QUICK
 from dpjax.transforms import Banded, BinaryTree, BufferedToeplitz, SplitNoise
+from dpjax.transforms.noise.correlated._banded import BandedState
 
 SLOW = [pytest.mark.slow]
 BUDGET = dpjax.Budget(1.0, 1e-5)
@@ -434,6 +435,20 @@ def test_where_bands_gain_nothing_it_is_descent():
     default = DPFTRL.for_budget(PROBLEM, 1347, budget)
     assert default.sampler == DPSGD.for_budget(PROBLEM, 1347, budget).sampler
     assert default.relation == ADD
+
+
+def test_a_kind_of_banded_noise_of_ones_own_is_drawn_as_it_says(key):
+    """Its event may be of other noise than that of one band."""
+
+    class Own(Banded):
+        pass
+
+    sampler, fields = CyclicPoisson(0.04, 1, 11, 3000), {"relation": ADD}
+    for noise, correlated in ((Banded(11, 1), False), (Own(11, 1), True)):
+        solver = _solver(sampler=sampler, noise=noise, **fields)
+        assert isinstance(solver.init(PROBLEM, key=key).noise, BandedState) == correlated
+    with pytest.raises(ValueError, match="looks must be <= 0"):
+        dataclasses.replace(solver, looks=1)
 
 
 # n, batch, epochs, delta, epsilon: best bands, and scores of some over that of one

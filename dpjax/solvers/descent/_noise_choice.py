@@ -54,7 +54,8 @@ def equivalent_noise(noise: NoiseStrategy, noise_multiplier: float, steps: int) 
 
 def is_correlated(noise: object) -> TypeGuard[NoiseStrategy]:
     """Whether this is a strategy other than independent noise, by `None` or as one band."""
-    return noise is not None and not (isinstance(noise, Banded) and noise.bands == 1)
+    # of a subclass, noise and event may be others
+    return noise is not None and not (type(noise) is Banded and noise.bands == 1)
 
 
 def banded(request: Request, batch_size: float, steps: int, bands: int) -> tuple[Sampler, Banded]:
