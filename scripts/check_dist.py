@@ -36,7 +36,14 @@ FILES = (
     "mkdocs.yml",
     "pyproject.toml",
 )
-LEFTOVERS = ("*/__pycache__/*", "*.py[co]", "*.fast.json", "*/.ipynb_checkpoints/*", "*/.DS_Store")
+LEFTOVERS = (
+    "*/__pycache__/*",
+    "*.py[co]",
+    "*.fast.json",
+    "notebooks/executed/*",
+    "*/.ipynb_checkpoints/*",
+    "*/.DS_Store",
+)
 LINK = re.compile(r"(!?)\[[^\]]*\]\(([^)\s]+)\)")
 
 

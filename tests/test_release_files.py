@@ -84,8 +84,10 @@ def test_a_file_too_many_in_the_wheel(wheel, source, name):
     assert f"the wheel must not hold {name}" in found
 
 
-def test_leftovers_of_runs_in_the_source(wheel, source):
-    name = "benchmarks/results/study.fast.json"
+@pytest.mark.parametrize(
+    "name", ["benchmarks/results/study.fast.json", "notebooks/executed/00_quickstart.ipynb"]
+)
+def test_leftovers_of_runs_in_the_source(wheel, source, name):
     found = contents(wheel, source | {name: b""})
     assert found == [f"the source distribution must not hold {name}"]
 
