@@ -93,6 +93,7 @@ class Scores:
 
     def _counts(self, params: PyTree, records: PyTree) -> dict[str, jax.Array]:
         right = jnp.asarray(self.correct(params, records))
+        _check_shape(right, records)
         if self.levels == 1:
             steps = right.astype(bool).astype(jnp.int32)
         else:
@@ -120,10 +121,23 @@ class Scores:
 
 def levels_of(correct: Correct, problem: PyTree, data: PyTree, num_records: int) -> int:
     """Steps of a grade, from *public* sizes, so that sums fit in 32 bits; 1 for bool."""
-    dtype = jax.eval_shape(correct, problem.init, data).dtype
-    if not jnp.issubdtype(dtype, jnp.floating):
+    right = jax.eval_shape(correct, problem.init, data)
+    _check_shape(right, data)
+    if not jnp.issubdtype(right.dtype, jnp.floating):
         return 1
     return max(2, min(_LEVELS, _LARGEST_SUM // num_records))
+
+
+def _check_shape(right: Any, records: PyTree) -> None:
+    """Raises ValueError unless each record has one grade, which is all that it may move."""
+    rows = len(jax.tree.leaves(records)[0])
+    shape = getattr(right, "shape", None)
+    if shape != (rows,):
+        raise ValueError(
+            f"correct must return an array [n], a grade for each of the {rows} records, got "
+            f"{'another type' if shape is None else f'shape {shape}'}: labels of shape [n, 1] "
+            "broadcast to [n, n]; drop their last axis"
+        )
 
 
 def default_correct(problem: PyTree) -> Correct:

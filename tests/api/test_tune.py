@@ -337,6 +337,21 @@ def test_levels_are_few_where_records_are_many():
     assert 2**26 * 16 <= 2**31 - 1
 
 
+def test_grades_that_are_not_one_a_record_are_refused():
+    """Labels [n, 1] make a table [n, n], whose sum one record moves by up to 2 n."""
+
+    def broadcast(params, records):
+        return records["x"][:, :1].T * records["y"][:, None] > 0
+
+    with pytest.raises(ValueError, match=r"shape \(8, 8\).*drop their last axis"):
+        levels_of(broadcast, PROBLEM, records(8), 8)
+    scores = Scores(PROBLEM, broadcast, 8, 1.0, 1, "add_or_remove_one")
+    with pytest.raises(ValueError, match="grade for each"):
+        scores._counts(PROBLEM.init, records(8))
+    with pytest.raises(ValueError, match="another type"):
+        levels_of(lambda *_: {}, PROBLEM, records(8), 8)
+
+
 @pytest.mark.parametrize("link", ["logistic", "huber", "squared"])
 def test_linear_models_say_what_is_right(link):
     problem = dpjax.problems.LinearModel(link, 3, 2.0, label_bound=2.0, intercept=1.0)

@@ -261,6 +261,25 @@ def test_sums_of_soft_rates_are_exact_in_any_order():
         assert np.all(short <= there.sum() * 2.0**-14 + 1e-3)
 
 
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+def test_a_soft_row_counts_at_most_one(dtype):
+    """In units of the noise that was paid for; logits are of the model's type."""
+    rng = np.random.default_rng(0)
+    con = problems.demographic_parity(2, 3, 0.05)
+    logits = rng.normal(size=(40, 64, 3)) * np.repeat([0.01, 0.1, 1.0, 3.0], 10)[:, None, None]
+
+    def norm(logits, rows):
+        problem = problems.RateConstrained(lambda w, x: x * w, constraints=con, init=jnp.ones(()))
+        one = {"x": logits[:rows], "y": jnp.zeros(rows, int), "group": jnp.zeros(rows, int)}
+        params, alone = jnp.ones((), dtype), jnp.arange(rows) == 0
+        return jnp.abs(table_of(problem, params, one, alone, "soft", 1.0)[2]).sum()
+
+    given = jnp.asarray(logits, dtype)
+    for rows in (1, 64):
+        sums = jax.vmap(lambda each, rows=rows: norm(each, rows))(given)
+        assert float(sums.max()) <= 1
+
+
 def test_the_old_keyword_warns_and_makes_the_same_solver():
     with pytest.warns(DeprecationWarning, match="rate_constrained_sgda since 0.2"):
         old = _solver(as_published=True, noise_multiplier=1.0, histogram_noise=2.0)

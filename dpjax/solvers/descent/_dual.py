@@ -9,7 +9,7 @@ import numpy as np
 import optax
 from jax.typing import ArrayLike
 
-from dpjax.core import PyTree, is_traced
+from dpjax.core import PyTree, is_traced, wide
 from dpjax.privacy import split_noise_multiplier
 from dpjax.privacy._warnings import MultiplierWarning, warn
 from dpjax.problems import RateConstrained
@@ -107,11 +107,13 @@ def table_of(
     """Logits, the mask of valid records, and the noiseless table `[Q, K]`."""
     logits = problem.class_logits(params, batch["x"])
     valid = mask & problem.valid(logits, batch)
-    each = problem.rates(logits, temperature=temperature, hard=rates == "hard")
+    each = problem.rates(wide(logits), temperature=temperature, hard=rates == "hard")
     each = jnp.where(valid[:, None], each.astype(jnp.promote_types(each.dtype, float)), 0)
     if rates == "soft":
-        # multiples of a unit, of which a batch's sums are exact
-        unit = 2.0 ** ((each.shape[0] - 1).bit_length() - jnp.finfo(each.dtype).nmant - 1)
+        # multiples of a unit, of which a batch's sums are exact; a row's stays within 1, as the
+        # unit is more than what rounding adds to it
+        least = max(4, (each.shape[0] - 1).bit_length())
+        unit = 2.0 ** (least - jnp.finfo(each.dtype).nmant - 1)
         each = jnp.floor(each / unit) * unit
     constraints = problem.constraints
     return logits, valid, constraints.tabulate(each, constraints.part(batch))
