@@ -32,6 +32,8 @@ from dpjax.solvers.erm._sufficient_statistics import SufficientStatistics
 from dpjax.solvers.games._choice import solver_for_game
 from dpjax.solvers.games._double_oracle import DoubleOracle
 from dpjax.solvers.games._nested import NestedGame
+from dpjax.solvers.nonconvex._online_to_nonconvex import OnlineToNonconvex
+from dpjax.solvers.nonconvex._plan import goes_far
 from dpjax.solvers.online._online_to_batch import OnlineToBatch
 from dpjax.solvers.vertices._constants import one_block
 from dpjax.solvers.vertices._frank_wolfe import FrankWolfe
@@ -228,6 +230,12 @@ def _of_linear_model(problem: LinearModel, n: int, budget: Budget) -> Iterator[_
 
 def _of_risk(problem: Risk, n: int, budget: Budget) -> Iterator[_Offer]:
     constants = problem.radius, problem.lipschitz
+    if goes_far(problem):
+        remark = "a loss that is linear in bounded features but for a slope that may jump"
+        yield _Offer("online_to_nonconvex", OnlineToNonconvex.for_budget, None, remark)
+        why = "up to 40 times the error where the optimum is far, and as little as half elsewhere"
+        yield _Offer("dpsgd", DPSGD.for_budget, None, why)
+        return
     if not problem.factored or any(constant is None for constant in constants):
         yield _Offer("dpsgd", DPSGD.for_budget)
         return

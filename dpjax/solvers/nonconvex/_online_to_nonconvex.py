@@ -13,6 +13,7 @@ from dpjax.core import (
     PyTree,
     Sampler,
     Transform,
+    check_between,
     check_choice,
     check_key,
     check_nonnegative,
@@ -101,7 +102,7 @@ class OnlineToNonconvexInfo(NamedTuple):
 class OnlineToNonconvex:
     r"""Finds a Goldstein stationary point of any Lipschitz loss, from gradients or from values.
 
-    $$ \Delta_{t+1} = \Pi_{D_t}(\Delta_t - \eta_t\, \hat g_t), \qquad
+    $$ \Delta_{t+1} = \Pi_{D_t}(\beta \Delta_t - \eta_t\, \hat g_t), \qquad
        x_{t+1} = x_t + \Delta_{t+1}, \qquad z_{t+1} = x_t + s_{t+1} \Delta_{t+1}, \qquad
        s_t \sim U[0, 1] $$
 
@@ -160,6 +161,7 @@ class OnlineToNonconvex:
         plateau may well be the first (static).
       microbatch_size: Records a microbatch; None for the default of `microbatched_sum` (static).
       relation: Neighbouring relation of the guarantee (static).
+      decay: $\beta$ in [0, 1], scalar, what is kept of a step in the next one (data).
 
     Raises:
       ValueError: If a value is outside its bound, or sampler, noise and directions do not fit.
@@ -168,6 +170,7 @@ class OnlineToNonconvex:
 
     Source: Kornowski, Liu and Talwar, "Private nonsmooth nonconvex optimization", 2025, algorithms
     2 to 5, with privacy by clipping; its plain oracle, in periods of 1, has the better bounds.
+    Zhang and Cutkosky 2024 for the decay.
     """
 
     sampler: Sampler = dataclasses.field(metadata={"static": True})
@@ -189,9 +192,11 @@ class OnlineToNonconvex:
     selection: str = static_field(default="last")
     microbatch_size: int | None = static_field(default=None)
     relation: str = static_field(default="add_or_remove_one")
+    decay: ArrayLike = dataclasses.field(default=1.0, kw_only=True)
 
     def __post_init__(self) -> None:
         check_sampler(self.sampler, self.relation)
+        check_between("decay", self.decay, 0, 1)
         scales = ("noise_multiplier", "clip_norm", "learning_rate", "max_displacement")
         check_values(
             self,
@@ -444,7 +449,8 @@ class OnlineToNonconvex:
                 return largest
             return optax.linear_schedule(largest, 0.0, moves)
 
-        return clipped_displacement(scheduled(self.learning_rate), scheduled(self.max_displacement))
+        rate, largest = scheduled(self.learning_rate), scheduled(self.max_displacement)
+        return clipped_displacement(rate, largest, decay=self.decay)
 
     def _keys(self, state: OnlineToNonconvexState) -> jax.Array:
         """Of a period: for directions, points on the way, noise."""

@@ -5,11 +5,20 @@ import math
 from typing import Any, NamedTuple
 
 import jax
+import numpy as np
 from dp_accounting import dp_event as dpe
 from jax.typing import ArrayLike
 from scipy import special
 
-from dpjax.core import Problem, check_choice, check_fields, check_int, check_positive, optional
+from dpjax.core import (
+    Problem,
+    check_choice,
+    check_fields,
+    check_int,
+    check_positive,
+    is_traced,
+    optional,
+)
 from dpjax.privacy import Budget, joint_release
 from dpjax.sampling import DisjointPartition, FullBatch
 from dpjax.solvers._check_sampler import check_sampler
@@ -23,6 +32,8 @@ PASSES = ("multi", "single")
 _STEPS = 1000
 _DISPLACEMENT = 2.0  # times 1 / sqrt(moves)
 _RATE = 4.0  # displacements for a gradient of half the clip norm, and the noise
+_FAR, _FAR_RATE = 12.6, 8.0  # the same where features and slopes are known to be bounded
+_LITTLE_NOISE = 0.1  # of the clip norm, in all coordinates
 _SINGLE_PASS_NOISE = 0.15  # of the clip norm, in all coordinates
 _FEWEST_STEPS = 20
 _MOST_DIRECTIONS = 32
@@ -95,12 +106,13 @@ def plan_fields(
     sampler = fields["sampler"]
     fields.setdefault("batch_size", num_records * sampler.participation_rate(num_records))
     moves = sampler.steps * period
-    fields.setdefault("max_displacement", _DISPLACEMENT / moves**0.5)
+    far = period == 1 and passes == "multi" and oracle == "first" and goes_far(problem)
+    if not far:
+        fields.setdefault("max_displacement", _DISPLACEMENT / moves**0.5)
     if "smoothness" not in fields and period > 1:
         fields["smoothness"] = _smoothness(asked.dim, fields)
     if fields.get("noise") is None:
         fields["noise"] = _noise(period, fields)
-    fields.setdefault("block_size", _block(moves, fields, radius))
     if "noise_multiplier" not in fields:
         fields["noise_multiplier"] = request.noise_multiplier(
             lambda z: sampler.event(
@@ -108,11 +120,36 @@ def plan_fields(
             ),
             sampler.failure_probability(),
         )
+    noise = fields["noise_multiplier"] * fields["clip_norm"] * asked.dim**0.5 / fields["batch_size"]
+    rate = _RATE
+    if far:
+        fields.setdefault("decay", max(0.0, 1 - 10 / moves))
+        shorter = _shorter(fields, noise)
+        longest = _FAR * shorter / (asked.lipschitz * moves**0.5)
+        fields.setdefault("max_displacement", longest)
+        rate = _FAR_RATE * shorter
+    fields.setdefault("block_size", _block(moves, fields, radius))
     if "learning_rate" not in fields:
-        noise = fields["noise_multiplier"] * fields["clip_norm"] * asked.dim**0.5
-        length = fields["clip_norm"] / 2 + noise / fields["batch_size"]
-        fields["learning_rate"] = _RATE * fields["max_displacement"] / length
+        length = fields["clip_norm"] / 2 + noise
+        fields["learning_rate"] = rate * fields["max_displacement"] / length
     return fields
+
+
+def goes_far(problem: Problem) -> bool:
+    """Whether a loss is linear in bounded features, but for a slope that nothing says is smooth.
+
+    Its optimum may be many units away, or at infinity (ramps, sigmoids), where gradients vanish.
+    """
+    known = optional(problem, "lipschitz") is not None
+    return known and bool(optional(problem, "factored")) and optional(problem, "smoothness") is None
+
+
+def _shorter(fields: Fields, noise: ArrayLike) -> float:
+    """By what steps are shorter where noise is more than a tenth of a gradient."""
+    clip_norm = fields["clip_norm"]
+    if is_traced(noise, clip_norm) or np.ndim(noise) or not noise:
+        return 1.0
+    return min(1.0, float(_LITTLE_NOISE * clip_norm / noise) ** 0.5)
 
 
 def _checked_period(fields: Fields, steps: int | None, period: int | None) -> int:

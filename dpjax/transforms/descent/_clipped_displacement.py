@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import optax
 from jax.typing import ArrayLike
 
-from dpjax.core import PyTree, Transform, check_int, check_nonnegative_scalar
+from dpjax.core import PyTree, Transform, check_between, check_int, check_nonnegative_scalar
 from dpjax.core._chain import keyed
 from dpjax.transforms.noise.correlated._strategy import wide_zeros
 
@@ -31,11 +31,15 @@ class ClippedDisplacementState(NamedTuple):
 
 
 def clipped_displacement(
-    learning_rate: Scale, max_displacement: Scale, reset_every: int | None = None
+    learning_rate: Scale,
+    max_displacement: Scale,
+    reset_every: int | None = None,
+    *,
+    decay: ArrayLike = 1.0,
 ) -> Transform:
     r"""Descent whose steps are bounded and add up, with gradients taken at random points of them.
 
-    $$ \Delta_{t+1} = \Pi_D(\Delta_t - \eta\, g_t), \qquad x_{t+1} = x_t + \Delta_{t+1}, \qquad
+    $$ \Delta_{t+1} = \Pi_D(\beta \Delta_t - \eta\, g_t), \qquad x_{t+1} = x_t + \Delta_{t+1}, \quad
        z_{t+1} = x_t + s_{t+1} \Delta_{t+1}, \qquad s_t \sim U[0, 1] $$
 
     $g_t$ is taken at $z_t$, and the parameters **are** $z_t$: an ordinary optax loop with any loss.
@@ -50,6 +54,8 @@ def clipped_displacement(
         $2 D / (G \sqrt M)$ for gradients of mean square $G^2$ is best in the worst case.
       max_displacement: $D \ge 0$, largest l2 norm of a step over the whole tree, likewise.
       reset_every: Start from a step of 0 after so many updates; None for never.
+      decay: $\beta$ in [0, 1] (*public*), a scalar, which may be traced: what is kept of a step in
+        the next one. 1 adds them up; below 1 this is momentum, which settles sooner.
 
     Returns:
       A transformation; `update(g_t, state, params=None, *, key)` gives $z_{t+1} - z_t$. Draws
@@ -58,7 +64,7 @@ def clipped_displacement(
 
     Raises:
       TypeError: At `update`, if the key is missing or not typed.
-      ValueError: If a scalar is negative or not finite, or `reset_every < 1`.
+      ValueError: If a scalar is negative or not finite, `reset_every < 1`, or `decay` above 1.
 
     Example:
       >>> import dpjax, jax, jax.numpy as jnp, optax
@@ -73,13 +79,16 @@ def clipped_displacement(
       True
 
     Source: Cutkosky, Mehta and Orabona, "Optimal stochastic non-smooth non-convex optimization
-    through online-to-non-convex conversion", 2023; Kornowski, Liu and Talwar 2025, algorithm 2.
+    through online-to-non-convex conversion", 2023; Kornowski, Liu and Talwar 2025, algorithm 2;
+    for the decay Zhang and Cutkosky, "Random scaling and momentum for non-smooth non-convex
+    optimization", 2024.
     """
     for name, value in (("learning_rate", learning_rate), ("max_displacement", max_displacement)):
         if not callable(value):
             check_nonnegative_scalar(name, value)
     if reset_every is not None:
         check_int("reset_every", reset_every, minimum=1)
+    check_between("decay", decay, 0, 1)
 
     def init(params: PyTree) -> ClippedDisplacementState:
         still = jax.tree.map(wide_zeros, params)
@@ -95,7 +104,12 @@ def clipped_displacement(
         rate, bound = (_at(s, state.count) for s in (learning_rate, max_displacement))
         last = state.displacement
         wanted = jax.tree.map(
-            lambda d, g: d - rate.astype(d.dtype) * jnp.asarray(g).astype(d.dtype), last, updates
+            lambda d, g: (
+                jnp.asarray(decay, d.dtype) * d
+                - rate.astype(d.dtype) * jnp.asarray(g).astype(d.dtype)
+            ),
+            last,
+            updates,
         )
         count = state.count + 1
         following = within(wanted, bound)
