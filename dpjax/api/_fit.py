@@ -13,7 +13,11 @@ from dpjax.core._records import num_rows
 from dpjax.privacy import Budget
 from dpjax.privacy._relations import relation_name
 from dpjax.privacy._warnings import PrivacyWarning, warn
-from dpjax.problems import QueryRelease
+from dpjax.problems import QueryRelease, RateConstrained
+from dpjax.problems._linear import LinearLogits
+from dpjax.problems._parts import ByCodes
+from dpjax.problems._rate_constrained import cross_entropy
+from dpjax.queries.tables._frames import float_array, typed_by_rows
 from dpjax.runtime import solve
 
 
@@ -40,7 +44,11 @@ def fit(
       problem: `LinearModel`, `Risk`, `RateConstrained`, `SimplexRisk`, `Saddle` or `QueryRelease`
         (*public*).
       data: A dict of arrays `[n, ...]`, a pair (x, y), or a data frame, whose columns are the
-        fields; for a `QueryRelease` what `Domain.encode` takes (*secret*).
+        fields; for a `QueryRelease` what `Domain.encode` takes (*secret*). The type of an array is
+        *public*. That of a frame's column follows from its rows (integers are floats if one is
+        missing), so numbers of frames and their columns enter as floats, missing ones as NaN; but
+        labels and groups of a `RateConstrained` as int32, -1 where they are no integer. For a loss
+        that needs other integers, pass arrays.
       budget: epsilon, delta and relation to meet.
       key: Typed key, scalar (*secret*). Never use one key for two fits.
       num_records: *Public* number of records. By default it is read from the data, with a warning
@@ -103,5 +111,29 @@ def _records(problem: PyTree, data: PyTree) -> PyTree:
     if isinstance(data, tuple) and len(data) == 2 and not hasattr(data, "_fields"):
         data = dict(zip(("x", "y"), data, strict=True))
     elif hasattr(data, "columns") and hasattr(data, "__getitem__"):
-        data = {str(name): np.asarray(data[name]) for name in data.columns}
+        data = {str(name): data[name] for name in data.columns}
+    if isinstance(data, dict):
+        codes = _code_fields(problem)
+        data = {name: _column(name, leaf, name in codes) for name, leaf in data.items()}
     return jax.tree.map(jnp.asarray, data)
+
+
+def _column(name: str, leaf: PyTree, codes: bool) -> PyTree:
+    """A column of a frame, of a type that follows from the problem alone; arrays as they are."""
+    if isinstance(leaf, list | tuple) or not typed_by_rows(leaf):
+        return leaf
+    floats = float_array(name, leaf)
+    if not codes:
+        return floats
+    whole = (floats == np.floor(floats)) & (np.abs(floats) < 2**31)
+    return np.where(whole, floats, -1).astype(np.int32)
+
+
+def _code_fields(problem: PyTree) -> frozenset[str]:
+    """Fields that a problem reads as integer codes."""
+    if not isinstance(problem, RateConstrained):
+        return frozenset()
+    part = problem.constraints.part if problem.num_constraints else None
+    groups = part.sizes if isinstance(part, ByCodes) else {}
+    labelled = problem.loss is cross_entropy or isinstance(problem.logits, LinearLogits)
+    return frozenset([*groups, *["y"] * labelled])

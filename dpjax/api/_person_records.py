@@ -12,7 +12,8 @@ from dpjax.core._records import num_rows
 from dpjax.privacy import Guarantee
 from dpjax.queries import Domain
 from dpjax.queries._workload import Workload
-from dpjax.queries.tables._frames import column_of, present_values
+from dpjax.queries.tables._frames import column_of, float_array, present_values, typed_by_rows
+from dpjax.queries.tables._labels import NUMBERS, reading
 
 _METHODS = ("auto", "gaussian_fit", "histogram", "rows")
 
@@ -32,8 +33,9 @@ class PersonRecords:
 
     Args:
       table: Over a domain whatever `Domain.encode` takes; to train on, a mapping of arrays
-        `[n, ...]` (*secret*).
-      unit: Who each row belongs to: the name of a column, or identities `[n]` (*secret*).
+        `[n, ...]` (*secret*), whose types are *public*.
+      unit: Who each row belongs to: the name of a column, or identities `[n]` (*secret*). Equal
+        identities are one person: 1 and 1.0 are, 1 and "1" are not and may not occur together.
       max_rows: Rows kept of each person, >= 1 (*public*).
       seed: Of the public order of places, >= 0 (*public*).
 
@@ -62,7 +64,9 @@ class PersonRecords:
         """Codes `[kept, A]` of the rows that are kept, in the order of the table (*secret*).
 
         Raises:
-          ValueError: If a row has no identity, or a record is outside the domain.
+          TypeError: If identities have no hash.
+          ValueError: If a row has no identity, identities are ambiguous, or a record is outside the
+            domain.
         """
         codes = domain.encode(self.table)
         _, place = self._places(len(codes))
@@ -71,21 +75,28 @@ class PersonRecords:
     def people(self) -> dict[str, Any]:
         """The rows that are kept, by person: data for a problem of `problems.PersonLoss`.
 
+        Lists and columns of frames become float64, NaN where a number is missing: their own type
+        follows from the rows.
+
         Returns:
           `rows`: the arrays `[people, max_rows, ...]` but for the column of identities, and
           `present`: bool `[people, max_rows]`. Where a person has fewer rows, one is repeated and
           not present (*secret*).
 
         Raises:
-          TypeError: If the table is no mapping of arrays.
-          ValueError: If a row has no identity, or there is none.
+          TypeError: If the table is no mapping of arrays, or identities have no hash.
+          ValueError: If a row has no identity, identities are ambiguous, or there is no row.
         """
         if not isinstance(self.table, Mapping):
             raise TypeError(
                 f"table must be a mapping of arrays [n, ...], got {type(self.table).__name__}"
             )
         named = self.unit if isinstance(self.unit, str) else None
-        arrays = {name: np.asarray(array) for name, array in self.table.items() if name != named}
+        arrays = {
+            name: float_array(name, array) if typed_by_rows(array) else np.asarray(array)
+            for name, array in self.table.items()
+            if name != named
+        }
         person, place = self._places(num_rows(arrays))
         rows = np.flatnonzero(place < self.max_rows)
         found = np.full((person.max() + 1, self.max_rows), -1)
@@ -107,7 +118,7 @@ class PersonRecords:
                 f"unit must name a person in every row: {int(np.sum(~present))} of {number} rows "
                 "have none; give each of these one of its own, or leave them out"
             )
-        _, person = np.unique(values, return_inverse=True)
+        person = _numbered(values)
         rows = np.argsort(person, kind="stable")  # of one person after another
         start = np.searchsorted(person[rows], person[rows], side="left")
         # the order of the first places is the same however many there are
@@ -117,6 +128,42 @@ class PersonRecords:
         place = np.empty(number, np.int64)
         place[rows] = rank - start
         return person, place
+
+
+def _numbered(values: np.ndarray) -> np.ndarray:
+    """The number of each identity's person, `[n]`: one for all that are equal."""
+    if values.dtype.kind in "biumMUS":
+        return np.unique(values, return_inverse=True)[1]
+    # sorting would part what is equal where the order is partial
+    people: dict[Any, int] = {}
+    try:
+        person = [people.setdefault(value, len(people)) for value in values.tolist()]
+    except TypeError:
+        raise TypeError(
+            "unit must hold identities that have a hash: give each person a number or a text"
+        ) from None
+    if any(map(_differs_from_itself, people)):
+        raise ValueError("unit must name a person in every row: an identity holds NaN")
+    digits = np.finfo(values.dtype if values.dtype.kind == "f" else float).nmant + 1
+    if any(isinstance(v, float | np.floating) and abs(v) >= 2**digits for v in people):
+        raise ValueError(
+            f"unit must not be of floats from 2^{digits} on, where several identities become one: "
+            "give integers or text"
+        )
+    numbers = {reading(v) for v in people if isinstance(v, NUMBERS)}
+    if numbers and any(reading(v) in numbers for v in people if isinstance(v, str | bytes)):
+        raise ValueError(
+            "unit must not hold a number and text of that number: are these one person? Give all "
+            "as numbers, or all as text"
+        )
+    return np.array(person)
+
+
+def _differs_from_itself(value: Any) -> bool:
+    """Whether a value is, or holds, one like NaN: of no two rows is it the same."""
+    if isinstance(value, tuple | frozenset) and any(map(_differs_from_itself, value)):
+        return True
+    return bool(value != value)
 
 
 def check_people(

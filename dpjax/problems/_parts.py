@@ -28,7 +28,7 @@ class PartRule(Protocol):
         """Raises unless the records' fields exist and, unless traced, lie in their ranges."""
 
 
-class _ByCodes:
+class ByCodes:
     """A rule by integer fields: the number of their combination, the last running fastest."""
 
     @property
@@ -50,7 +50,7 @@ class _ByCodes:
             check_codes(name, data, size)
 
 
-class _ByTable(_ByCodes):
+class _ByTable(ByCodes):
     """A rule by integer fields whose parts a table names."""
 
     table: tuple[int, ...]
@@ -73,7 +73,7 @@ class _ByTable(_ByCodes):
 
 
 @dataclass(frozen=True)
-class ByField(_ByCodes):
+class ByField(ByCodes):
     """Part = value of one integer field.
 
     Attributes:
@@ -98,7 +98,7 @@ class ByField(_ByCodes):
 
 
 @dataclass(frozen=True)
-class ByLabelAndGroup(_ByCodes):
+class ByLabelAndGroup(ByCodes):
     """Part = label * num_groups + group, of the fields `y` and `group`.
 
     Attributes:
@@ -197,7 +197,7 @@ def refined(rules: Sequence[PartRule]) -> tuple[ByFields, np.ndarray]:
     """
     fields: dict[str, int] = {}
     for rule in rules:
-        if not isinstance(rule, _ByCodes):
+        if not isinstance(rule, ByCodes):
             raise TypeError(f"part must be a rule by integer fields to be combined, got {rule!r}")
         for name, size in rule.sizes.items():
             if fields.setdefault(name, size) != size:

@@ -39,7 +39,8 @@ class Domain:
 
     Raises:
       TypeError: If a name is no text, or a value neither an integer nor a list of labels.
-      ValueError: If there is no attribute, one is named twice, a size is `< 1`, or labels repeat.
+      ValueError: If there is no attribute, one is named twice, a size is `< 1`, or labels repeat
+        or stand for one value, as "1" and "01" do.
 
     Example:
       >>> domain = Domain({"sex": ["F", "M"], "age": 10})
@@ -177,10 +178,15 @@ class Domain:
         """The codes of a table's records.
 
         Raw values where the attribute is a column such as `Numeric`. Where it is a list of labels,
-        labels; or, if all of these are text and the table's column is of numbers, codes. Other
-        columns of the table are left out. A record outside the public domain is an error, never a
-        new category; an error tells that there is one, so let secret tables have columns that take
-        whatever comes: `Categorical(..., other="other", missing=True)`.
+        labels; or, in a named column and if no label reads as a number, numbers that are codes.
+        Other columns of the table are left out. A record outside the public domain is an error,
+        never a new category; an error tells that there is one, so let secret tables have columns
+        that take whatever comes: `Categorical(..., other="other", missing=True)`.
+
+        What a value stands for follows from it and the domain alone, since readers type a column by
+        all of its records: 1, 1.0, True, "1", "01" and "true" are one label. What else a reader
+        infers, such as which texts are missing or days, is out of reach here: give it the types of
+        the columns, as `dtype=` of `pandas.read_csv`.
 
         Args:
           table: Codes `[n, A]`; or columns `[n]` by name: a mapping, a structured array, or a data

@@ -67,7 +67,8 @@ def solve(
       problem: Losses and public constants.
       data: Tree of arrays with one leading axis `[n, ...]` (*secret*; `n` is secret too unless the
         relation is replace-one, and must not exceed the sampler's public bound), or `Records`, in
-        which rows that pad it take part in nothing.
+        which rows that pad it take part in nothing. The types of arrays are *public*: make arrays
+        of lists and columns of frames with a `dtype`, since theirs follows from the rows.
       key: Typed key, scalar (*secret*). Never use one key for two runs.
       progress: Whether to show a progress bar; default: on an interactive terminal. The bar is
         moved between chunks of the loop by the host, and does not change the result.

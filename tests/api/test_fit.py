@@ -1,5 +1,6 @@
 """One front door: it chooses by public numbers, meets the budget, and says what it did."""
 
+import math
 import warnings
 
 import jax
@@ -8,6 +9,7 @@ import numpy as np
 import pytest
 
 import dpjax
+from dpjax.api._fit import _records
 from dpjax.geometry import L1Ball
 from dpjax.privacy import NoiseWarning
 from dpjax.problems import (
@@ -107,6 +109,51 @@ def test_queries_go_through_the_same_door():
     data = {"a": np.repeat(["x", "y"], 500), "b": np.arange(1000) % 3}
     fitted = dpjax.fit(QueryRelease(TABLE), data, BUDGET, key=jax.random.key(0))
     assert np.max(np.abs(np.asarray(fitted.params.answers) - 1 / 6)) < 0.05
+
+
+PARITY = RateConstrained.linear(1, 2, demographic_parity(2, 2, slack=0.05))
+JOINING = [0, 1, True, 0.5, None, math.nan, -1, 2**31, 2**53 + 1, 2**64, 10**400]
+
+
+@pytest.mark.parametrize("library", ["pandas", "polars"])
+@pytest.mark.parametrize("problem", [Risk(logistic, jnp.zeros(1)), PARITY], ids=["risk", "rates"])
+def test_who_joins_does_not_change_the_type_of_other_records(library, problem):
+    """By search: the type of a frame's column follows from all of its rows, here in each way."""
+    module = pytest.importorskip(library)
+    strict = {"strict": False} if library == "polars" else {}
+
+    def records(column):
+        frame = module.DataFrame({"x": column, "y": column, "group": column}, **strict)
+        frames = [frame, {name: frame[name] for name in frame.columns}]
+        return [_records(problem, data) for data in frames] + [
+            _records(problem, (frame[["x"]], frame["y"]))
+        ]
+
+    for base in ([1, 0], [50_000, 1], [2**53 + 1, 2]):
+        alone = records(base)
+        for value in JOINING if library == "pandas" else JOINING[:7]:
+            for before, after in zip(alone, records([*base, value]), strict=True):
+                for field in before:
+                    assert before[field].dtype == after[field].dtype
+                    np.testing.assert_array_equal(before[field], after[field][:2])
+    codes = {field for field, array in alone[0].items() if array.dtype == jnp.int32}
+    assert codes == ({"y", "group"} if problem is PARITY else set())
+
+
+def test_columns_of_frames_as_numbers():
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.DataFrame({"x": [1.0, math.nan, 2.0], "y": [0, 1, 1], "group": [True, None, 1]})
+    records = _records(PARITY, frame)
+    assert records["group"].tolist() == [1, -1, 1]
+    with pytest.raises(ValueError, match=r'data\["group"\] must lie in 0..1: 1 of 3'):
+        PARITY.check({"x": records["x"][:, None], "y": records["y"], "group": records["group"]})
+    # of arrays types are public
+    arrays = {"x": np.ones(3, np.int8), "y": jnp.ones(3, jnp.float16)}
+    assert [array.dtype for array in _records(PARITY, arrays).values()] == [jnp.int8, jnp.float16]
+    for column in (["a", "b", "c"], [1, "zebra", 2], pandas.to_datetime(["2020-01-01"] * 3)):
+        with pytest.raises(TypeError, match=r"column 'z' must hold numbers: [123] of 3 rows") as e:
+            _records(PARITY, pandas.DataFrame({"z": column}))
+        assert "zebra" not in str(e.value)
 
 
 def test_a_file_keeps_points_of_a_curve_that_is_no_event(tmp_path):

@@ -1,5 +1,6 @@
 """From a raw table to labelled tables and synthetic rows, with edges paid for, and per person."""
 
+import decimal
 import itertools
 import math
 
@@ -260,6 +261,72 @@ def test_a_person_moves_sums_by_no_more_than_the_bound(max_rows):
         counts = [np.concatenate([table.sum(0), (1 - table).sum(0)]) for table in (after, before)]
         largest = max(largest, float(np.linalg.norm(counts[0] - counts[1])))
     assert largest == pytest.approx(bound)  # attained by rows in one cell, and never passed
+
+
+class Member:
+    """An identity that sorts by household alone."""
+
+    def __init__(self, household, name):
+        self.parts = household, name
+
+    def __eq__(self, other):
+        return self.parts == other.parts
+
+    def __lt__(self, other):
+        return self.parts[0] < other.parts[0]
+
+    def __hash__(self):
+        return hash(self.parts)
+
+
+IDENTITIES = {
+    "sets": [frozenset({1}), frozenset({2}), frozenset({1, 2}), frozenset({3})],
+    "members": [Member(0, "a"), Member(0, "b"), Member(1, "a"), Member(1, "b")],
+    "tuples": [(1, None), (1, 2), (1, "a"), ("a", 1)],
+    "numbers": [2**53, 2**53 + 1, 0.5, decimal.Decimal("1.5")],
+    "mixed": ["a", 1, b"a", 0.5],
+}
+
+
+@pytest.mark.parametrize("kind", IDENTITIES)
+def test_a_person_is_all_rows_of_equal_identity(kind):
+    """By search over orders of rows: one joins with at most `max_rows`, all other rows stay."""
+    one = dpjax.PersonRecords({"a": [0] * 4}, unit=[1, True, 1.0, np.int8(1)], max_rows=1)
+    assert len(one.codes(Domain({"a": 1}))) == 1
+    rng, domain = np.random.default_rng(0), Domain({"a": 40})
+    for _ in range(20):
+        rows = rng.integers(0, 4, 40)
+        rows[0] = 1
+        of_others = rows != 0
+        before, after = (
+            dpjax.PersonRecords(
+                {"a": np.arange(40)[there]},
+                unit=[IDENTITIES[kind][row] for row in rows[there]],
+                max_rows=2,
+            ).codes(domain)[:, 0]
+            for there in (of_others, np.ones(40, bool))
+        )
+        np.testing.assert_array_equal(after[rows[after] != 0], before)
+        assert len(after) - len(before) <= 2
+
+
+@pytest.mark.parametrize(
+    ("unit", "error", "message"),
+    [
+        ([1, math.nan, 2], ValueError, "1 of 3 rows have none"),
+        ([1, decimal.Decimal("nan"), None], ValueError, "2 of 3 rows have none"),
+        ([(1, math.nan), (1, math.nan), 2], ValueError, "an identity holds NaN"),
+        ([1, "1", 2], ValueError, "a number and text of that number"),
+        ([1.0, b"01", 2], ValueError, "a number and text of that number"),
+        ([1.0, 2.0**53, 2], ValueError, r"floats from 2\^53 on"),
+        (np.array([1, 2**24, 2], np.float32), ValueError, r"floats from 2\^24 on"),
+        ([{1}, {2}, {1}], TypeError, "have a hash: give each person a number or a text"),
+    ],
+)
+def test_identities_that_may_split_or_merge_people_are_refused(unit, error, message):
+    people = dpjax.PersonRecords({"a": [0, 0, 0]}, unit=unit, max_rows=1)
+    with pytest.raises(error, match=message):
+        people.codes(Domain({"a": 1}))
 
 
 @pytest.mark.parametrize("library", ["pandas", "polars"])

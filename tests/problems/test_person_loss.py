@@ -45,6 +45,23 @@ def test_a_person_is_the_mean_of_the_rows_that_are_kept(rng):
     assert PersonLoss(_loss) == PROBLEM.loss
 
 
+def test_who_joins_does_not_change_the_type_of_other_rows():
+    """By search: lists and columns of frames would be typed by all of their rows."""
+    pandas = pytest.importorskip("pandas")
+    for column in (list, pandas.Series):
+        alone, *joined = (
+            dpjax.PersonRecords(
+                {"t": column([50_000, 7, *more])}, unit=range(2 + len(more)), max_rows=1
+            ).people()["rows"]["t"]
+            for more in ([], [1], [None], [0.5], [2**62 + 1], [2**64], [10**400], [True])
+        )
+        for rows in joined:
+            assert rows.dtype == alone.dtype == np.float64
+            np.testing.assert_array_equal(rows[:2], alone)
+    typed = dpjax.PersonRecords({"t": np.array([1, 2], np.int8)}, unit=[1, 2], max_rows=1)
+    assert typed.people()["rows"]["t"].dtype == np.int8
+
+
 def _moved(data):
     """The sum of clipped gradients of one step at 0, in units of the clip norm."""
     solver = DPSGD(

@@ -2,6 +2,9 @@
 
 import datetime
 import decimal
+import fractions
+import io
+import itertools
 import json
 import math
 import re
@@ -15,6 +18,7 @@ from hypothesis import strategies as st
 from dpjax.queries import Categorical, Date, Domain, Numeric
 from dpjax.queries._domain import decode_into
 from dpjax.queries.tables._frames import container_of
+from dpjax.queries.tables._labels import reading
 
 KEY = jax.random.key(0)
 LIBRARIES = ("pandas", "polars", "pyarrow")
@@ -40,7 +44,7 @@ def kinds(draw):
     missing = draw(st.booleans())
     kind = draw(st.sampled_from(["numeric", "integer", "categorical", "date"]))
     if kind == "categorical":
-        some = draw(st.lists(labels, min_size=2, max_size=6, unique=True))
+        some = draw(st.lists(labels, min_size=2, max_size=6, unique_by=reading))
         other = some.pop() if draw(st.booleans()) else None
         return Categorical(some, other, missing=missing)
     if kind == "date":
@@ -99,8 +103,67 @@ def test_the_code_of_a_number_does_not_depend_on_other_records(values, kind):
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.one_of(st.none(), labels), min_size=1, max_size=8))
 def test_the_code_of_a_label_does_not_depend_on_other_records(values):
-    column = Categorical(["", "0", 0, 1.5, "True"], "other", missing=True)
+    column = Categorical(["", "0", 2, 1.5, "True"], "other", missing=True)
     assert coded(column, values).tolist() == [coded(column, [v]).item() for v in values]
+
+
+VALUES_OF_ALL_TYPES = [
+    *(0, 1, 2.0, 0.5, True, False, np.float32(0.5), np.int8(2), np.bool_(True), math.inf, None),
+    *("0", "1", "2.0", " 1", "0.5", "True", "false", "01", "1e0", "inf", "x", "1_0", b"1", "1"),
+    *(decimal.Decimal("0.5"), fractions.Fraction(2), 10**400, 2**53, 2**53 + 1, -1, math.nan),
+]
+LABELS_OF_ALL_TYPES = [
+    *(["1", "2", "0"], [1, 2, 0], ["1", "2", "x"], [0.5, "1"], [True, False], ["true", "0.5"]),
+    *(["F", "M"], ["x", "inf"], [2**53, 1]),
+]
+
+
+@pytest.mark.parametrize("labels", LABELS_OF_ALL_TYPES, ids=str)
+@pytest.mark.parametrize("raw", [False, True])
+def test_one_record_does_not_change_how_others_are_read(labels, raw):
+    """By search over a record and one of any type that joins."""
+    domain = Domain({"x": Categorical(labels, "other", missing=True) if raw else labels})
+
+    def encoded(values):
+        try:
+            return domain.encode({"x": values})[:, 0].tolist()
+        except ValueError:  # outside the domain
+            return [None] * len(values)
+
+    alone = [encoded([value]) for value in VALUES_OF_ALL_TYPES]
+    pairs = zip(VALUES_OF_ALL_TYPES, alone, strict=True)
+    for (first, code), (second, other) in itertools.product(pairs, repeat=2):
+        both = encoded([first, second])
+        assert both == [None] * 2 or both == code + other, (first, second)
+
+
+ROWS_OF_A_FILE = ["1", "2", "1.0", "01", "1e0", "true", "TRUE", "x", "", " 2", "0.5", "2.5"]
+
+
+@pytest.mark.parametrize("labels", [["1", "2", "x"], [1, 2], ["true", "x"], ["0.5", "2"]], ids=str)
+def test_a_row_of_a_file_does_not_change_how_others_are_read(labels):
+    """By search over a row and one that joins, a column of a file for each: `pandas.read_csv`
+    types a column by all of its rows.
+    """
+    pandas = pytest.importorskip("pandas")
+    tables = np.array(list(itertools.product(ROWS_OF_A_FILE, repeat=2))).T
+
+    def encoded(rows):
+        names = [str(place) for place in range(rows.shape[1])]
+        text = "\n".join(",".join(row) for row in [names, *rows.tolist()])
+        domain = Domain(dict.fromkeys(names, Categorical(labels, "other", missing=True)))
+        return domain.encode(pandas.read_csv(io.StringIO(text)))
+
+    np.testing.assert_array_equal(encoded(tables)[:1], encoded(tables[:1]))
+
+
+def test_numbers_are_codes_only_where_no_label_is_a_number():
+    assert Domain({"x": ["a", "b"]}).encode({"x": [1, "a", 1.0]}).tolist() == [[1], [0], [1]]
+    assert Domain({"x": ["2", "1"]}).encode({"x": [1, "1", 2]}).tolist() == [[1], [1], [0]]
+    assert Domain({"x": ["2", "1"]}).encode([[1], [0]]).tolist() == [[1], [0]]
+    for values in ([True], ["1"], [2], [0.5], [-1], [math.inf], [10**400]):
+        with pytest.raises(ValueError, match="one of its 2 labels"):
+            Domain({"x": ["a", "b"]}).encode({"x": values})
 
 
 def test_integers_beyond_what_floats_hold():
@@ -243,6 +306,13 @@ REFUSED = {
     "both": (lambda: Numeric(1, 3, edges=[1, 4]), ValueError, "these do not agree"),
     "labels": (lambda: Categorical(["a", "b", "a"]), ValueError, "distinct, got 'a' twice"),
     "types": (lambda: Categorical([1, True]), ValueError, "distinct, got 1 twice"),
+    "alike": (lambda: Categorical(["1", "01"]), ValueError, "types their column, got '1' and '01'"),
+    "alike in floats": (
+        lambda: Domain({"a": [2**53, 2**53 + 1]}),
+        ValueError,
+        "labels of 'a' must",
+    ),
+    "alike to other": (lambda: Categorical([True], "TRUE"), ValueError, "got True and 'TRUE'"),
     "other": (lambda: Categorical(["a", "b"], "a"), ValueError, "distinct, got 'a' twice"),
     "text": (lambda: Categorical("ab"), TypeError, "labels must be a list, got 'ab'"),
     "none": (lambda: Categorical([]), ValueError, "labels must be >= 1"),

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from dpjax.queries.tables._kinds import zone_message
+from dpjax.queries.tables._labels import NUMBERS, as_float
 
 _LIBRARIES = ("pandas", "polars", "pyarrow")
 _TYPES = {"i": "Int64", "f": "Float64", "b": "Boolean", "U": "String"}
@@ -125,6 +126,34 @@ def present_values(name: str, column: Any) -> tuple[np.ndarray, np.ndarray]:
         there = np.ones(len(values), bool)
     present[present] = there
     return values[there], present
+
+
+def typed_by_rows(column: object) -> bool:
+    """Whether the type of a column follows from its rows: a list, or of a data frame."""
+    return isinstance(column, list | tuple) or hasattr(column, "to_numpy")
+
+
+def float_array(name: str, column: Any) -> np.ndarray:
+    """Numbers `[n]`, or `[n, ...]` of several columns, as float64; NaN where they are missing.
+
+    Raises:
+      TypeError: If the column holds anything but numbers.
+    """
+    if hasattr(column, "columns"):
+        return np.stack([float_array(str(each), column[each]) for each in column.columns], axis=1)
+    array = np.asarray(column)
+    if array.dtype.kind in "biuf":
+        return array.astype(np.float64)
+    values, present = present_values(name, column)
+    wrong = sum(not isinstance(value, NUMBERS) for value in values)
+    if wrong:
+        raise TypeError(
+            f"column {name!r} must hold numbers: {wrong} of {len(present)} rows do not; convert or "
+            "drop it"
+        )
+    floats = np.full(len(present), np.nan)
+    floats[present] = [as_float(value) for value in values]
+    return floats
 
 
 def _library(table: object) -> str | None:

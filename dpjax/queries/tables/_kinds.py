@@ -210,14 +210,15 @@ class Categorical(Column):
     """Values out of a public list.
 
     Args:
-      labels: Text, numbers or booleans, for codes 0, 1, ... in turn (*public*).
+      labels: Text, numbers or booleans, for codes 0, 1, ... in turn (*public*). Text of a number
+        stands for that number, as in `Domain.encode`.
       other: A label more for whatever is not among them; None refuses such rows, and that it does
         tells of the data (*public*).
       missing: As of all columns.
 
     Raises:
       TypeError: If a label is neither text nor a number.
-      ValueError: If there is none, or one is given twice.
+      ValueError: If there is none, one is given twice, or two stand for one value.
 
     Example:
       >>> Categorical(["cat", "dog"], "other", missing=True).size

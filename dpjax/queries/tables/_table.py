@@ -102,9 +102,14 @@ def _array_columns(attributes: Sequence[str], table: object) -> list[np.ndarray]
 
 def _codes(name: str, values: int | Labels | Column, column: Any) -> np.ndarray:
     """Codes of a column: of raw values, or of labels or codes."""
-    if not isinstance(values, Column):
-        return _codes_or_labels(name, values, np.asarray(column))
+    if isinstance(values, int):
+        return _checked_codes(name, values, np.asarray(column))
     given, present = present_values(name, column)
+    if not isinstance(values, Column):
+        codes = np.full(len(present), -1, np.int32)
+        codes[present] = label_codes(values, given, or_codes=True)
+        _refuse(name, f"one of its {len(values)} labels {some(values)}", codes < 0)
+        return codes
     absent = int(np.sum(~present))
     if absent and not values.missing:
         raise ValueError(
@@ -117,27 +122,22 @@ def _codes(name: str, values: int | Labels | Column, column: Any) -> np.ndarray:
     return codes
 
 
-def _codes_or_labels(name: str, values: int | Labels, column: np.ndarray) -> np.ndarray:
-    """Codes of a column of labels; or of codes, where there are none or only they are text."""
-    numeric = column.dtype.kind in "iuf"
-    all_text = not isinstance(values, int) and all(isinstance(label, str) for label in values)
-    if isinstance(values, int) or (numeric and all_text):
-        size = size_of(values)
-        bound = f"an integer code in [0, {size})"
-        if column.dtype.kind not in "biuf":
-            each = column.tolist() if column.dtype.kind == "O" else [None] * len(column)
-            kinds = (int, float, np.number)
-            column = np.array([v if isinstance(v, kinds) else np.nan for v in each], float)
-        bad = ~((column >= 0) & (column < size) & (column == np.floor(column)))  # or NaN
-    else:
-        bound = f"one of its {len(values)} labels {some(values)}"
-        column = label_codes(values, column)
-        bad = column < 0
+def _checked_codes(name: str, size: int, column: np.ndarray) -> np.ndarray:
+    """Codes of a column without labels."""
+    if column.dtype.kind not in "biuf":
+        each = column.tolist() if column.dtype.kind == "O" else [None] * len(column)
+        kinds = (int, float, np.number)
+        column = np.array([v if isinstance(v, kinds) else np.nan for v in each], float)
+    inside = (column >= 0) & (column < size) & (column == np.floor(column))  # no NaN
+    _refuse(name, f"an integer code in [0, {size})", ~inside)
+    return column.astype(np.int32)
+
+
+def _refuse(name: str, bound: str, bad: np.ndarray) -> None:
     if bad.any():
         raise ValueError(
             f"column {name!r} must hold {bound}: {int(bad.sum())} of {len(bad)} rows are outside"
         )
-    return column.astype(np.int32)
 
 
 def some(names: Sequence[object], shown: int = 12) -> str:
