@@ -23,6 +23,7 @@ from dpjax.privacy import Budget, joint_release
 from dpjax.sampling import DisjointPartition, FullBatch
 from dpjax.solvers._check_sampler import check_sampler
 from dpjax.solvers._request import Request, default_sampler, requested, stated
+from dpjax.solvers.descent._dpsgd_defaults import most_records
 from dpjax.solvers.nonconvex._smoothed_oracle import ORACLES
 from dpjax.transforms import BufferedToeplitz, NoiseStrategy, RestartNoise, SplitNoise
 
@@ -100,13 +101,14 @@ def plan_fields(
         "schedule": "linear",
         "smoothing_radius": smoothing_radius(asked, period),
     }
+    far = period == 1 and passes == "multi" and oracle == "first" and goes_far(problem)
     if "sampler" not in fields:
-        defaults |= _sampling(request, asked.dim, steps, period, passes == "single")
+        most = most_records(problem) if far else 1024
+        defaults |= _sampling(request, asked.dim, steps, period, passes == "single", most)
     fields = defaults | fields
     sampler = fields["sampler"]
     fields.setdefault("batch_size", num_records * sampler.participation_rate(num_records))
     moves = sampler.steps * period
-    far = period == 1 and passes == "multi" and oracle == "first" and goes_far(problem)
     if not far:
         fields.setdefault("max_displacement", _DISPLACEMENT / moves**0.5)
     if "smoothness" not in fields and period > 1:
@@ -172,7 +174,9 @@ def _checked_period(fields: Fields, steps: int | None, period: int | None) -> in
     return period
 
 
-def _sampling(request: Request, dim: int, steps: int | None, period: int, single: bool) -> Fields:
+def _sampling(
+    request: Request, dim: int, steps: int | None, period: int, single: bool, most: int
+) -> Fields:
     """Sampler, and how a batch is shared among the moves of a period."""
     n = request.num_records
     if steps is None:
@@ -180,7 +184,7 @@ def _sampling(request: Request, dim: int, steps: int | None, period: int, single
     check_int("steps", steps, minimum=period)
     periods = steps // period
     if not single:
-        several = FullBatch(periods) if period > 1 else default_sampler(n, None, steps)
+        several = FullBatch(periods) if period > 1 else default_sampler(n, None, steps, most)
         return {"sampler": several}
     if periods * (2 * period - 1) > n:
         raise ValueError(
