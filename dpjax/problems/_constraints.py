@@ -2,7 +2,6 @@
 
 import dataclasses
 from dataclasses import dataclass
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -13,7 +12,6 @@ from dpjax.core import check_finite, check_shape, is_traced, register_dataclass
 from dpjax.problems._parts import PartRule, refined
 
 # by default accelerators multiply with 10 bits
-_EXACT = jax.lax.Precision.HIGHEST
 
 
 @register_dataclass
@@ -72,20 +70,20 @@ class RateConstraints:
 
     def counts(self, cells: jax.Array) -> jax.Array:
         """Subset sizes `[S]` of `cells` `[Q, K]`, predictions by part."""
-        return jnp.matmul(self.membership, cells.sum(axis=1), precision=_EXACT)
+        return jnp.matmul(self.membership, cells.sum(axis=1), precision="highest")
 
     def values(self, cells: jax.Array, sizes: jax.Array) -> jax.Array:
         r"""$\Gamma$, `[J]`, from predictions by part `cells` `[Q, K]` and subset `sizes` `[S] > 0`.
 
         Rates are clipped to [0, 1], which changes nothing where there is no noise.
         """
-        sums = jnp.matmul(self.membership, cells, precision=_EXACT)
+        sums = jnp.matmul(self.membership, cells, precision="highest")
         rates = jnp.clip(sums / sizes[:, None], 0, 1)
         return self.weighted(rates)
 
     def weighted(self, rates: jax.Array) -> jax.Array:
         r"""$\Gamma$, `[J]`, of rates `[S, K]`."""
-        return jnp.tensordot(self.weights, rates, axes=2, precision=_EXACT)
+        return jnp.tensordot(self.weights, rates, axes=2, precision="highest")
 
     def cell_weights(self, multipliers: jax.Array, sizes: jax.Array) -> jax.Array:
         r"""$U = M^\top V$, $V_{sk} = \sum_j \lambda_j A_{jsk} / d_s$: the whole set at once.
@@ -97,8 +95,8 @@ class RateConstraints:
         Returns:
           `U`, `[Q, K]`: what one record of part `q` pays for a unit of class `k`.
         """
-        by_subset = jnp.tensordot(multipliers, self.weights, axes=1, precision=_EXACT)
-        return jnp.matmul(self.membership.T, by_subset / sizes[:, None], precision=_EXACT)
+        by_subset = jnp.tensordot(multipliers, self.weights, axes=1, precision="highest")
+        return jnp.matmul(self.membership.T, by_subset / sizes[:, None], precision="highest")
 
     def tabulate(self, predictions: jax.Array, part: jax.Array) -> jax.Array:
         """Sums predictions `[B, K]` by part, `[Q, K]`; an id outside 0..Q-1 adds nothing.
@@ -106,7 +104,7 @@ class RateConstraints:
         In full float32 precision on every device: a record must not count for more than 1.
         """
         parts = self.one_hot_parts(part, predictions.dtype)
-        return jnp.matmul(parts.T, predictions, precision=_EXACT)
+        return jnp.matmul(parts.T, predictions, precision="highest")
 
     def one_hot_parts(self, part: jax.Array, dtype: DTypeLike) -> jax.Array:
         """Indicator `[B, Q]` of `part` `[B]`, of type `dtype`; zeros for an id outside 0..Q-1."""
@@ -149,35 +147,10 @@ class RateConstraints:
             before, after = sum(subsets[:i]), sum(subsets[i + 1 :])
             rows.append(np.pad(np.asarray(each.weights), ((0, 0), (before, after), (0, 0))))
         slack = np.concatenate([np.asarray(each.slack) for each in constraints])
-        return _constraints(np.concatenate(memberships), np.concatenate(rows), slack, rule)
-
-    def dedupe(self) -> "RateConstraints":
-        r"""The same feasible set with equal subsets merged and equal rows dropped (host).
-
-        Rows are made canonical first: rates of a subset sum to 1, so $A_{js,K-1}$ can be taken
-        from the row and from $\gamma_j$. Multipliers of dropped copies add up: halve nothing,
-        but expect the effective dual step of two copies to be that of one twice as large.
-
-        Raises:
-          TypeError: If the arrays are traced.
-        """
-        if is_traced(self.membership, self.weights, self.slack):
-            raise TypeError("dedupe looks at the values: call it outside jit and vmap")
-        membership, place = np.unique(np.asarray(self.membership), axis=0, return_inverse=True)
-        weights = np.asarray(self.weights, np.float64)
-        merged = np.zeros((weights.shape[0], membership.shape[0], weights.shape[2]))
-        for subset, target in enumerate(place.reshape(-1)):
-            merged[:, target] += weights[:, subset]
-        slack = np.broadcast_to(np.asarray(self.slack, np.float64), weights.shape[:1])
-        slack = slack - merged[:, :, -1].sum(axis=1)
-        merged = merged - merged[:, :, -1:]
-        rows = np.concatenate([merged.reshape(len(slack), -1), slack[:, None]], axis=1)
-        _, kept = np.unique(rows.round(12), axis=0, return_index=True)
-        kept = np.sort(kept)
-        return _constraints(membership, merged[kept], slack[kept], self.part)
+        return constraints_of(np.concatenate(memberships), np.concatenate(rows), slack, rule)
 
 
-def _constraints(
+def constraints_of(
     membership: ArrayLike, weights: ArrayLike, slack: ArrayLike, part: PartRule
 ) -> RateConstraints:
     """Arrays to the default float type, one slack for each row."""
@@ -198,10 +171,4 @@ def violation(values: ArrayLike, slack: ArrayLike) -> jax.Array:
 
 def no_constraints(num_classes: int, part: PartRule) -> RateConstraints:
     """The empty table, J = 0."""
-    return _constraints(np.zeros((0, part.num_parts)), np.zeros((0, 0, num_classes)), 0.0, part)
-
-
-def build(membership: Any, weights: Any, slack: Any, part: PartRule, dedupe: bool) -> Any:
-    """What every constructor ends with."""
-    made = _constraints(membership, weights, slack, part)
-    return made.dedupe() if dedupe else made
+    return constraints_of(np.zeros((0, part.num_parts)), np.zeros((0, 0, num_classes)), 0.0, part)
