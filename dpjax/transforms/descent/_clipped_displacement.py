@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import optax
 from jax.typing import ArrayLike
 
-from dpjax.core import PyTree, Transform, check_int, check_nonnegative_scalar
+from dpjax.core import PyTree, Transform, check_nonnegative_scalar
 from dpjax.core._chain import keyed
 from dpjax.transforms.noise.correlated._strategy import wide_zeros
 
@@ -30,9 +30,7 @@ class ClippedDisplacementState(NamedTuple):
     share: jax.Array
 
 
-def clipped_displacement(
-    learning_rate: Scale, max_displacement: Scale, reset_every: int | None = None
-) -> Transform:
+def clipped_displacement(learning_rate: Scale, max_displacement: Scale) -> Transform:
     r"""Descent whose steps are bounded and add up, with gradients taken at random points of them.
 
     $$ \Delta_{t+1} = \Pi_D(\Delta_t - \eta\, g_t), \qquad x_{t+1} = x_t + \Delta_{t+1}, \qquad
@@ -49,7 +47,6 @@ def clipped_displacement(
       learning_rate: $\eta \ge 0$ (*public*), a scalar, which may be traced, or an optax schedule;
         $2 D / (G \sqrt M)$ for gradients of mean square $G^2$ is best in the worst case.
       max_displacement: $D \ge 0$, largest l2 norm of a step over the whole tree, likewise.
-      reset_every: Start from a step of 0 after so many updates; None for never.
 
     Returns:
       A transformation; `update(g_t, state, params=None, *, key)` gives $z_{t+1} - z_t$. Draws
@@ -58,7 +55,7 @@ def clipped_displacement(
 
     Raises:
       TypeError: At `update`, if the key is missing or not typed.
-      ValueError: If a scalar is negative or not finite, or `reset_every < 1`.
+      ValueError: If a scalar is negative or not finite,
 
     Example:
       >>> import dpjax, jax, jax.numpy as jnp, optax
@@ -78,8 +75,6 @@ def clipped_displacement(
     for name, value in (("learning_rate", learning_rate), ("max_displacement", max_displacement)):
         if not callable(value):
             check_nonnegative_scalar(name, value)
-    if reset_every is not None:
-        check_int("reset_every", reset_every, minimum=1)
 
     def init(params: PyTree) -> ClippedDisplacementState:
         still = jax.tree.map(wide_zeros, params)
@@ -90,18 +85,13 @@ def clipped_displacement(
     def step(
         updates: PyTree, state: ClippedDisplacementState, key: jax.Array, **more: object
     ) -> tuple[PyTree, ClippedDisplacementState]:
-        del more
         key = jax.random.fold_in(key, state.count)
         rate, bound = (_at(s, state.count) for s in (learning_rate, max_displacement))
         last = state.displacement
         wanted = jax.tree.map(
             lambda d, g: d - rate.astype(d.dtype) * jnp.asarray(g).astype(d.dtype), last, updates
         )
-        count = state.count + 1
         following = within(wanted, bound)
-        if reset_every is not None:
-            ends = count % reset_every == 0
-            following = jax.tree.map(lambda d: jnp.where(ends, 0, d), following)
         share = jax.random.uniform(key, (), state.share.dtype)
         moves = jax.tree.map(
             lambda old, new, g: (
@@ -111,7 +101,7 @@ def clipped_displacement(
             following,
             updates,
         )
-        return moves, ClippedDisplacementState(count, following, share)
+        return moves, ClippedDisplacementState(state.count + 1, following, share)
 
     return keyed(init, step)
 
