@@ -110,7 +110,6 @@ class CyclicPoisson(Planned):
 
     def participation_rate(self, num_records: int) -> float:
         """`rate / groups`."""
-        del num_records
         return self.rate / self.groups
 
     def plan(self, key: jax.Array, num_records: int) -> tuple[jax.Array, jax.Array]:

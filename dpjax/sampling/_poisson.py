@@ -158,7 +158,6 @@ class PoissonSampler:
 
     def participation_rate(self, num_records: int) -> float:
         """The `rate`; with `overflow="truncate"` records are in fewer batches."""
-        del num_records
         return self.rate
 
     def plan(self, key: jax.Array, num_records: int) -> Any:

@@ -19,6 +19,14 @@ class Planned:
         """Which steps one record may be in."""
         raise NotImplementedError  # abstract: each subclass has its own
 
+    @property
+    def default_relation(self) -> NeighboringRelation:
+        """Add or remove one record."""
+        return NeighboringRelation.ADD_OR_REMOVE_ONE
+
+    def check_relation(self, relation: NeighboringRelation) -> None:
+        """Any relation will do."""
+
     def _check(self, num_records: int) -> None:
         """Raises ValueError unless the batches suit this many records."""
         check_num_records(num_records)
