@@ -51,5 +51,4 @@ class _Drawn:
         return getattr(self.sampler, name)
 
     def plan(self, key: jax.Array, num_records: int) -> PyTree:
-        del key, num_records
         return self.drawn

@@ -98,7 +98,6 @@ def keyed(init: Callable[[PyTree], Any], step: Callable[..., tuple[PyTree, Any]]
         key: jax.Array | None = None,
         **extra: object,
     ) -> tuple[PyTree, Any]:
-        del params
         return step(updates, state, check_key("key", key), **extra)
 
     return Transform(init, update)

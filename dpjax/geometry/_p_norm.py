@@ -129,7 +129,7 @@ def p_norm(p: float, radius: ArrayLike | None = None) -> MirrorMap:
     def divergence(a: ArrayLike, b: ArrayLike) -> jax.Array:
         a, b = jnp.asarray(a), jnp.asarray(b)
         value = _norm(a, exponent) ** 2 / 2 - _norm(b, exponent) ** 2 / 2
-        return value - jnp.vdot(_link(b, exponent), a - b, precision=jax.lax.Precision.HIGHEST)
+        return value - jnp.vdot(_link(b, exponent), a - b, precision="highest")
 
     return MirrorMap(_origin, point, coordinates, step, divergence)
 

@@ -16,7 +16,6 @@ from dpjax.geometry._maurey import as_indices
 from dpjax.geometry._vertices import DrawnByScores
 
 # on accelerators float32 products keep 10 bits by default, and scores are privacy-relevant
-_EXACT = jax.lax.Precision.HIGHEST
 _BLOCK = 512
 
 
@@ -100,12 +99,12 @@ class Polytope(DrawnByScores):
     def scores(self, v: ArrayLike) -> jax.Array:
         """Inner products of the vertices with `v` `[p]`, `[m]`."""
         check_shape("v", v, (self.dim,))
-        return jnp.matmul(self._matrix, jnp.asarray(v), precision=_EXACT)
+        return jnp.matmul(self._matrix, jnp.asarray(v), precision="highest")
 
     def point(self, weights: ArrayLike) -> jax.Array:
         """The point with these weights `[m]`, `[p]`."""
         check_shape("weights", weights, (self.num_vertices,))
-        return jnp.matmul(jnp.asarray(weights), self._matrix, precision=_EXACT)
+        return jnp.matmul(jnp.asarray(weights), self._matrix, precision="highest")
 
     def average(self, indices: ArrayLike) -> jax.Array:
         """The mean of the vertices `indices` `[k]`, by gathering `k` rows, `[p]`."""
@@ -114,7 +113,7 @@ class Polytope(DrawnByScores):
     def spread(self, v: ArrayLike) -> jax.Array:
         """Largest less smallest score of `v` `[..., p]`."""
         check_last_axis("v", v, self.dim)
-        scores = jnp.matmul(jnp.asarray(v), self._matrix.T, precision=_EXACT)
+        scores = jnp.matmul(jnp.asarray(v), self._matrix.T, precision="highest")
         return jnp.max(scores, axis=-1) - jnp.min(scores, axis=-1)
 
     def project(self, v: ArrayLike) -> jax.Array:

@@ -9,8 +9,6 @@ import jax.numpy as jnp
 from dpjax.core import check_int
 from dpjax.geometry import Domain
 
-_HIGHEST = jax.lax.Precision.HIGHEST
-
 
 class BestResponse(NamedTuple):
     """An approximate minimiser over a domain.
@@ -87,7 +85,7 @@ def best_response(
     scores = domain.scores(slope)
     vertex = domain.average(jnp.argmin(scores)[None].astype(jnp.int32)).astype(dtype)
     vertex_value = f(vertex)
-    bound = value - jnp.vdot(slope, uniform, precision=_HIGHEST) + jnp.min(scores)
+    bound = value - jnp.vdot(slope, uniform, precision="highest") + jnp.min(scores)
     best = _better(BestResponse(uniform, value, bound), vertex, vertex_value, bound)
     spread = jnp.maximum(jnp.max(scores) - jnp.min(scores), jnp.finfo(dtype).tiny)
     zero = jnp.zeros((), dtype)
@@ -105,14 +103,14 @@ def best_response(
         middle = s.point + share * (domain.point(jnp.exp(log_old)) - s.point)
         value, slope = jax.value_and_grad(f)(middle)
         new_scores = domain.scores(slope)
-        offset = value - jnp.vdot(slope, middle, precision=_HIGHEST)
+        offset = value - jnp.vdot(slope, middle, precision="highest")
         scores = s.scores + share * (new_scores - s.scores)
         mean_offset = s.offset + share * (offset - s.offset)
         log_new = weights(total, scores)
         point = s.point + share * (domain.point(jnp.exp(log_new)) - s.point)
         reached = f(point)
         divergence = jnp.sum(jnp.exp(log_new) * (log_new - log_old))
-        linear = value + jnp.vdot(slope, point - middle, precision=_HIGHEST)
+        linear = value + jnp.vdot(slope, point - middle, precision="highest")
         rounding = 8 * jnp.finfo(dtype).eps * (abs(value) + abs(reached))
         good = reached <= linear + divergence / total + rounding
         # linearisations bound f from below whether the step was good or not

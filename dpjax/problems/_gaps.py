@@ -11,11 +11,9 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 from optax.projections import projection_simplex
 
-from dpjax.core import check_nonnegative, check_positive, check_shape
+from dpjax.core import check_nonnegative, check_positive, check_shape, wide
 from dpjax.geometry import Domain
 from dpjax.problems._best_response import best_response
-
-_HIGHEST = jax.lax.Precision.HIGHEST
 
 
 class GapBounds(NamedTuple):
@@ -182,7 +180,7 @@ def max_loss_gap(
       >>> bool(gap.lower <= 0.75) and bool(gap.upper >= 0.75 - 1e-6)
       True
     """
-    x, y = _floating(x), _floating(y)
+    x, y = wide(x), wide(y)
     values = losses(x)
     check_shape("losses(x)", values, y.shape)
 
@@ -229,7 +227,7 @@ def duality_gap(
       >>> float(gap.lower), float(gap.upper)
       (0.5, 0.5)
     """
-    x, y = _floating(x), _floating(y)
+    x, y = wide(x), wide(y)
     highest = best_response(lambda point: -objective(x, point), domains[1], steps=steps)
     lowest = best_response(lambda point: objective(point, y), domains[0], steps=steps)
     return GapBounds(-highest.value - lowest.value, -highest.lower - lowest.lower)
@@ -244,11 +242,11 @@ def _least_quadratic(cost: jax.Array, curvature: jax.Array, centre: jax.Array) -
 
 
 def _columns(matrix: jax.Array, x: jax.Array) -> jax.Array:
-    return jnp.matmul(x, matrix.astype(x.dtype), precision=_HIGHEST)
+    return jnp.matmul(x, matrix.astype(x.dtype), precision="highest")
 
 
 def _rows(matrix: jax.Array, y: jax.Array) -> jax.Array:
-    return jnp.matmul(matrix.astype(y.dtype), y, precision=_HIGHEST)
+    return jnp.matmul(matrix.astype(y.dtype), y, precision="highest")
 
 
 def _game(matrix: ArrayLike, x: ArrayLike, y: ArrayLike) -> tuple[jax.Array, jax.Array, jax.Array]:
@@ -256,10 +254,5 @@ def _game(matrix: ArrayLike, x: ArrayLike, y: ArrayLike) -> tuple[jax.Array, jax
     check_shape("matrix", matrix, (None, None))
     check_shape("x", x, matrix.shape[:1])
     check_shape("y", y, matrix.shape[1:])
-    dtype = jnp.result_type(_floating(x), _floating(y))
+    dtype = jnp.result_type(wide(x), wide(y))
     return matrix, jnp.asarray(x, dtype), jnp.asarray(y, dtype)
-
-
-def _floating(value: ArrayLike) -> jax.Array:
-    array = jnp.asarray(value)
-    return array.astype(jnp.promote_types(array.dtype, jnp.float32))

@@ -9,7 +9,6 @@ from dpjax.core import PyTree, check_int
 from dpjax.transforms import OuterProduct
 
 # as on CPU, so that a model means the same wherever it was trained
-_EXACT = jax.lax.Precision.HIGHEST
 
 
 @dataclass(frozen=True)
@@ -37,7 +36,7 @@ class LinearLogits:
 
     def __call__(self, params: PyTree, x: jax.Array) -> jax.Array:
         """Logits `[B, K]` of inputs `[B, p]`."""
-        return jnp.matmul(x, params["w"], precision=_EXACT) + params["b"][None]
+        return jnp.matmul(x, params["w"], precision="highest") + params["b"][None]
 
     def init(self) -> PyTree:
         """Zero parameters, in the default float type."""
@@ -48,5 +47,4 @@ class LinearLogits:
 
     def pullback(self, params: PyTree, x: jax.Array, cotangent: jax.Array) -> PyTree:
         """Per-example gradients of `cotangent[b] @ h(x[b])`, factored."""
-        del params
         return {"w": OuterProduct(x, cotangent), "b": cotangent}

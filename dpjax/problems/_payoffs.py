@@ -11,8 +11,6 @@ from dpjax.core import PyTree
 from dpjax.geometry import Domain
 from dpjax.problems._vertex_domains import uniform_point
 
-_EXACT = jax.lax.Precision.HIGHEST
-
 
 class Payoffs(NamedTuple):
     """What a record adds to a game at vertices, never more than one row or column at a time.
@@ -38,7 +36,7 @@ def payoffs_of_affine(loss: Callable[..., jax.Array], first: Domain, second: Dom
     def line(of: Callable[[jax.Array], jax.Array], domain: Domain) -> jax.Array:
         start = uniform_point(domain)
         value, slope = jax.value_and_grad(of)(start)
-        return value + domain.scores(slope) - jnp.vdot(slope, start, precision=_EXACT)
+        return value + domain.scores(slope) - jnp.vdot(slope, start, precision="highest")
 
     def vertex(domain: Domain, index: jax.Array) -> jax.Array:
         return domain.average(jnp.reshape(index, 1))
@@ -67,27 +65,23 @@ class PayoffGame:
     @property
     def payoffs(self) -> Payoffs:
         """Entries, rows and columns."""
-        rows, columns = self.dims
-
-        def mapped_row(record: PyTree, i: jax.Array) -> jax.Array:
-            return jax.vmap(lambda j: self.entry(record, i, j))(
-                jnp.arange(columns, dtype=jnp.int32)
-            )
-
-        def mapped_column(record: PyTree, j: jax.Array) -> jax.Array:
-            return jax.vmap(lambda i: self.entry(record, i, j))(jnp.arange(rows, dtype=jnp.int32))
-
-        return Payoffs(self.entry, self.row or mapped_row, self.column or mapped_column)
+        first, second = (jnp.arange(size, dtype=jnp.int32) for size in self.dims)
+        row, column = jax.vmap(self.entry, (None, None, 0)), jax.vmap(self.entry, (None, 0, None))
+        return Payoffs(
+            self.entry,
+            self.row or (lambda record, i: row(record, i, second)),
+            self.column or (lambda record, j: column(record, first, j)),
+        )
 
     def __call__(self, x: jax.Array, y: jax.Array, record: PyTree) -> jax.Array:
         """x^T A y, row by row."""
 
         def paid(i: jax.Array) -> jax.Array:
             row = self.payoffs.row(record, i).astype(y.dtype)
-            return jnp.dot(row, y, precision=jax.lax.Precision.HIGHEST)
+            return jnp.dot(row, y, precision="highest")
 
         every = jax.lax.map(paid, jnp.arange(self.dims[0], dtype=jnp.int32))
-        return jnp.dot(x, every, precision=jax.lax.Precision.HIGHEST)
+        return jnp.dot(x, every, precision="highest")
 
     def at_vertices(
         self, rows: jax.Array, columns: jax.Array, batch: PyTree

@@ -217,7 +217,7 @@ class RateConstrained:
         parts = self.constraints.one_hot_parts(self.constraints.part(batch), logits.dtype)
         weights = jax.lax.stop_gradient(cell_weights)
         # a row of the table for each record, all its digits
-        u = jnp.matmul(parts, weights, precision=jax.lax.Precision.HIGHEST)
+        u = jnp.matmul(parts, weights, precision="highest")
         p = jax.nn.softmax(temperature * logits, axis=-1)
         return cotangent + temperature * p * (u - jnp.sum(u * p, axis=-1, keepdims=True))
 

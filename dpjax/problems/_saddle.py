@@ -287,8 +287,8 @@ class MatrixGame:
         """x^T A y."""
         matrix = record[self.field].astype(x.dtype)
         # exact enough that gradients stay in a range which a caller answers for
-        inner = jnp.matmul(matrix, y, precision=jax.lax.Precision.HIGHEST)
-        return jnp.dot(x, inner, precision=jax.lax.Precision.HIGHEST)
+        inner = jnp.matmul(matrix, y, precision="highest")
+        return jnp.dot(x, inner, precision="highest")
 
     def at_vertices(
         self, rows: jax.Array, columns: jax.Array, batch: PyTree

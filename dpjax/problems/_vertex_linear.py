@@ -11,8 +11,6 @@ from dpjax.geometry import Domain, L1Ball, Simplex
 from dpjax.problems._mean import mean_over_records
 from dpjax.transforms import OuterProduct, PackedSigns
 
-_EXACT = jax.lax.Precision.HIGHEST
-
 
 @dataclass(frozen=True)
 class LinearLoss:
@@ -22,7 +20,7 @@ class LinearLoss:
 
     def __call__(self, w: jax.Array, record: PyTree) -> jax.Array:
         """The loss of one record at w `[p]`."""
-        return self.link_loss(jnp.dot(record["x"], w, precision=_EXACT), record["y"])
+        return self.link_loss(jnp.dot(record["x"], w, precision="highest"), record["y"])
 
     def values(self, margins: jax.Array, batch: PyTree) -> jax.Array:
         """Losses `[B]` at given inner products."""
@@ -92,11 +90,11 @@ def mean_margins(domain: Domain, x: jax.Array, indices: jax.Array) -> jax.Array:
     else:
         return margins_at(x, domain.average(indices))
     taken = x.columns(columns) if isinstance(x, PackedSigns) else x[:, columns]
-    return jnp.matmul(taken.astype(values.dtype), values, precision=_EXACT) / values.shape[0]
+    return jnp.matmul(taken.astype(values.dtype), values, precision="highest") / values.shape[0]
 
 
 def margins_at(x: jax.Array, point: jax.Array) -> jax.Array:
     """Inner products `[B]` of inputs `[B, p]` with a point `[p]`."""
     if isinstance(x, PackedSigns):
         return x.dot(point)
-    return jnp.matmul(x, point, precision=_EXACT)
+    return jnp.matmul(x, point, precision="highest")

@@ -17,7 +17,6 @@ from dpjax.queries._exact_sums import exact_sums, on_unit, unit_of
 from dpjax.queries._workload import Workload, checked_sharding, checked_vector, spread_cells
 
 _ROWS = 64  # whose integers are held at once
-_HIGHEST = jax.lax.Precision.HIGHEST  # scores must not be rounded to half precision
 
 
 @functools.partial(register_dataclass, rechecked=False)
@@ -89,7 +88,7 @@ class Dense(Workload):
     def answers(self, p: ArrayLike) -> jax.Array:
         """$Mp$, `[m]`, for `p` `[k]`."""
         vector = spread_cells(self, checked_vector("p", p, self.universe_size))
-        return jnp.matmul(self.matrix, vector, precision=_HIGHEST)
+        return jnp.matmul(self.matrix, vector, precision="highest")
 
     def sums(self, counts: ArrayLike, most: int) -> jax.Array | Pair:
         """$Mc$, `[m]`, for whole counts c `[k]`, whose sum is at most `most`: see `Workload`."""
@@ -107,7 +106,7 @@ class Dense(Workload):
     def adjoint(self, v: ArrayLike) -> jax.Array:
         """$M^T v$, `[k]`, for `v` `[m]`."""
         vector = checked_vector("v", v, self.num_queries)
-        return spread_cells(self, jnp.matmul(vector, self.matrix, precision=_HIGHEST))
+        return spread_cells(self, jnp.matmul(vector, self.matrix, precision="highest"))
 
     def row(self, j: ArrayLike) -> jax.Array:
         """Row `j`, `[k]`; `j` may be traced."""

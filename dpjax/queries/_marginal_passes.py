@@ -11,8 +11,6 @@ from jax import lax
 
 from dpjax.queries._marginal_plan import Axes, Finish, Plan, columns, contractions
 
-_EXACT = lax.Precision.HIGHEST  # no TF32 on accelerators
-
 
 @functools.partial(jax.jit, static_argnums=0)
 def all_answers(plan: Plan, p: jax.Array) -> jax.Array:
@@ -90,7 +88,7 @@ def _middle_sum(cube: jax.Array) -> jax.Array:
         return jnp.sum(cube, axis=1, dtype=cube.dtype)
     # on CPUs a sum over the first axis is far slower than a product with ones
     ones = jnp.ones(size, cube.dtype)
-    return jnp.dot(ones, cube.reshape(size, after), precision=_EXACT)
+    return jnp.dot(ones, cube.reshape(size, after), precision="highest")
 
 
 def _gather(values: jax.Array, index: np.ndarray) -> jax.Array:
@@ -115,7 +113,7 @@ def _backward(plan: Plan, finish: Finish, outputs: jax.Array) -> jax.Array:
 
 def _apply(cube: jax.Array, axis: int, matrix: jax.Array) -> jax.Array:
     """The product of one axis with a matrix `[old, new]`."""
-    product = lax.dot_general(cube, matrix, (((axis,), (0,)), ((), ())), precision=_EXACT)
+    product = lax.dot_general(cube, matrix, (((axis,), (0,)), ((), ())), precision="highest")
     return jnp.moveaxis(product, -1, axis)
 
 

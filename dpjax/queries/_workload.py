@@ -144,7 +144,6 @@ class Workload(abc.ABC):
           counts: Integers (*secret*).
           most: Bound on their sum, static (*public*).
         """
-        del most
         sums = self.answers(counts)
         return sums if jnp.issubdtype(sums.dtype, jnp.integer) else pair_of(sums)
 

@@ -84,7 +84,6 @@ def keep_uniform_subset(
         return jnp.sort(kept[:capacity]), jnp.ones((capacity,), dtype=bool)
 
     def keep(keys: StepKeys) -> tuple[jax.Array, jax.Array]:
-        del keys
         return indices[:capacity], mask[:capacity]
 
     if draws == capacity:

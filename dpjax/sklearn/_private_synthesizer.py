@@ -92,7 +92,6 @@ class PrivateSynthesizer(PrivateEstimator):
           ValueError: If there is no domain, a parameter is outside its bound, or a record outside
             the domain.
         """
-        del y
         if self.domain is None:
             raise ValueError("domain is required: the values that each attribute may take, public")
         domain = self.domain if isinstance(self.domain, Domain) else Domain(self.domain)
@@ -174,7 +173,6 @@ class PrivateSynthesizer(PrivateEstimator):
         Returns:
           A number in [-1, 0], higher is better.
         """
-        del y
         check_is_fitted(self)
         true = self.workload_.answers_of_records(self.domain_.encode(X))
         return -float(jnp.max(jnp.abs(self.release_.answers - true)))

@@ -70,7 +70,8 @@ class CheckpointFolder:
         What cannot be read is set aside, and a warning tells of it.
         """
         found, broken = self._find(like)
-        unfinished = self._unfinished()
+        names = [path.name for path in self._path.glob(f"{_PREFIX}*")]
+        unfinished = [name for name in names if _UNFINISHED.fullmatch(name)]
         if broken or unfinished:
             names = [*(self._step_path(step).name for step in broken), *unfinished]
             back = f"step {found[0]}" if found else "the first step"
@@ -154,11 +155,6 @@ class CheckpointFolder:
 
     def _step_path(self, step: int) -> Path:
         return self._path / f"{_PREFIX}{step:0{_DIGITS}d}"
-
-    def _unfinished(self) -> list[str]:
-        """What a killed process was writing; nothing that merely has a name like it."""
-        names = [path.name for path in self._path.glob(f"{_PREFIX}*")]
-        return [name for name in names if _UNFINISHED.fullmatch(name)]
 
     def _checkpointer(self) -> Any:
         """One that waits for no other process."""

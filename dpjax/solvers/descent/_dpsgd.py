@@ -375,7 +375,6 @@ class DPSGD:
 
     def finalize(self, problem: Problem, state: DPSGDState) -> PyTree:
         """The last or the averaged parameters."""
-        del problem
         return read_average(self.average, state.average, state.params, state.count, self.decay)
 
     def diagnose(

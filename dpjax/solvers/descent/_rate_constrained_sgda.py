@@ -346,7 +346,7 @@ class RateConstrainedSGDA:
         else:
             counts = jnp.asarray(self.part_counts, float)
         rate = self.sampler.participation_rate(part.shape[0])
-        sizes = jnp.matmul(constraints.membership, counts, precision=jax.lax.Precision.HIGHEST)
+        sizes = jnp.matmul(constraints.membership, counts, precision="highest")
         return state._replace(memory=state.memory._replace(sizes=rate * sizes))
 
     def step(

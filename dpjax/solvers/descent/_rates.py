@@ -10,7 +10,6 @@ from jax.typing import ArrayLike
 
 from dpjax.problems._constraints import RateConstraints
 
-_EXACT = jax.lax.Precision.HIGHEST
 _LARGEST_STEP = 0.15
 _MULTIPLIER_NOISE = 0.5  # standard deviation that a multiplier may gather over a run
 _DRIFT = 0.005  # of a rate in a step; the gain of a Kalman filter follows
@@ -87,7 +86,7 @@ class ControlVariate:
         floor = jnp.maximum(1.0, _LEAST_SHARE * self.batch_size)
         sizes = jnp.maximum(memory.sizes, floor if self.floor is None else self.floor)
         rates = jax.vmap(optax.projections.projection_simplex)(memory.rates)
-        sums = jnp.matmul(constraints.membership, cells, precision=_EXACT)
+        sums = jnp.matmul(constraints.membership, cells, precision="highest")
         total = sums.sum(axis=1, keepdims=True)
         estimate = rates + (sums - rates * total) / sizes[:, None]
 
@@ -129,7 +128,9 @@ def value_deviation(
     """
     weights, membership = constraints.weights, constraints.membership
     centred = weights - jnp.sum(weights * rates[None], axis=2, keepdims=True)
-    slope = jnp.einsum("sq,jsk->jqk", membership, centred / sizes[None, :, None], precision=_EXACT)
+    slope = jnp.einsum(
+        "sq,jsk->jqk", membership, centred / sizes[None, :, None], precision="highest"
+    )
     parts = _num_parts(constraints)
     smallest = jnp.argmin(jnp.where(membership > 0, parts[:, None], jnp.inf), axis=0)
     cells = (sizes / parts)[:, None] * rates
@@ -145,10 +146,10 @@ def dual_step(constraints: RateConstraints, deviation: jax.Array, steps: int) ->
     rows = constraints.weights - constraints.weights[:, :, -1:]  # rates of a subset sum to 1
     subsets = constraints.membership
     equal = jnp.all(subsets[:, None] == subsets[None], axis=2).astype(rows.dtype)
-    rows = jnp.einsum("st,jtk->jsk", equal, rows, precision=_EXACT).reshape(len(rows), -1)
+    rows = jnp.einsum("st,jtk->jsk", equal, rows, precision="highest").reshape(len(rows), -1)
     norms = jnp.linalg.norm(rows, axis=1, keepdims=True)
     rows = rows / jnp.where(norms > 0, norms, 1)
-    cosines = jnp.matmul(rows, rows.T, precision=_EXACT) + jnp.eye(len(rows))
+    cosines = jnp.matmul(rows, rows.T, precision="highest") + jnp.eye(len(rows))
     same, opposite = cosines > 1 - 1e-5, cosines < 1e-5 - 1
     copies = jnp.sum(same, axis=1)
     directions = jnp.sum(1 / jnp.sum(same | opposite, axis=1))

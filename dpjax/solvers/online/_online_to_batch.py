@@ -402,7 +402,6 @@ class OnlineToBatch:
         self, bound: increments.IncrementBound, weights: Weights, reach: jax.Array, count: jax.Array
     ) -> jax.Array:
         """The most that one record adds to the sum over a batch, in `norm`."""
-        del weights, reach, count
         return bound.sensitivity(self.clip)
 
 

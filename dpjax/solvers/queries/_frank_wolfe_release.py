@@ -185,7 +185,6 @@ class FrankWolfeRelease(SelectionRelease):
 
     def sharpness(self, count: jax.Array) -> jax.Array:
         """1 / tau."""
-        del count
         return 1 / jnp.asarray(self.noise_scale, float)
 
     def gains(self, count: jax.Array) -> tuple[jax.Array, jax.Array]:

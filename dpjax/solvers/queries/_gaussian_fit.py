@@ -125,7 +125,6 @@ class AnswersMeasurement(Measurement):
         self, problem: QueryRelease, batch: PyTree, mask: jax.Array, state: GaussianFitState
     ) -> tuple[GaussianFitState, None]:
         """Draws the noisy answers of all records."""
-        del problem
         dtype, (key, draw) = state.measured.dtype, jax.random.split(state.key)
         sums = self._sums(batch, mask)
         if not isinstance(sums, Pair):

@@ -102,7 +102,6 @@ class SelectionRelease(abc.ABC):
         self, problem: QueryRelease, batch: PyTree, mask: jax.Array, state: SelectionState
     ) -> tuple[SelectionState, SelectionInfo]:
         """One draw and one move; records are not looked at."""
-        del batch, mask
         info = self.select(problem, state)
         return self.move(problem, info, state), info
 

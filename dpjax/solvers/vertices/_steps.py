@@ -65,7 +65,7 @@ def _in_coordinates(domain: Domain, leaf: PyTree) -> PyTree:
 
     def scores(rows: jax.Array | PackedSigns) -> jax.Array:
         rows = wide(rows.unpack() if isinstance(rows, PackedSigns) else rows)
-        return jnp.matmul(rows, domain.vertices.T, precision=jax.lax.Precision.HIGHEST)
+        return jnp.matmul(rows, domain.vertices.T, precision="highest")
 
     if isinstance(leaf, OuterProduct):
         return leaf._replace(left=scores(leaf.left))

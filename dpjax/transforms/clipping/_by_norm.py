@@ -102,7 +102,6 @@ def aggregator_of(
     """The aggregator of `total(per_example, mask)`, without state and without draws."""
 
     def init(params: PyTree) -> optax.EmptyState:
-        del params
         return optax.EmptyState()
 
     def update(
@@ -114,7 +113,6 @@ def aggregator_of(
         key: jax.Array | None = None,
         **extra: object,
     ) -> tuple[PyTree, optax.EmptyState]:
-        del params, key, extra
         return total(per_example, mask), state
 
     return Aggregator(init, update, sensitivity)

@@ -31,7 +31,6 @@ _FINE = 2.0**-16
 # more columns of an outer product than these are taken in a loop
 _MANY_COLUMNS = 16
 # by default accelerators multiply float32 with 10 bits
-_EXACT = jax.lax.Precision.HIGHEST
 # of norms of up to 2^40 numbers, scales, products and bounds, relative to the sensitivity
 _ARITHMETIC = 2.0**-12
 
@@ -106,13 +105,13 @@ def weighted_sum(leaf: PyTree, scale: jax.Array, bound: ArrayLike | None = None)
         return bounded_sum(leaf, scale, bound).high
     if is_outer(leaf):
         return jnp.einsum(
-            "bp,bk->pk", _kept(leaf.left, scale), _scaled(leaf.right, scale), precision=_EXACT
+            "bp,bk->pk", _kept(leaf.left, scale), _scaled(leaf.right, scale), precision="highest"
         )
     if isinstance(leaf, PackedSigns):
         return leaf.weighted_sum(scale)
     leaf = jnp.asarray(leaf)
     scale = scale.astype(_dtype(leaf))
-    return jnp.tensordot(scale, _kept(leaf, scale), axes=1, precision=_EXACT)
+    return jnp.tensordot(scale, _kept(leaf, scale), axes=1, precision="highest")
 
 
 def bounded_sum(
@@ -252,7 +251,6 @@ def _in_parts(
     rest = terms._replace(centre=None) if shared else terms
 
     def part(rows: _Rows, mask: jax.Array, number: jax.Array) -> Any:
-        del number
         rows = rows._replace(scale=jnp.where(mask, rows.scale, 0))
         return of(rows._replace(centre=terms.centre) if shared else rows)
 

@@ -69,13 +69,11 @@ def mirror_step(
         check_nonnegative("step_size", step_size)
 
     def init(params: PyTree) -> MirrorStepState:
-        del params
         return MirrorStepState(jnp.zeros((), jnp.int32))
 
     def update(
         updates: PyTree, state: MirrorStepState, params: PyTree = None, **extra: object
     ) -> tuple[PyTree, MirrorStepState]:
-        del extra
         if params is None:
             raise ValueError("params is required: the coordinates that the gradient is to move")
         size = step_size(state.count) if callable(step_size) else step_size

@@ -58,7 +58,6 @@ class Multilevel(NamedTuple):
 
     def init(self, params: PyTree) -> optax.EmptyState:
         """No state."""
-        del params
         return optax.EmptyState()
 
     def update(
@@ -76,7 +75,6 @@ class Multilevel(NamedTuple):
         Raises:
           ValueError: If a leaf has another number of points, or `level` is out of range.
         """
-        del params, key, extra
         scale = self._constant * self._size(level)
 
         def combine(leaf: PyTree) -> jax.Array:

@@ -63,7 +63,6 @@ def leader(
         hint: PyTree = None,
         **extra: object,
     ) -> tuple[PyTree, LeaderState]:
-        del extra
         required("params", params, "the point w_t that the learner is to move")
         zeros = jax.tree.map(jnp.zeros_like, state.total)
         gradient, count = plus(zeros, updates), state.count + 1

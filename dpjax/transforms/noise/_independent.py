@@ -111,13 +111,11 @@ def noise_on_leaves(
     """`noisy(leaf, key)` of every leaf; the key is folded with the call's number and the leaf's."""
 
     def init(params: PyTree) -> Any:
-        del params
         return state_type(jnp.zeros((), jnp.int32))
 
     def step(
         updates: PyTree, state: AddNoiseState, key: jax.Array, **extra: object
     ) -> tuple[PyTree, Any]:
-        del extra
         now = jax.random.fold_in(key, state.count)
         leaves, treedef = jax.tree.flatten(updates)
         drawn = [noisy(leaf, jax.random.fold_in(now, i)) for i, leaf in enumerate(leaves)]

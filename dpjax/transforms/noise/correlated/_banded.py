@@ -118,7 +118,6 @@ class Banded(strategies.GaussianStrategy):
         Raises:
           ValueError: If two of these steps may be less than `bands` apart.
         """
-        del relation
         if participation is None:
             most = self.participation.most
             return strategies.gaussian_event(float(noise_multiplier) / math.sqrt(most))

@@ -74,7 +74,6 @@ def correlated_noise(strategy: NoiseStrategy, stddev: ArrayLike = 1.0) -> Transf
     def step(
         updates: PyTree, state: PyTree, key: jax.Array, sensitivity: ArrayLike = 1.0, **more: object
     ) -> tuple[PyTree, Any]:
-        del more
         check_nonnegative_scalar("sensitivity", sensitivity)
         draw = draws_of(strategy, updates, key, state.count)
         scale = jnp.multiply(stddev, sensitivity)

@@ -79,7 +79,6 @@ class SplitNoise(strategies.GaussianStrategy):
 
     def init(self, params: PyTree) -> SplitNoiseState:
         """The state before the first step."""
-        del params
         return SplitNoiseState(jnp.zeros((), jnp.int32))
 
     def next(

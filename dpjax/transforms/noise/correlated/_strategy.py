@@ -116,7 +116,6 @@ class GaussianStrategy:
         self, noise_multiplier: float, relation: RelationLike = "add_or_remove_one"
     ) -> dpe.DpEvent:
         """The event of a whole run: a Gaussian, under every relation."""
-        del relation
         return gaussian_event(noise_multiplier)
 
 
