@@ -9,5 +9,5 @@ from dpjax.api._plan import plan as plan
 from dpjax.api._private_edges import private_edges as private_edges
 from dpjax.api._release import release as release
 from dpjax.api._released import Release as Release
+from dpjax.api._tune import Tuned as Tuned
 from dpjax.api._tune import tune as tune
-from dpjax.api._tuned import Tuned as Tuned

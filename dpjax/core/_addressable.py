@@ -1,5 +1,7 @@
-"""Access to the parts of distributed arrays that this process holds."""
+"""Several devices: is a program traced for them, and which parts of an array are here?"""
 
+import contextlib
+import contextvars
 import dataclasses
 from collections.abc import Iterator
 from typing import Any
@@ -9,6 +11,28 @@ import numpy as np
 from jax.experimental.multihost_utils import process_allgather
 
 from dpjax.core._types import PyTree
+
+_running: contextvars.ContextVar[Any] = contextvars.ContextVar("placement", default=None)
+
+
+@contextlib.contextmanager
+def running(placement: object) -> Iterator[None]:
+    """While a program for this placement is traced."""
+    token = _running.set(placement)
+    try:
+        yield
+    finally:
+        _running.reset(token)
+
+
+def many_devices() -> bool:
+    """Whether what is traced is known to be for several devices: by `solve` or a mesh in use.
+
+    Returns:
+      True if so; sums over examples are then to be one operation, which XLA can do where the
+      examples lie.
+    """
+    return _running.get() is not None or jax.sharding.get_abstract_mesh().size > 1
 
 
 def spans_processes(leaf: PyTree) -> bool:

@@ -2,6 +2,7 @@
 
 import functools
 import importlib
+import operator
 import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -71,3 +72,14 @@ def _warned(cls: type, old: str, new: str) -> str:
         stacklevel=4,
     )
     return new
+
+
+def moved_setting(module: str, name: str, spelling: str, depth: int = 4) -> Callable[..., Any]:
+    """What a spelling of 0.1 stands for in `dpjax.papers`, with a warning."""
+    home = f"dpjax.papers.{module}"
+    warnings.warn(
+        f"{spelling} is {home}.{name} since 0.2: the old spelling goes in 0.3",
+        DeprecationWarning,
+        stacklevel=depth,
+    )
+    return operator.attrgetter(name)(importlib.import_module(home))

@@ -3,7 +3,6 @@
 from dpjax.geometry._domain import Domain as Domain
 from dpjax.geometry._entropic import entropic as entropic
 from dpjax.geometry._l1_ball import L1Ball as L1Ball
-from dpjax.geometry._maurey import maurey as maurey
 from dpjax.geometry._mirror import MirrorMap as MirrorMap
 from dpjax.geometry._mirror import product as product
 from dpjax.geometry._p_norm import euclidean_ball as euclidean_ball
@@ -12,4 +11,5 @@ from dpjax.geometry._p_norm import p_norm as p_norm
 from dpjax.geometry._polytope import Polytope as Polytope
 from dpjax.geometry._simplex import Simplex as Simplex
 from dpjax.geometry._vertices import log_normalize as log_normalize
+from dpjax.geometry._vertices import maurey as maurey
 from dpjax.geometry._vertices import sample_vertices as sample_vertices

@@ -21,7 +21,7 @@ from dpjax.core import (
 )
 from dpjax.geometry import _blocks as blocks
 from dpjax.geometry._domain import check_last_axis, check_num_vertices
-from dpjax.geometry._maurey import as_indices
+from dpjax.geometry._vertices import as_indices
 
 
 @register_dataclass

@@ -12,8 +12,7 @@ from scipy.spatial.distance import cdist
 
 from dpjax.core import check_finite, check_shape, is_traced, register_dataclass
 from dpjax.geometry._domain import check_last_axis
-from dpjax.geometry._maurey import as_indices
-from dpjax.geometry._vertices import DrawnByScores
+from dpjax.geometry._vertices import DrawnByScores, as_indices
 
 # on accelerators float32 products keep 10 bits by default, and scores are privacy-relevant
 _BLOCK = 512

@@ -11,8 +11,7 @@ from jax.typing import ArrayLike
 from dpjax.core import check_int, check_shape, register_dataclass
 from dpjax.geometry._blocks import as_floating
 from dpjax.geometry._domain import check_last_axis, check_num_vertices
-from dpjax.geometry._maurey import maurey
-from dpjax.geometry._vertices import DrawnByScores
+from dpjax.geometry._vertices import DrawnByScores, maurey
 
 
 @register_dataclass

@@ -18,11 +18,11 @@ from dpjax.core import (
     derived,
     static_field,
 )
+from dpjax.core._moved import moved_setting
 from dpjax.privacy import Budget, Guarantee, check_budget
 from dpjax.problems import QueryRelease
 from dpjax.queries._workload import num_records, spread_cells
 from dpjax.sampling import FullBatch
-from dpjax.solvers._published import moved_setting
 from dpjax.solvers._summary import register_solver
 from dpjax.solvers._swamped import checked_answers, drawn_noise
 from dpjax.solvers.queries._budget import (

@@ -21,8 +21,8 @@ from dpjax.sampling import (
     TaperedPartition,
     poisson_capacity,
 )
-from dpjax.solvers._check_fields import RELATIONS
 from dpjax.solvers._check_sampler import check_sampler
+from dpjax.solvers._request import RELATIONS
 from dpjax.solvers._swamped import checked_draws
 from dpjax.solvers.vertices._steps import VertexInfo, coordinates, shrunk
 

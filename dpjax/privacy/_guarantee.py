@@ -1,8 +1,10 @@
 """A guarantee: an event and the privacy curve that follows from it."""
 
 import dataclasses
+import decimal
 import functools
 import math
+from collections.abc import Sequence
 
 import jax
 from dp_accounting import dp_event as dpe
@@ -10,17 +12,18 @@ from dp_accounting import dp_event as dpe
 from dpjax.core import GuaranteeLike
 from dpjax.core._checks import check_delta, check_nonnegative
 from dpjax.privacy._relations import RelationLike, relation_name, resolve_relation
-from dpjax.privacy._summary import event_summary, rounded_up
 from dpjax.privacy._warnings import warn
 from dpjax.privacy.accounting._accountant import compose
 from dpjax.privacy.accounting._pure import pure_epsilon
-from dpjax.privacy.accounting._structure import EventId, flatten
+from dpjax.privacy.accounting._structure import EventId, event_fields, flatten
 from dpjax.privacy.accounting._support import route
 
 _MAX_ITERATIONS = 200
 _MOST_PARTS = 4  # each may take the accountant a quarter of a second
 _SHOWN_DELTAS = (1e-5, 1e-6)
 SHOWN_DELTA = "_shown_delta"  # where a solver made for a budget, and its guarantee, keep delta
+_PRECISION = decimal.Context(prec=4, rounding=decimal.ROUND_CEILING)
+_MOST_ELEMENTS = 4
 
 
 @jax.tree_util.register_static
@@ -200,3 +203,21 @@ def _total_epsilon(which: EventId, failure: float, delta: float) -> float:
         before = epsilon, needed
         epsilon = following * (1 + 1e-9) + 1e-12  # so that in the end it lies above, not below
     return math.inf
+
+
+def event_summary(event: object) -> str:
+    """An event's structure and numbers, without class suffixes and field names, on one line."""
+    if isinstance(event, dpe.SelfComposedDpEvent):
+        return f"{event.count} x {event_summary(event.event)}"
+    if isinstance(event, dpe.DpEvent):
+        inner = ", ".join(map(event_summary, event_fields(event).values()))
+        return f"{type(event).__name__.removesuffix('DpEvent')}({inner})"
+    if isinstance(event, Sequence) and not isinstance(event, str):
+        shown = [event_summary(each) for each in event[:_MOST_ELEMENTS]]
+        return ", ".join(shown + [f"... {len(event)} in all"] * (len(event) > _MOST_ELEMENTS))
+    return f"{event:.4g}" if isinstance(event, float) else str(event)
+
+
+def rounded_up(epsilon: float) -> str:
+    """Four digits, never below."""
+    return "inf" if epsilon == math.inf else str(_PRECISION.create_decimal_from_float(epsilon))

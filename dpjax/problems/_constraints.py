@@ -2,6 +2,7 @@
 
 import dataclasses
 from dataclasses import dataclass
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -151,7 +152,7 @@ class RateConstraints:
 
 
 def constraints_of(
-    membership: ArrayLike, weights: ArrayLike, slack: ArrayLike, part: PartRule
+    membership: ArrayLike, weights: ArrayLike, slack: Any, part: PartRule
 ) -> RateConstraints:
     """Arrays to the default float type, one slack for each row."""
     weights = jnp.asarray(weights, float)

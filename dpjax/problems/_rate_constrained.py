@@ -13,8 +13,7 @@ from jax.typing import ArrayLike
 
 from dpjax.core import PyTree, register_dataclass, static_field
 from dpjax.problems._constraints import RateConstraints, no_constraints, violation
-from dpjax.problems._linear import LinearLogits
-from dpjax.problems._network import Network, is_model
+from dpjax.problems._network import LinearLogits, Network, is_model
 from dpjax.problems._parts import ByField, check_codes
 from dpjax.problems._vertex_linear import check_fields
 

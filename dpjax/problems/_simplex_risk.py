@@ -10,8 +10,14 @@ from jax.typing import ArrayLike
 
 from dpjax.core import PyTree, register_dataclass, static_field
 from dpjax.geometry import Domain
-from dpjax.problems._vertex_domains import check_constants, domain_of, uniform_point
-from dpjax.problems._vertex_linear import LinearLoss, OfRecords, mean_margins
+from dpjax.problems._vertex_linear import (
+    LinearLoss,
+    OfRecords,
+    check_constants,
+    domain_of,
+    mean_margins,
+    uniform_point,
+)
 
 
 @register_dataclass

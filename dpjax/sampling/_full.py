@@ -65,7 +65,9 @@ class FullBatch(Planned):
         check_int("num_records", num_records, minimum=1)
         return jnp.arange(self.steps, dtype=jnp.int32)
 
-    def batch(self, x: jax.Array, num_records: int) -> tuple[None, jax.Array]:
+    def batch(  # type: ignore[override]
+        self, x: jax.Array, num_records: int
+    ) -> tuple[None, jax.Array]:
         """Members of one step: `(None, mask)`, all records in order, mask `[num_records]` True."""
         check_int("num_records", num_records, minimum=1)
         return None, jnp.ones((num_records,), dtype=bool)

@@ -13,9 +13,8 @@ from dpjax.solvers.descent._histogram_share import (
     optimal_histogram_share as optimal_histogram_share,
 )
 from dpjax.solvers.descent._rate_constrained_sgda import RateConstrainedSGDA as RateConstrainedSGDA
-from dpjax.solvers.descent._sgda_state import SGDAInfo as SGDAInfo
-from dpjax.solvers.descent._sgda_state import SGDAState as SGDAState
-from dpjax.solvers.erm._choice import linear_model_solver as linear_model_solver
+from dpjax.solvers.descent._rate_constrained_sgda import SGDAInfo as SGDAInfo
+from dpjax.solvers.descent._rate_constrained_sgda import SGDAState as SGDAState
 from dpjax.solvers.erm._objective_perturbation import ObjectivePerturbation as ObjectivePerturbation
 from dpjax.solvers.erm._objective_perturbation import (
     ObjectivePerturbationState as ObjectivePerturbationState,
@@ -24,9 +23,10 @@ from dpjax.solvers.erm._sufficient_statistics import SufficientStatistics as Suf
 from dpjax.solvers.erm._sufficient_statistics import (
     SufficientStatisticsState as SufficientStatisticsState,
 )
-from dpjax.solvers.games._choice import solver_for_game as solver_for_game
+from dpjax.solvers.erm._sufficient_statistics import linear_model_solver as linear_model_solver
 from dpjax.solvers.games._double_oracle import DoubleOracle as DoubleOracle
 from dpjax.solvers.games._double_oracle import DoubleOracleInfo as DoubleOracleInfo
+from dpjax.solvers.games._double_oracle import solver_for_game as solver_for_game
 from dpjax.solvers.games._nested import GameState as GameState
 from dpjax.solvers.games._nested import NestedGame as NestedGame
 from dpjax.solvers.nonconvex._online_to_nonconvex import OnlineToNonconvex as OnlineToNonconvex

@@ -20,7 +20,7 @@ import pytest
 from scipy import special, stats
 
 from dpjax.problems import Risk
-from dpjax.random._gap_tables import gap_digits
+from dpjax.random._gaps import gap_digits
 from dpjax.sampling import IndependentPartition, PoissonSampler
 from dpjax.solvers import DPSGD
 from dpjax.testing._trees import QUICK

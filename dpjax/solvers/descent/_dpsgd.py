@@ -33,7 +33,6 @@ from dpjax.solvers._check_sampler import check_participation, check_sampler, eve
 from dpjax.solvers._request import Request, default_sampler, named_strategy, requested
 from dpjax.solvers._summary import register_solver
 from dpjax.solvers._swamped import checked_gradients
-from dpjax.solvers.descent._averaging import AVERAGES, init_average, read_average, update_average
 from dpjax.solvers.descent._dpsgd_defaults import (
     fall_by_default,
     most_records,
@@ -55,6 +54,36 @@ from dpjax.transforms.clipping._weighted_sum import noised_sum
 SGD = optax.sgd(1.0)
 _CURVED = (1.0, 12.0)  # lengths of gradients, where curvature is thought to be their square
 _MOST_LENGTHS = 4.0  # what `clip_floor` may be
+AVERAGES = ("ema", "uniform", "last")
+
+
+def init_average(kind: str, params: PyTree) -> PyTree:
+    """A running average of nothing yet; () where none is kept."""
+    return () if kind == "last" else jax.tree.map(jnp.zeros_like, params)
+
+
+def update_average(
+    kind: str, average: PyTree, params: PyTree, count: jax.Array, decay: ArrayLike
+) -> PyTree:
+    """Takes in the iterate after `count` (>= 1) steps."""
+    if kind == "last":
+        return ()
+    rate = 1 / count if kind == "uniform" else 1 - jnp.asarray(decay)
+    return jax.tree.map(
+        lambda a, p: a + jnp.asarray(rate, a.dtype) * (p.astype(a.dtype) - a), average, params
+    )
+
+
+def read_average(
+    kind: str, average: PyTree, params: PyTree, count: jax.Array, decay: ArrayLike
+) -> PyTree:
+    """The average, with the exponential one corrected for its start at zero."""
+    if kind == "last":
+        return params
+    if kind == "uniform":
+        return average
+    correction = 1 - jnp.asarray(decay) ** count
+    return jax.tree.map(lambda a: a / jnp.asarray(correction, a.dtype), average)
 
 
 class DPSGDState(NamedTuple):

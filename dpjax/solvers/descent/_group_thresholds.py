@@ -26,8 +26,7 @@ from dpjax.privacy import Budget, Guarantee, joint_release
 from dpjax.privacy._relations import relation_factor
 from dpjax.problems import ByField, RateConstrained
 from dpjax.sampling import FullBatch
-from dpjax.solvers._check_fields import RELATIONS, check_once, check_values
-from dpjax.solvers._request import default_sampler, requested
+from dpjax.solvers._request import RELATIONS, check_once, check_values, default_sampler, requested
 from dpjax.solvers._summary import register_solver
 from dpjax.solvers.descent._dpsgd import DPSGD
 from dpjax.transforms.noise import _noisy_counts as counting

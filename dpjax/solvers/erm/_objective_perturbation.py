@@ -24,8 +24,7 @@ from dpjax.privacy.objective_perturbation._guarantee import NOISES, mean_square
 from dpjax.problems import LinearModel
 from dpjax.random._normal import normal
 from dpjax.sampling import FullBatch
-from dpjax.solvers._check_fields import RELATIONS, check_once, check_values
-from dpjax.solvers._request import requested_relation
+from dpjax.solvers._request import RELATIONS, check_once, check_values, requested_relation
 from dpjax.solvers._summary import register_solver
 from dpjax.solvers.erm._double import in_double
 from dpjax.solvers.erm._minimise import Objective, minimise

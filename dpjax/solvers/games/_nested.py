@@ -18,8 +18,7 @@ from dpjax.privacy import Budget, Guarantee, calibrate_gaussian
 from dpjax.problems import Saddle
 from dpjax.random._normal import normal
 from dpjax.sampling import FullBatch
-from dpjax.solvers._check_fields import RELATIONS, check_once, check_values
-from dpjax.solvers._request import requested_relation
+from dpjax.solvers._request import RELATIONS, check_once, check_values, requested_relation
 from dpjax.solvers._summary import register_solver
 from dpjax.solvers.games._equilibrium import Equilibrium, equilibrium
 from dpjax.solvers.games._robust import robust_strategies

@@ -9,13 +9,12 @@ import jax.numpy as jnp
 from dp_accounting import dp_event as dpe
 
 from dpjax.core import check_choice, check_int, check_unstacked, static_field
+from dpjax.core._moved import moved_setting
 from dpjax.privacy import Budget, Guarantee
 from dpjax.problems import QueryRelease
 from dpjax.queries import Marginals, Workload
 from dpjax.sampling import FullBatch
-from dpjax.solvers._check_fields import check_values
-from dpjax.solvers._published import moved_setting
-from dpjax.solvers._request import requested_relation
+from dpjax.solvers._request import check_values, requested_relation
 from dpjax.solvers._summary import register_solver
 from dpjax.solvers._swamped import checked_answers, drawn_noise
 from dpjax.solvers.queries._budget import Number, drawn_event, drawn_rho, largest_range

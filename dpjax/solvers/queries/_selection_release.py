@@ -12,7 +12,7 @@ from dpjax.problems import QueryRelease
 from dpjax.queries import Marginals
 from dpjax.queries._workload import num_records
 from dpjax.sampling import FullBatch
-from dpjax.solvers._check_fields import RELATIONS, check_values
+from dpjax.solvers._request import RELATIONS, check_values
 from dpjax.solvers.queries._budget import Number
 from dpjax.solvers.queries._state import (
     SHARPEST,

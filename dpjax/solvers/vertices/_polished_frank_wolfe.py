@@ -31,9 +31,8 @@ from dpjax.solvers._parts import part_size, sum_of_parts
 from dpjax.solvers._request import requested
 from dpjax.solvers._summary import register_solver
 from dpjax.solvers._swamped import checked_draws
-from dpjax.solvers._vertex_problem import VertexProblem
+from dpjax.solvers._vertex_problem import VertexProblem, one_block
 from dpjax.solvers.descent._dpsgd import DPSGD, SGD, DPSGDState
-from dpjax.solvers.vertices._constants import one_block
 from dpjax.solvers.vertices._frank_wolfe import FrankWolfe, FrankWolfeState, planned
 from dpjax.transforms import OuterProduct, PackedSigns
 from dpjax.transforms.clipping._by_norm import per_example_norm

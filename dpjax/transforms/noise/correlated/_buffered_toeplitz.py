@@ -20,9 +20,15 @@ from dpjax.core import (
 )
 from dpjax.sampling import Participation
 from dpjax.transforms.noise.correlated import _strategy as strategies
-from dpjax.transforms.noise.correlated._buffered_toeplitz_fit import fitted, minimised, spread
 from dpjax.transforms.noise.correlated._buffered_toeplitz_table import TABLE
-from dpjax.transforms.noise.correlated._toeplitz import coefficients, pattern_norms, prefix_stddev
+from dpjax.transforms.noise.correlated._toeplitz import (
+    coefficients,
+    fitted,
+    minimised,
+    pattern_norms,
+    prefix_stddev,
+    spread,
+)
 
 
 class BufferedToeplitzState(NamedTuple):
