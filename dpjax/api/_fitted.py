@@ -23,6 +23,7 @@ from dpjax.privacy._relations import relation_name, resolve_relation
 from dpjax.privacy.accounting._event_json import guarantee_from_json, guarantee_to_json
 
 _INFO, _PARAMS = "fit.json", "params.npz"
+_PLAIN = ("method", "reason", "delta", "validation_loss")  # fields, as JSON has them
 _DELTAS = tuple(10.0**-k for k in range(1, 13))
 
 
@@ -119,8 +120,7 @@ class Fitted:
             "solver": repr(self.solver) if not isinstance(self.solver, str) else self.solver,
             "considered": [list(candidate) for candidate in self.considered],
         }
-        for name in ("method", "reason", "delta", "validation_loss"):
-            info[name] = getattr(self, name)
+        info |= {name: getattr(self, name) for name in _PLAIN}
         arrays = io.BytesIO()
         named: dict[str, PyTree] = {str(i): np.asarray(leaf) for i, leaf in enumerate(leaves)}
         np.savez(arrays, **named)
@@ -157,13 +157,8 @@ def load(path: str | os.PathLike[str]) -> Fitted:
         return Fitted(
             _params_of(info["params"], leaves),
             guarantee,
-            info["solver"],
-            info["method"],
-            info["reason"],
-            tuple(Candidate(*row) for row in info["considered"]),
-            info["delta"],
-            info["validation_loss"],
-            info["version"],
+            considered=tuple(Candidate(*row) for row in info["considered"]),
+            **{name: info[name] for name in (*_PLAIN, "solver", "version")},
         )
     except (KeyError, TypeError, zipfile.BadZipFile) as error:
         raise ValueError(f"{path} must be a file of Fitted.save: {error}") from error

@@ -19,6 +19,7 @@ from dpjax.core._checks import check_probability as check_probability
 from dpjax.core._checks import check_rate as check_rate
 from dpjax.core._checks import check_scalar as check_scalar
 from dpjax.core._checks import check_shape as check_shape
+from dpjax.core._checks import check_type as check_type
 from dpjax.core._checks import is_traced as is_traced
 from dpjax.core._fields import check_fields as check_fields
 from dpjax.core._fields import check_unstacked as check_unstacked

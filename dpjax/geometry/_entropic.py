@@ -43,9 +43,6 @@ def entropic() -> MirrorMap:
         shape, dtype = shape_and_dtype(params)
         return log_normalize(jnp.zeros(shape, dtype))
 
-    def point(coords: jax.Array) -> jax.Array:
-        return jnp.exp(coords)
-
     def coordinates(primal: ArrayLike) -> jax.Array:
         return log_normalize(jnp.log(as_vector("primal", primal)))
 
@@ -55,4 +52,4 @@ def entropic() -> MirrorMap:
     def divergence(p: ArrayLike, q: ArrayLike) -> jax.Array:
         return jnp.sum(jax.scipy.special.kl_div(as_vector("p", p), as_vector("q", q)))
 
-    return MirrorMap(init, point, coordinates, step, divergence)
+    return MirrorMap(init, jnp.exp, coordinates, step, divergence)

@@ -1,5 +1,7 @@
 """Geometries of half a squared norm: Euclidean ball and box, p-norms."""
 
+from collections.abc import Callable
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -71,13 +73,10 @@ def euclidean_box(low: ArrayLike, high: ArrayLike) -> MirrorMap:
     def clip(x: jax.Array) -> jax.Array:
         return jnp.clip(x, jnp.asarray(low, x.dtype), jnp.asarray(high, x.dtype))
 
-    def init(params: PyTree) -> jax.Array:
-        return clip(_origin(params))
-
     def step(coords: jax.Array, gradient: ArrayLike, step_size: ArrayLike) -> jax.Array:
         return clip(moved(coords, gradient, step_size))
 
-    return MirrorMap(init, _same, _same, step, _half_squared_distance)
+    return MirrorMap(lambda p: clip(_origin(p)), _same, _same, step, _half_squared_distance)
 
 
 def p_norm(p: float, radius: ArrayLike | None = None) -> MirrorMap:
@@ -116,11 +115,8 @@ def p_norm(p: float, radius: ArrayLike | None = None) -> MirrorMap:
     exponent = float(p)
     dual = exponent / (exponent - 1)
 
-    def point(coords: jax.Array) -> jax.Array:
-        return _link(jnp.asarray(coords), dual)
-
-    def coordinates(primal: ArrayLike) -> jax.Array:
-        return _link(jnp.asarray(primal), exponent)
+    def link(exponent: float) -> Callable[[ArrayLike], jax.Array]:
+        return lambda values: _link(jnp.asarray(values), exponent)
 
     def step(coords: jax.Array, gradient: ArrayLike, step_size: ArrayLike) -> jax.Array:
         theta = moved(coords, gradient, step_size)
@@ -131,7 +127,7 @@ def p_norm(p: float, radius: ArrayLike | None = None) -> MirrorMap:
         value = _norm(a, exponent) ** 2 / 2 - _norm(b, exponent) ** 2 / 2
         return value - jnp.vdot(_link(b, exponent), a - b, precision="highest")
 
-    return MirrorMap(_origin, point, coordinates, step, divergence)
+    return MirrorMap(_origin, link(dual), link(exponent), step, divergence)
 
 
 def _origin(params: PyTree) -> jax.Array:

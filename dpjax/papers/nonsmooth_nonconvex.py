@@ -12,11 +12,11 @@ from jax.typing import ArrayLike
 
 from dpjax.core import check_int, check_positive
 from dpjax.papers._log_delta import log_inverse_delta
-from dpjax.papers._stationarity_bound import direction_excess
 from dpjax.papers._stationarity_plan import (
     Plan,
     Setting,
     change_clip,
+    direction_excess,
     first_clip,
     plan_full_batch,
     plan_single_pass,

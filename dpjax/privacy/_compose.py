@@ -10,6 +10,7 @@ from dp_accounting import NeighboringRelation
 from dp_accounting import dp_event as dpe
 from dp_accounting.rdp import rdp_privacy_accountant as rdp
 
+from dpjax.core._checks import check_type
 from dpjax.privacy._guarantee import Guarantee
 from dpjax.privacy._relations import relation_name
 from dpjax.privacy.accounting._renyi import ORDERS, renyi
@@ -62,11 +63,8 @@ def shared_relation(
     if not guarantees:
         raise ValueError("needs at least 1 guarantee, got 0")
     for guarantee in guarantees:
-        if not isinstance(guarantee, kinds):
-            raise TypeError(
-                f"guarantee must be a dpjax.Guarantee, got {type(guarantee).__name__}: a solver's "
-                "is solver.guarantee()"
-            )
+        what, more = "a dpjax.Guarantee", ": a solver's is solver.guarantee()"
+        check_type("guarantee", guarantee, kinds, what, more)
     first = guarantees[0].relation
     for guarantee in guarantees:
         if guarantee.relation != first:

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike, DTypeLike
 
-from dpjax.core import check_finite, check_shape, is_traced, register_dataclass
+from dpjax.core import check_finite, check_shape, check_type, is_traced, register_dataclass
 from dpjax.problems._parts import PartRule, refined
 
 # by default accelerators multiply with 10 bits
@@ -134,8 +134,7 @@ class RateConstraints:
           (5, 4)
         """
         for each in constraints:
-            if not isinstance(each, RateConstraints):
-                raise TypeError(f"constraints must be RateConstraints, got {type(each).__name__}")
+            check_type("constraints", each, RateConstraints, "RateConstraints")
         classes = {each.num_classes for each in constraints}
         if len(classes) != 1:
             raise ValueError(f"num_classes must agree, got {sorted(classes)}")

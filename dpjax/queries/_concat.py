@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from dpjax.core import register_dataclass, wide
+from dpjax.core import check_type, register_dataclass, wide
 from dpjax.core._pairs import Pair, pair_of
 from dpjax.privacy._relations import RelationLike
 from dpjax.queries._domain import Domain
@@ -54,8 +54,7 @@ class Concat(Workload):
         if not workloads:
             raise ValueError("workloads must be >= 1 of them, got none")
         for workload in workloads:
-            if not isinstance(workload, Workload):
-                raise TypeError(f"workloads must be of queries, got {type(workload).__name__}")
+            check_type("workloads", workload, Workload, "of queries")
         sizes = [workload.universe_size for workload in workloads]
         if len(set(sizes)) > 1:
             raise ValueError(f"workloads must be over one universe, got {sizes} cells")

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 
-from dpjax.core import check_key, check_shape, register_dataclass
+from dpjax.core import check_key, check_shape, check_type, register_dataclass
 from dpjax.queries._cells import check_range, checked_codes, integers
 from dpjax.queries.tables._domain_spec import normal_spec, read_json, written_json
 from dpjax.queries.tables._frames import contained
@@ -76,18 +76,11 @@ class Domain:
           >>> domain.shape, domain.encode({"age": [30, 200], "sex": ["M", None]}).tolist()
           ((8, 3), [[1, 1], [7, 2]])
         """
-        if not isinstance(columns, Mapping):
-            raise TypeError(
-                f"columns must be a mapping of names to columns, got {type(columns).__name__}: "
-                "what they may hold is public and must not be read off the data"
-            )
+        more = ": what they may hold is public and must not be read off the data"
+        check_type("columns", columns, Mapping, "a mapping of names to columns", more)
         for name, column in columns.items():
-            if not isinstance(column, Column):
-                raise TypeError(
-                    f"column {name!r} must be Numeric, Categorical or Date, got "
-                    f"{type(column).__name__}: what it may hold is public and must not be read off "
-                    "the data"
-                )
+            what = "Numeric, Categorical or Date"
+            check_type(f"column {name!r}", column, Column, what, more)
         return cls(columns)
 
     @classmethod

@@ -12,7 +12,7 @@ import numpy as np
 from jax.sharding import NamedSharding
 from jax.typing import ArrayLike, DTypeLike
 
-from dpjax.core import check_int, check_shape, register_dataclass, static_field
+from dpjax.core import check_int, check_shape, check_type, register_dataclass, static_field
 from dpjax.queries._domain import Domain, strides
 from dpjax.queries._marginal_passes import all_answers, all_cells
 from dpjax.queries._marginal_plan import Plan, plan_for
@@ -81,8 +81,7 @@ class Marginals(Tables):
     sharding: NamedSharding | None = static_field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
-        if not isinstance(self.domain, Domain):
-            raise TypeError(f"domain must be a Domain, got {type(self.domain).__name__}")
+        check_type("domain", self.domain, Domain, "a Domain")
         if isinstance(self.cliques, str):
             raise TypeError(f"cliques must be a sequence of cliques, got {self.cliques!r}")
         axes = [self.domain.axes(clique) for clique in self.cliques]

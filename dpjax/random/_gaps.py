@@ -79,16 +79,14 @@ def rounding_error(digits: tuple[Digit, ...]) -> float:
 
 def _radices(span: int) -> list[int]:
     """Radices with product >= span, with the least cost of drawing and comparing."""
-    best: tuple[int, list[int]] | None = None
-    for count in range(1, 9):
+
+    def equal(count: int) -> list[int]:
         radix = max(2, round(span ** (1 / count)))
-        lower = radix ** (count - 1)
-        radices = [radix] * (count - 1) + [-(-span // lower)]
-        cost = _WORD_COST * count + sum(radices)
-        if best is None or cost < best[0]:
-            best = (cost, radices)
-    assert best is not None
-    return best[1]
+        return [radix] * (count - 1) + [-(-span // radix ** (count - 1))]
+
+    return min(
+        map(equal, range(1, 9)), key=lambda radices: _WORD_COST * len(radices) + sum(radices)
+    )
 
 
 def _thresholds(v: int, entries: int, radix: int | None) -> tuple[int, ...]:

@@ -96,18 +96,10 @@ class Job:
         """How many there are."""
         return int(self.solver.sampler.steps)
 
-    def start(self) -> Any:
-        """The state before the first step."""
-        return start(self)
-
-    def shapes(self) -> Any:
-        """The shapes of `start`'s result, which is not computed."""
-        return start.eval_shape(self)
-
     def output_shapes(self) -> PyTree:
         """The shapes of one step's outputs."""
         x = jax.eval_shape(lambda xs: jax.tree.map(lambda a: a[0], xs), self.xs)
-        shapes: PyTree = _jitted_step.eval_shape(self, self.shapes(), x)[1]
+        shapes: PyTree = _jitted_step.eval_shape(self, start.eval_shape(self), x)[1]
         return shapes
 
 

@@ -107,7 +107,8 @@ def solve(
             f"{type(solver).__name__}"
         )
     check_sampler(solver.sampler)
-    guarantee = _guarantee(solver)  # before data are read: what has none is not run
+    # before data are read: what has none is not run
+    guarantee: GuaranteeLike = UnknownGuarantee() if is_traced(solver) else solver.guarantee()
     data = data if isinstance(data, Records) else Records(data, num_rows(data))
     if num_rows(data.arrays) < data.num_records:
         raise ValueError(
@@ -181,7 +182,7 @@ def _run(
             program, done, state, outputs, save = resumed
             hooks.append((every or chunk, save))
         if done == 0:
-            state = job.start()
+            state = loop.start(job)
         if progress:
             name = type(job.solver).__name__
             hidden = not processes_of(job).is_first
@@ -208,12 +209,6 @@ def _array(leaf: ArrayLike) -> jax.Array:
     if isinstance(leaf, jax.Array):
         return leaf
     return jnp.asarray(array.astype(array.dtype.newbyteorder("="), copy=False))
-
-
-def _guarantee(solver: Solver) -> GuaranteeLike:
-    if is_traced(solver):
-        return UnknownGuarantee()
-    return solver.guarantee()
 
 
 @jax.tree_util.register_static

@@ -43,7 +43,7 @@ def resume(
       ValueError: If the folder belongs to another job, or one on other devices.
     """
     processes = processes_of(job)
-    shapes = job.shapes()
+    shapes = start.eval_shape(job)
     first = start.trace(job)
     first_lowered = first.lower()
     placed = shapes

@@ -351,11 +351,8 @@ class DPSGD:
         rate = self._rate(state.count, length, clip_norm)
         updates = jax.tree.map(lambda u: (rate * u).astype(u.dtype), updates)
         params = problem.project(optax.apply_updates(state.params, updates))
-        norm, clipped, measured = (
-            optax.tree.norm(mean),
-            jnp.asarray(clip_norm, float),
-            state.measured,
-        )
+        norm, clipped = optax.tree.norm(mean), jnp.asarray(clip_norm, float)
+        measured = state.measured
         if length is not None:
             kept = (state.params, state.opt_state, 0 * norm, 0 * clipped, measured + more)
             new = (params, opt_state, norm, clipped, measured)

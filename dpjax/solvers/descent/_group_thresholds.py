@@ -16,6 +16,7 @@ from dpjax.core import (
     check_int,
     check_key,
     check_probability,
+    check_type,
     check_unstacked,
     derived,
     is_traced,
@@ -318,8 +319,7 @@ def _score(logits: jax.Array) -> jax.Array:
 
 
 def _num_groups(problem: RateConstrained) -> int:
-    if not isinstance(problem, RateConstrained):
-        raise TypeError(f"problem must be RateConstrained, got {type(problem).__name__}")
+    check_type("problem", problem, RateConstrained, "RateConstrained")
     part = problem.constraints.part if problem.num_constraints else None
     if not isinstance(part, ByField) or problem.constraints.num_classes != 2:
         raise ValueError(

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 
-from dpjax.core import PyTree, check_int, check_key, check_unstacked, static_field
+from dpjax.core import PyTree, check_int, check_key, check_type, check_unstacked, static_field
 from dpjax.geometry import sample_vertices
 from dpjax.privacy import (
     Budget,
@@ -325,7 +325,4 @@ def _standard_noise(kind: str, key: jax.Array, like: jax.Array) -> jax.Array:
 
 def check_linear_model(problem: object) -> None:
     """Raises TypeError unless the problem is a `LinearModel`."""
-    if not isinstance(problem, LinearModel):
-        raise TypeError(
-            f"problem must be a dpjax.problems.LinearModel, got {type(problem).__name__}"
-        )
+    check_type("problem", problem, LinearModel, "a dpjax.problems.LinearModel")

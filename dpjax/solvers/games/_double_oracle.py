@@ -197,15 +197,12 @@ class DoubleOracle(Game):
         """All rounds, the check and one of the branches."""
         key, draw = jax.random.split(state.key)
         mask = present(batch, mask)
-        payoffs = problem.payoffs
 
-        def row(i: jax.Array) -> Any:
-            return line_sum(lambda record: payoffs.row(record, i), batch, mask, self.interval)
-
-        def column(j: jax.Array) -> Any:
-            return line_sum(lambda record: payoffs.column(record, j), batch, mask, self.interval)
+        def sums(of: Any) -> Any:
+            return lambda at: line_sum(lambda record: of(record, at), batch, mask, self.interval)
 
         first, second = (domain.num_vertices for domain in problem.domains)
+        row, column = sums(problem.payoffs.row), sums(problem.payoffs.column)
         lines = Lines(row, column, (first, second), self.num_records)
         allowed = larger(mask.shape[0])
 

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from dpjax.core import PyTree, wide
+from dpjax.core import PyTree, check_type, wide
 from dpjax.core._pairs import Pair
 from dpjax.problems import Saddle
 from dpjax.solvers._parts import part_size, sum_of_parts
@@ -27,10 +27,7 @@ def game_interval(problem: Saddle) -> tuple[float, float]:
       TypeError: If the problem is no `Saddle`.
       ValueError: If its loss is not affine in each block, or it states no interval.
     """
-    if not isinstance(problem, Saddle):
-        raise TypeError(
-            f"problem must be one over vertices, a Saddle, got {type(problem).__name__}"
-        )
+    check_type("problem", problem, Saddle, "one over vertices, a Saddle")
     _ = problem.payoffs
     if problem.payoff_interval is None:
         raise ValueError(

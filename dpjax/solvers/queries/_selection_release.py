@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jax.typing import DTypeLike
 
-from dpjax.core import PyTree, check_key, check_scalar
+from dpjax.core import PyTree, check_key, check_scalar, check_type
 from dpjax.problems import QueryRelease
 from dpjax.queries import Marginals
 from dpjax.queries._workload import num_records
@@ -201,11 +201,8 @@ def needed_range(problem: QueryRelease, relation: str, vertices: str) -> float:
 
 def check_selection(solver: Any, positive: tuple[str, ...], nonnegative: tuple[str, ...]) -> None:
     """Raises unless the fields that all methods have are within their bounds."""
-    if not isinstance(solver.sampler, FullBatch):
-        raise TypeError(
-            "sampler must be FullBatch, since the targets are of all records, got "
-            f"{type(solver.sampler).__name__}"
-        )
+    what = "FullBatch, since the targets are of all records"
+    check_type("sampler", solver.sampler, FullBatch, what)
     check_scalar("score_range", solver.score_range)
     positive = (*positive, "num_records", "score_range")
     check_values(solver, positive=positive, nonnegative=nonnegative, relation=RELATIONS)

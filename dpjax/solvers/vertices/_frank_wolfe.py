@@ -15,6 +15,7 @@ from dpjax.core import (
     check_finite,
     check_int,
     check_key,
+    check_type,
     check_unstacked,
     static_field,
 )
@@ -116,11 +117,8 @@ class FrankWolfe:
     relation: str = static_field(default="add_or_remove_one")
 
     def __post_init__(self) -> None:
-        if not isinstance(self.sampler, FullBatch):
-            raise TypeError(
-                "sampler must be FullBatch, since the event is that of draws which all see every "
-                f"record, got {type(self.sampler).__name__}"
-            )
+        what = "FullBatch, since the event is that of draws which all see every record"
+        check_type("sampler", self.sampler, FullBatch, what)
         check_values(
             self,
             positive=("sharpness", "grad_range", "num_records"),

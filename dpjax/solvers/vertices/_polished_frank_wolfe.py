@@ -18,6 +18,7 @@ from dpjax.core import (
     check_finite,
     check_key,
     check_nonnegative,
+    check_type,
     check_unstacked,
     derived,
     static_field,
@@ -183,10 +184,8 @@ class PolishedFrankWolfe:
     reach: ArrayLike = dataclasses.field(default=math.inf, kw_only=True)
 
     def __post_init__(self) -> None:
-        if not isinstance(self.draws, FrankWolfe):
-            raise TypeError(f"draws must be a FrankWolfe, got {type(self.draws).__name__}")
-        if not isinstance(self.descent, DPSGD):
-            raise TypeError(f"descent must be a DPSGD, got {type(self.descent).__name__}")
+        check_type("draws", self.draws, FrankWolfe, "a FrankWolfe")
+        check_type("descent", self.descent, DPSGD, "a DPSGD")
         other = self.descent.noise is not None or self.descent.looks
         if not isinstance(self.descent.sampler, FullBatch) or other:
             raise TypeError(

@@ -1,5 +1,6 @@
 """Aggregation in microbatches, so that per-example values of a whole batch never coexist."""
 
+import functools
 from collections.abc import Callable
 
 import jax
@@ -73,9 +74,6 @@ def microbatched_sum(
         total, _ = aggregator.update(values, aggregator.init(None), mask=part_mask, key=part_key)
         return total
 
-    def start(zeros: PyTree) -> PyTree:
-        return jax.tree.map(pair_of, zeros)
-
     def add(carry: PyTree, term: PyTree) -> PyTree:
         return jax.tree.map(lambda one, pair: add_pairs(pair, pair_of(one)), term, carry)
 
@@ -83,7 +81,8 @@ def microbatched_sum(
         total = of(batch, mask)
     else:
         strided = many_devices() and not consecutive
-        pairs = fold_in_parts(of, batch, mask, size, add, start, strided=strided)
+        start = functools.partial(jax.tree.map, pair_of)
+        pairs = fold_in_parts(of, batch, mask, size, add, start=start, strided=strided)
         total = jax.tree.map(
             lambda pair: pair.high, pairs, is_leaf=lambda node: isinstance(node, Pair)
         )

@@ -15,8 +15,8 @@ def fold_in_parts(
     mask: jax.Array,
     size: int,
     add: Callable[[Any, PyTree], Any],
-    start: Callable[[PyTree], Any],
     *,
+    start: Callable[[PyTree], Any] = lambda zeros: zeros,
     strided: bool = False,
 ) -> Any:
     """Folds `of(part, part_mask, number)` over parts of at most `size` examples.

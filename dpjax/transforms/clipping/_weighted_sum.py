@@ -255,7 +255,7 @@ def _in_parts(
         return of(rows._replace(centre=terms.centre) if shared else rows)
 
     everyone = jnp.ones(terms.scale.shape[0], bool)
-    return fold_in_parts(part, rest, everyone, size, add, lambda zeros: zeros, strided=strided)
+    return fold_in_parts(part, rest, everyone, size, add, strided=strided)
 
 
 def _most_rows(width: int) -> int:

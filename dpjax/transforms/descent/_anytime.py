@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import optax
 
 from dpjax.core import PyTree, Transform, wide
+from dpjax.core._chain import as_stage
 from dpjax.geometry import MirrorMap
 
 
@@ -66,9 +67,7 @@ def anytime_average(
 
     Source: Cutkosky, "Anytime online-to-batch, optimism and acceleration", 2019, theorem 1.
     """
-    if not (hasattr(base, "init") and hasattr(base, "update")):
-        raise TypeError(f"base is no transformation: {base!r}")
-    stage = optax.with_extra_args_support(base)
+    stage = as_stage("base", base)
 
     def init(params: PyTree) -> AnytimeState:
         params = jax.tree.map(jnp.asarray, params)

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 
-from dpjax.core import PyTree, Transform, check_positive_scalar, check_shape, is_traced
+from dpjax.core import PyTree, Transform, check_positive_scalar, check_shape, check_type, is_traced
 from dpjax.geometry import L1Ball, Simplex, log_normalize
 from dpjax.transforms.learners._leader import leader
 from dpjax.transforms.learners._learner import largest, widened
@@ -63,8 +63,7 @@ def exponentiated_gradient(
     Source: Kivinen and Warmuth, "Exponentiated gradient versus gradient descent for linear
     predictors", 1997.
     """
-    if not isinstance(domain, Simplex | L1Ball):
-        raise TypeError(f"domain must be a Simplex or an L1Ball, got {type(domain).__name__}")
+    check_type("domain", domain, Simplex | L1Ball, "a Simplex or an L1Ball")
     check_positive_scalar("scale", scale)
 
     def lift(params: PyTree) -> jax.Array:

@@ -5,6 +5,7 @@ from typing import Any
 import optax
 
 from dpjax.core import PyTree, Transform
+from dpjax.core._chain import as_stage
 from dpjax.transforms.learners._learner import Projection, change, nearest, plus, points
 
 
@@ -59,10 +60,3 @@ def projected(
         return change(nearest(project, plus(at, moves)), params), state
 
     return Transform(stage.init, update)
-
-
-def as_stage(name: str, optimizer: object) -> Transform:
-    """The optimiser with extra arguments; raises TypeError unless it is a transformation."""
-    if not (hasattr(optimizer, "init") and hasattr(optimizer, "update")):
-        raise TypeError(f"{name} is no transformation: {optimizer!r}")
-    return optax.with_extra_args_support(optimizer)

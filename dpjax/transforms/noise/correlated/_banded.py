@@ -130,19 +130,15 @@ class Banded(strategies.GaussianStrategy):
 
     def init(self, params: PyTree) -> BandedState:
         """The state before the first step; `params` gives shapes and dtypes."""
-
-        def past(leaf: PyTree) -> jax.Array:
-            zero = strategies.wide_zeros(leaf)
-            return jnp.broadcast_to(zero, (self._p - 1, *zero.shape))
-
-        return BandedState(jnp.zeros((), jnp.int32), jax.tree.map(past, params))
+        past = strategies.stacked_zeros(params, self._p - 1)
+        return BandedState(jnp.zeros((), jnp.int32), past)
 
     def next(
         self, draw: strategies.Draw, scale: ArrayLike, state: BandedState
     ) -> tuple[PyTree, BandedState]:
         """The increment of the prefix noise, and the state."""
         dtype, memory = jnp.result_type(float), self._p - 1
-        scale = strategies.valid_scale(scale, state.count, self.num_steps, dtype)
+        scale = strategies.valid_scale(scale, state.count, self.num_steps)
         live, t = state.count < self.num_steps, state.count
         stddev = scale * self._norm(t).astype(dtype)
         c = jnp.asarray(self._c)

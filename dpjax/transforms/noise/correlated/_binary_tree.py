@@ -104,13 +104,9 @@ class BinaryTree:
 
     def init(self, params: PyTree) -> BinaryTreeState:
         """The state before the first step; `params` gives shapes and dtypes."""
-
-        def level_zeros(leaf: PyTree) -> jax.Array:
-            zero = strategies.wide_zeros(leaf)
-            return jnp.broadcast_to(zero, (self.levels, *zero.shape))
-
+        prefixes = strategies.stacked_zeros(params, self.levels)
         maxima = jnp.zeros(self.levels, jnp.result_type(float))
-        return BinaryTreeState(jnp.zeros((), jnp.int32), maxima, jax.tree.map(level_zeros, params))
+        return BinaryTreeState(jnp.zeros((), jnp.int32), maxima, prefixes)
 
     def next(
         self, draw: strategies.Draw, scale: ArrayLike, state: BinaryTreeState
@@ -119,7 +115,7 @@ class BinaryTree:
         dtype, t = state.maxima.dtype, state.count + 1
         exponent = float(self.exponent)
         growth = t.astype(dtype) ** exponent if exponent else jnp.ones((), dtype)
-        scale = strategies.valid_scale(scale, state.count, self.num_steps, dtype)
+        scale = strategies.valid_scale(scale, state.count, self.num_steps)
         maxima = jnp.maximum(state.maxima, scale / growth)
         stddev = jnp.asarray(self.node_factor, dtype) * growth * maxima
         level = _trailing_zeros(t)

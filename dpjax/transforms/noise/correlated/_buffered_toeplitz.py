@@ -163,9 +163,8 @@ class BufferedToeplitz(strategies.GaussianStrategy):
         self, draw: strategies.Draw, scale: ArrayLike, state: BufferedToeplitzState
     ) -> tuple[PyTree, BufferedToeplitzState]:
         """The increment of the prefix noise, and the state."""
-        dtype = jnp.result_type(float)
-        scale = strategies.valid_scale(scale, state.count, self.num_steps, dtype)
-        stddev = scale * jnp.asarray(self.column_norms, dtype)[state.count]
+        scale = strategies.valid_scale(scale, state.count, self.num_steps)
+        stddev = scale * jnp.asarray(self.column_norms, scale.dtype)[state.count]
         live = state.count < self.num_steps
 
         def fresh(z: jax.Array, *buffers: jax.Array) -> jax.Array:

@@ -79,7 +79,7 @@ class RestartNoise(strategies.GaussianStrategy):
     ) -> tuple[PyTree, RestartNoiseState]:
         """The increment of the sum's noise, and the state."""
         first = state.count == 0
-        scale = strategies.valid_scale(scale, state.count, self.num_steps, jnp.result_type(float))
+        scale = strategies.valid_scale(scale, state.count, self.num_steps)
         drawn = draw(0)
 
         def shared(level: int | jax.Array) -> PyTree:

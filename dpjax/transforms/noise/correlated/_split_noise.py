@@ -85,9 +85,8 @@ class SplitNoise(strategies.GaussianStrategy):
         self, draw: strategies.Draw, scale: ArrayLike, state: SplitNoiseState
     ) -> tuple[PyTree, SplitNoiseState]:
         """The increment of the sum's noise, and the state."""
-        dtype = jnp.result_type(float)
-        scale = strategies.valid_scale(scale, state.count, self.num_steps, dtype)
-        stddev = scale / jnp.asarray(np.sqrt(self.shares), dtype)[state.count]
+        scale = strategies.valid_scale(scale, state.count, self.num_steps)
+        stddev = scale / jnp.asarray(np.sqrt(self.shares), scale.dtype)[state.count]
         return strategies.times(stddev, draw(0)), SplitNoiseState(state.count + 1)
 
     def variance(self, scale: ArrayLike, count: ArrayLike) -> jax.Array:

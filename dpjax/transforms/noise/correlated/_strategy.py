@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from dp_accounting import dp_event as dpe
-from jax.typing import ArrayLike, DTypeLike
+from jax.typing import ArrayLike
 
 from dpjax.core import PyTree, check_int, check_nonnegative, check_shape, wide
 from dpjax.privacy import RelationLike
@@ -78,6 +78,12 @@ def wide_zeros(leaf: PyTree) -> jax.Array:
     return jnp.zeros_like(wide(leaf))
 
 
+def stacked_zeros(params: PyTree, number: int) -> PyTree:
+    """So many `wide_zeros` of each leaf, along a new first axis."""
+    zeros = jax.tree.map(wide_zeros, params)
+    return jax.tree.map(lambda zero: jnp.broadcast_to(zero, (number, *zero.shape)), zeros)
+
+
 def check_steps(num_steps: int) -> None:
     """Raises unless it is a number of steps that int32 can count with room to spare."""
     check_int("num_steps", num_steps, minimum=1)
@@ -85,9 +91,9 @@ def check_steps(num_steps: int) -> None:
         raise ValueError(f"num_steps must be <= 2**30, got {num_steps}")
 
 
-def valid_scale(scale: ArrayLike, count: jax.Array, num_steps: int, dtype: DTypeLike) -> jax.Array:
+def valid_scale(scale: ArrayLike, count: jax.Array, num_steps: int) -> jax.Array:
     """The scale, or NaN where it is none or the steps are used up: never too little noise."""
-    scale = jnp.asarray(scale, dtype)
+    scale = jnp.asarray(scale, float)
     return jnp.where((scale >= 0) & (count < num_steps), scale, jnp.nan)
 
 
