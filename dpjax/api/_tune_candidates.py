@@ -12,7 +12,7 @@ import numpy as np
 from dpjax.core import PyTree, Solver, check_int, check_type
 from dpjax.privacy import Budget, DeltaWarning, Guarantee
 from dpjax.solvers import DPSGD, RateConstrainedSGDA
-from dpjax.solvers.descent._dual import default_share, split_noise
+from dpjax.solvers.descent._rates import default_share, split_noise
 
 Sampled = Callable[[jax.Array], Mapping[str, Any]]
 Kind = type | Callable[..., Solver]  # a class of solvers, or a function that makes them

@@ -27,7 +27,6 @@ from dpjax.core._fields import derived as derived
 from dpjax.core._fields import register_dataclass as register_dataclass
 from dpjax.core._fields import static_field as static_field
 from dpjax.core._moved import moved as _moved
-from dpjax.core._optional import optional as optional
 from dpjax.core._pairs import wide as wide
 from dpjax.core._records import Records as Records
 from dpjax.core._records import shard_records as shard_records
@@ -40,5 +39,6 @@ from dpjax.core._types import Solution as Solution
 from dpjax.core._types import Solver as Solver
 from dpjax.core._types import Transform as Transform
 from dpjax.core._types import check_sampler as check_sampler
+from dpjax.core._types import optional as optional
 
 __getattr__ = _moved(__name__, {"solve": "dpjax", "UnknownGuarantee": "dpjax.runtime"})

@@ -1,14 +1,14 @@
 """Problems: losses, constraints and their public constants."""
 
-from dpjax.problems._best_response import BestResponse as BestResponse
-from dpjax.problems._best_response import best_response as best_response
 from dpjax.problems._constraint_kinds import cross_rate as cross_rate
 from dpjax.problems._constraint_kinds import demographic_parity as demographic_parity
 from dpjax.problems._constraint_kinds import equality_of_odds as equality_of_odds
 from dpjax.problems._constraint_kinds import false_negative_rate as false_negative_rate
 from dpjax.problems._constraint_kinds import from_masks as from_masks
 from dpjax.problems._constraints import RateConstraints as RateConstraints
+from dpjax.problems._gaps import BestResponse as BestResponse
 from dpjax.problems._gaps import GapBounds as GapBounds
+from dpjax.problems._gaps import best_response as best_response
 from dpjax.problems._gaps import duality_gap as duality_gap
 from dpjax.problems._gaps import matrix_game_gap as matrix_game_gap
 from dpjax.problems._gaps import max_loss_gap as max_loss_gap

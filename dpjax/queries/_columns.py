@@ -1,7 +1,8 @@
-"""Sensitivities of a query matrix, from distances of its columns (host)."""
+"""Matrices of queries: sensitivities from distances of columns (host), and exact sums."""
 
+import functools
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TypeAlias
 
 import jax
@@ -11,6 +12,7 @@ from jax.typing import ArrayLike
 from scipy import sparse
 
 from dpjax.core import check_finite, is_traced, wide
+from dpjax.core._pairs import Pair, add_pairs, pair_of, power_of_two, scale_pair
 
 _BLOCK = 1024
 _EXACT_WORK = 2.0**33  # multiplications for all pairs of columns
@@ -124,3 +126,40 @@ def known_array(name: str, value: ArrayLike) -> np.ndarray:
     if is_traced(value):
         raise ValueError(f"{name} must be known, got a traced array: outside jit and vmap")
     return np.asarray(value)
+
+
+def unit_of(largest: jax.Array) -> jax.Array:
+    """The spacing at which a query's entries are held: twice that of floats at the largest."""
+    info = jnp.finfo(largest.dtype)
+    return jnp.maximum(power_of_two(largest) * 2.0 ** (1 - info.nmant), info.tiny)
+
+
+def on_unit(entries: jax.Array, largest: jax.Array) -> jax.Array:
+    """Entries rounded to multiples of `unit_of(largest)`; shapes broadcast, integers are kept."""
+    if jnp.issubdtype(entries.dtype, jnp.integer):
+        return entries
+    unit = unit_of(largest)
+    return jnp.round(entries / unit) * unit
+
+
+def exact_sums(
+    entries: jax.Array, unit: jax.Array, counted: Callable[[jax.Array], jax.Array], most: int
+) -> Pair:
+    """Sums of entries times counts, in units, with an error below 2^-20 of a query's largest entry.
+
+    Args:
+      entries: Multiples of `unit`, which broadcasts with them.
+      unit: Of each entry, as of `unit_of`.
+      counted: Sums of integer entries, of the shape of `entries`, times the counts.
+      most: Bound on the sum of the counts; static.
+    """
+    dtype, whole = entries.dtype, jnp.round(entries / unit).astype(int)
+    sign, size = jnp.sign(whole), jnp.abs(whole)
+    bits = jnp.iinfo(whole.dtype).bits - 1 - most.bit_length()
+
+    def part(start: int) -> Pair:
+        sums = counted(sign * ((size >> start) & ((1 << bits) - 1)))
+        return scale_pair(pair_of(sums, dtype), 2.0**start)
+
+    starts = reversed(range(0, jnp.finfo(dtype).nmant + 1, bits))
+    return functools.reduce(add_pairs, map(part, starts))

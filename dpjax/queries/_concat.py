@@ -14,8 +14,7 @@ from dpjax.core import check_type, register_dataclass, wide
 from dpjax.core._pairs import Pair, pair_of
 from dpjax.privacy._relations import RelationLike
 from dpjax.queries._domain import Domain
-from dpjax.queries._sensitivity import QuerySensitivity
-from dpjax.queries._workload import Workload, checked_vector
+from dpjax.queries._workload import QuerySensitivity, Workload, checked_vector
 
 
 @functools.partial(register_dataclass, rechecked=False)

@@ -12,8 +12,14 @@ from jax.typing import ArrayLike
 from dpjax.core import check_shape, is_traced, register_dataclass, static_field, wide
 from dpjax.core._pairs import Pair, scale_pair
 from dpjax.queries._cells import checked_codes
-from dpjax.queries._columns import column_constants, held_entries, known_array
-from dpjax.queries._exact_sums import exact_sums, on_unit, unit_of
+from dpjax.queries._columns import (
+    column_constants,
+    exact_sums,
+    held_entries,
+    known_array,
+    on_unit,
+    unit_of,
+)
 from dpjax.queries._workload import Workload, checked_sharding, checked_vector, spread_cells
 
 _ROWS = 64  # whose integers are held at once

@@ -13,8 +13,14 @@ from scipy import sparse
 from dpjax.core import check_finite, check_int, check_shape, register_dataclass, wide
 from dpjax.core._pairs import Pair, scale_pair
 from dpjax.queries._cells import checked_codes
-from dpjax.queries._columns import column_constants, held_entries, known_array
-from dpjax.queries._exact_sums import exact_sums, on_unit, unit_of
+from dpjax.queries._columns import (
+    column_constants,
+    exact_sums,
+    held_entries,
+    known_array,
+    on_unit,
+    unit_of,
+)
 from dpjax.queries._workload import Workload, checked_vector
 
 

@@ -13,9 +13,8 @@ from jax.typing import ArrayLike
 from tqdm.auto import tqdm
 
 from dpjax.core._checks import check_int, check_key, is_traced
-from dpjax.core._optional import optional
 from dpjax.core._records import Records, num_rows
-from dpjax.core._types import GuaranteeLike, PyTree, Solution, Solver, check_sampler
+from dpjax.core._types import GuaranteeLike, PyTree, Solution, Solver, check_sampler, optional
 from dpjax.runtime import _loop as loop
 from dpjax.runtime.checkpoint._fingerprint import check_alike
 from dpjax.runtime.checkpoint._resume import resume

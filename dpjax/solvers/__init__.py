@@ -9,12 +9,12 @@ from dpjax.solvers.descent._group_thresholds import GroupThresholds as GroupThre
 from dpjax.solvers.descent._group_thresholds import ThresholdModel as ThresholdModel
 from dpjax.solvers.descent._group_thresholds import ThresholdsState as ThresholdsState
 from dpjax.solvers.descent._group_thresholds import TrainedModel as TrainedModel
-from dpjax.solvers.descent._histogram_share import (
-    optimal_histogram_share as optimal_histogram_share,
-)
 from dpjax.solvers.descent._rate_constrained_sgda import RateConstrainedSGDA as RateConstrainedSGDA
 from dpjax.solvers.descent._rate_constrained_sgda import SGDAInfo as SGDAInfo
 from dpjax.solvers.descent._rate_constrained_sgda import SGDAState as SGDAState
+from dpjax.solvers.descent._rates import (
+    optimal_histogram_share as optimal_histogram_share,
+)
 from dpjax.solvers.erm._objective_perturbation import ObjectivePerturbation as ObjectivePerturbation
 from dpjax.solvers.erm._objective_perturbation import (
     ObjectivePerturbationState as ObjectivePerturbationState,

@@ -16,8 +16,7 @@ from dpjax.core import PyTree, Transform
 from dpjax.privacy import Guarantee
 from dpjax.testing import _asserts as asserts
 from dpjax.testing import _trees as trees
-from dpjax.testing._cases import TransformCase
-from dpjax.testing._registry import Entry
+from dpjax.testing._cases import Entry, TransformCase
 from dpjax.testing._statistics import check_scale
 
 _STEPS = 3

@@ -13,8 +13,7 @@ from dpjax import problems
 from dpjax.papers._noisy_ratios import Ratio
 from dpjax.problems import RateConstrained
 from dpjax.solvers import DPSGD, RateConstrainedSGDA
-from dpjax.solvers.descent._dual import check_multipliers
-from dpjax.solvers.descent._rates import ControlVariate, RateMemory, dual_step
+from dpjax.solvers.descent._rates import ControlVariate, RateMemory, check_multipliers, dual_step
 
 PARITY = problems.demographic_parity(2, 2, slack=0.0)
 ODDS = problems.equality_of_odds(2, 2, slack=0.0)

@@ -37,24 +37,22 @@ from dpjax.solvers.descent._dpsgd_defaults import (
     fall_by_default,
     with_defaults,
 )
-from dpjax.solvers.descent._dual import (
+from dpjax.solvers.descent._rates import (
     HISTOGRAMS,
     MULTIPLIER_SETS,
-    cell_deviation,
-    check_multipliers,
-    default_share,
-    following,
-    project_multipliers,
-    split_noise,
-    table_of,
-)
-from dpjax.solvers.descent._rates import (
     ControlVariate,
     RateMemory,
     RateReading,
+    cell_deviation,
+    check_multipliers,
     check_resolution,
+    default_share,
     dual_step,
+    following,
+    project_multipliers,
     resolution,
+    split_noise,
+    table_of,
 )
 from dpjax.transforms import AddNoiseState, add_gaussian, add_laplace
 from dpjax.transforms.noise import _noisy_counts as counting

@@ -10,8 +10,7 @@ from jax.typing import ArrayLike
 
 from dpjax.core import PyTree, Transform, check_positive_scalar, check_shape, check_type, is_traced
 from dpjax.geometry import L1Ball, Simplex, log_normalize
-from dpjax.transforms.learners._leader import leader
-from dpjax.transforms.learners._learner import largest, widened
+from dpjax.transforms.learners._learner import largest, leader, widened
 
 
 def exponentiated_gradient(
