@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import NamedSharding
-from jax.typing import ArrayLike, DTypeLike
+from jax.typing import ArrayLike
 
 from dpjax.core import check_int, check_shape, check_type, register_dataclass, static_field
 from dpjax.queries._domain import Domain, strides
@@ -217,22 +217,6 @@ class Marginals(Tables):
         stored = [self.domain.attributes[a] for a in axes]
         table = block.reshape([self.domain.shape[a] for a in axes])
         return jnp.transpose(table, [stored.index(name) for name in clique])
-
-    @functools.cached_property
-    def _constants(self) -> dict[str, float]:
-        # replacing a record moves two cells of each table that has more than one
-        varied = sum(size > 1 for size in self.sizes)
-        return {
-            "value_range": min(varied, 1),
-            "largest": 1,
-            "l2_replaced": math.sqrt(2 * varied),
-            "l2_record": math.sqrt(len(self.sizes)),
-        }
-
-    @functools.cached_property
-    def sums_dtype(self) -> DTypeLike:
-        """Integers: tables of counts are counts."""
-        return jnp.int32
 
     @functools.cached_property
     def _axes(self) -> tuple[tuple[int, ...], ...]:

@@ -7,7 +7,7 @@ import math
 
 import jax
 import jax.numpy as jnp
-from jax.typing import ArrayLike, DTypeLike
+from jax.typing import ArrayLike
 
 from dpjax.core import check_int, register_dataclass, static_field
 from dpjax.queries._domain import Domain
@@ -77,11 +77,6 @@ class Tree(Tables):
         """Number of cells."""
         return self._line.universe_size
 
-    @functools.cached_property
-    def sums_dtype(self) -> DTypeLike:
-        """Integers: sums of counts are counts."""
-        return jnp.int32
-
     def answers(self, p: ArrayLike) -> jax.Array:
         """Sums over the blocks of each level, `[m]`, for `p` `[k]`."""
         cube = checked_vector("p", p, self.universe_size).reshape(self._line._split)
@@ -100,13 +95,3 @@ class Tree(Tables):
         for width, size, start in zip(self.widths, self.sizes, self.offsets, strict=True):
             axis = axis + jnp.repeat(array[start : start + size], width)[: shape[1]]
         return jnp.broadcast_to(axis[None, :, None], shape).reshape(-1)
-
-    @functools.cached_property
-    def _constants(self) -> dict[str, float]:
-        levels = len(self.sizes)
-        return {
-            "value_range": 1,
-            "largest": 1,
-            "l2_replaced": math.sqrt(2 * levels),
-            "l2_record": math.sqrt(levels),
-        }

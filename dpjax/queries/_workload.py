@@ -261,6 +261,22 @@ class Tables(Workload):
         """Number of queries m: the cells of all tables."""
         return sum(self.sizes)
 
+    @functools.cached_property
+    def sums_dtype(self) -> DTypeLike:
+        """Integers: tables of counts are counts."""
+        return jnp.int32
+
+    @functools.cached_property
+    def _constants(self) -> dict[str, float]:
+        # replacing a record moves two cells of each table that has more than one
+        varied = sum(size > 1 for size in self.sizes)
+        return {
+            "value_range": min(varied, 1),
+            "largest": 1,
+            "l2_replaced": math.sqrt(2 * varied),
+            "l2_record": math.sqrt(len(self.sizes)),
+        }
+
 
 def spread_cells(workload: Workload, vector: jax.Array) -> jax.Array:
     """A vector of cells `[k]`, spread over devices where the workload's `sharding` says so."""

@@ -92,11 +92,6 @@ class CyclicPoisson(Planned):
         return cyclic(self.rate, self.groups, self.steps)
 
     @property
-    def slots(self) -> int:
-        """Rows of a batch: `capacity`."""
-        return self.capacity
-
-    @property
     def default_relation(self) -> NeighboringRelation:
         """Add or remove one record; with equal groups replace one."""
         if self.assignment == "equal":

@@ -96,11 +96,6 @@ class IndependentPartition(SinglePass):
         """Public sizes to divide by: `num_records * shares`, `[steps]`."""
         return self.num_records * self.shares
 
-    @property
-    def slots(self) -> int:
-        """Rows of a batch: `capacity`."""
-        return self.capacity
-
     def participation_rate(self, num_records: int) -> float:
         """One step of each epoch."""
         return self.epochs / self.steps
@@ -132,7 +127,6 @@ class IndependentPartition(SinglePass):
         return self.steps // self.epochs
 
     def _check(self, num_records: int) -> None:
-        super()._check(num_records)
         check_bound(num_records, self.num_records)
 
 

@@ -14,10 +14,17 @@ from dpjax.sampling._records import check_fixed_partition, check_num_records
 class Planned:
     """Batches that are all planned in advance, as indices and masks."""
 
+    capacity: int
+
     @property
     def participation(self) -> Participation:
         """Which steps one record may be in."""
         raise NotImplementedError  # abstract: each subclass has its own
+
+    @property
+    def slots(self) -> int:
+        """Rows of a batch: `capacity`."""
+        return self.capacity
 
     @property
     def default_relation(self) -> NeighboringRelation:
