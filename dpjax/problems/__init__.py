@@ -5,6 +5,11 @@ from dpjax.problems._constraint_kinds import demographic_parity as demographic_p
 from dpjax.problems._constraint_kinds import equality_of_odds as equality_of_odds
 from dpjax.problems._constraint_kinds import false_negative_rate as false_negative_rate
 from dpjax.problems._constraint_kinds import from_masks as from_masks
+from dpjax.problems._constraints import ByField as ByField
+from dpjax.problems._constraints import ByFields as ByFields
+from dpjax.problems._constraints import ByLabelAndGroup as ByLabelAndGroup
+from dpjax.problems._constraints import ByTable as ByTable
+from dpjax.problems._constraints import PartRule as PartRule
 from dpjax.problems._constraints import RateConstraints as RateConstraints
 from dpjax.problems._gaps import BestResponse as BestResponse
 from dpjax.problems._gaps import GapBounds as GapBounds
@@ -19,14 +24,9 @@ from dpjax.problems._max_loss import group_risk as group_risk
 from dpjax.problems._max_loss import max_loss as max_loss
 from dpjax.problems._network import LinearLogits as LinearLogits
 from dpjax.problems._network import Network as Network
-from dpjax.problems._parts import ByField as ByField
-from dpjax.problems._parts import ByFields as ByFields
-from dpjax.problems._parts import ByLabelAndGroup as ByLabelAndGroup
-from dpjax.problems._parts import ByTable as ByTable
-from dpjax.problems._parts import PartRule as PartRule
 from dpjax.problems._query_release import QueryRelease as QueryRelease
 from dpjax.problems._rate_constrained import RateConstrained as RateConstrained
 from dpjax.problems._risk import PersonLoss as PersonLoss
 from dpjax.problems._risk import Risk as Risk
+from dpjax.problems._risk import SimplexRisk as SimplexRisk
 from dpjax.problems._saddle import Saddle as Saddle
-from dpjax.problems._simplex_risk import SimplexRisk as SimplexRisk

@@ -6,8 +6,13 @@ import numpy as np
 from jax.typing import ArrayLike
 
 from dpjax.core import check_choice, check_int, check_shape
-from dpjax.problems._constraints import RateConstraints, constraints_of
-from dpjax.problems._parts import ByField, ByLabelAndGroup, ByTable
+from dpjax.problems._constraints import (
+    ByField,
+    ByLabelAndGroup,
+    ByTable,
+    RateConstraints,
+    constraints_of,
+)
 
 
 def demographic_parity(

@@ -10,8 +10,7 @@ from jax.typing import ArrayLike
 from dpjax.core import PyTree, check_choice, check_int, check_positive, register_dataclass
 from dpjax.core._fields import static_field
 from dpjax.privacy import SlopeBounds, huber_slopes, logistic_slopes, squared_slopes
-from dpjax.problems._mean import OnBall
-from dpjax.problems._vertex_linear import check_records
+from dpjax.problems._risk import OnBall, check_records
 from dpjax.transforms import OuterProduct
 
 LINKS = ("logistic", "huber", "squared")

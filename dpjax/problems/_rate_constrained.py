@@ -12,10 +12,15 @@ import optax
 from jax.typing import ArrayLike
 
 from dpjax.core import PyTree, register_dataclass, static_field
-from dpjax.problems._constraints import RateConstraints, no_constraints, violation
+from dpjax.problems._constraints import (
+    ByField,
+    RateConstraints,
+    check_codes,
+    no_constraints,
+    violation,
+)
 from dpjax.problems._network import LinearLogits, Network, is_model
-from dpjax.problems._parts import ByField, check_codes
-from dpjax.problems._vertex_linear import check_fields
+from dpjax.problems._risk import check_fields
 
 cross_entropy = optax.losses.softmax_cross_entropy_with_integer_labels
 

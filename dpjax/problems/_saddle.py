@@ -11,8 +11,13 @@ import jax.numpy as jnp
 from dpjax.core import PyTree, check_shape, register_dataclass, static_field
 from dpjax.geometry import Domain
 from dpjax.problems._gaps import GapBounds, duality_gap, matrix_game_gap
-from dpjax.problems._mean import mean_over_records
-from dpjax.problems._vertex_linear import check_constants, check_fields, domain_of, uniform_point
+from dpjax.problems._risk import (
+    check_constants,
+    check_fields,
+    domain_of,
+    mean_over_records,
+    uniform_point,
+)
 
 
 class Payoffs(NamedTuple):

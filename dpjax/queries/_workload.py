@@ -16,8 +16,7 @@ from dpjax.core import PyTree, check_nonnegative_scalar, check_shape, wide
 from dpjax.core._pairs import Pair, pair_of
 from dpjax.privacy import resolve_relation
 from dpjax.privacy._relations import RelationLike
-from dpjax.queries._cells import checked_codes
-from dpjax.queries._domain import Domain
+from dpjax.queries._domain import Domain, checked_codes
 
 _MOST_COUNTED = 2**24  # from here on float32 skips whole numbers
 _MOST_INDEXED = 2**31 - 1

@@ -13,9 +13,14 @@ from dpjax.core._fields import register_dataclass, static_field
 from dpjax.random._gaps import draw_members, gaps_shortfall
 from dpjax.random._keys import StepKeys
 from dpjax.sampling._capacity import default_capacity, draws_needed, overflow_probability
-from dpjax.sampling._participation import Participation, cyclic
-from dpjax.sampling._records import check_bound, check_fixed_partition, check_num_records
-from dpjax.sampling._single_pass import Planned
+from dpjax.sampling._participation import (
+    Participation,
+    Planned,
+    check_bound,
+    check_fixed_partition,
+    check_num_records,
+    cyclic,
+)
 
 
 @register_dataclass

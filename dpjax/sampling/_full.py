@@ -8,8 +8,7 @@ from dp_accounting import dp_event as dpe
 
 from dpjax.core._checks import check_int
 from dpjax.core._fields import register_dataclass
-from dpjax.sampling._participation import Participation, every_step
-from dpjax.sampling._single_pass import Planned
+from dpjax.sampling._participation import Participation, Planned, every_step
 
 
 @register_dataclass
@@ -49,7 +48,7 @@ class FullBatch(Planned):
         return every_step(self.steps)
 
     @property
-    def slots(self) -> None:
+    def slots(self) -> None:  # type: ignore[override]
         """None: a batch is all records."""
 
     def event(self, step: dpe.DpEvent) -> dpe.DpEvent:

@@ -11,9 +11,7 @@ from scipy import stats
 from dpjax.core._checks import check_int, check_key
 from dpjax.core._fields import register_dataclass, static_field
 from dpjax.sampling._capacity import default_capacity
-from dpjax.sampling._participation import Participation
-from dpjax.sampling._records import check_bound, check_num_records
-from dpjax.sampling._single_pass import SinglePass
+from dpjax.sampling._participation import Participation, SinglePass, check_bound, check_num_records
 
 _DELTA = 1e-6
 

@@ -48,7 +48,7 @@ from dpjax.transforms import (
     correlated_noise,
     microbatched_sum,
 )
-from dpjax.transforms.clipping._length import clip_or_measure, typical_length
+from dpjax.transforms.clipping._by_norm import clip_or_measure, typical_length
 from dpjax.transforms.clipping._weighted_sum import noised_sum
 
 SGD = optax.sgd(1.0)

@@ -30,7 +30,7 @@ from dpjax.solvers.erm._double import in_double
 from dpjax.solvers.erm._minimise import Objective, minimise
 from dpjax.solvers.vertices._steps import shrunk
 from dpjax.transforms.noise._independent import plus_noise
-from dpjax.transforms.noise.correlated._knorm import knorm_noise
+from dpjax.transforms.noise.correlated._strategy import knorm_noise
 
 _BINS = 40  # of the labels' sizes
 _LEAST_BEYOND = 3  # one in this many nonzero labels exceeds the threshold

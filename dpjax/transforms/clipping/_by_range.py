@@ -9,8 +9,7 @@ from jax.typing import ArrayLike, DTypeLike
 from dpjax.core import Aggregator, PyTree, check_mask, check_nonnegative_scalar, check_shape, wide
 from dpjax.geometry import Domain, L1Ball, Polytope, Simplex
 from dpjax.transforms.clipping._by_norm import aggregator_of, sensitivity_of
-from dpjax.transforms.clipping._outer import is_outer
-from dpjax.transforms.clipping._signs import PackedSigns
+from dpjax.transforms.clipping._leaves import PackedSigns, is_outer
 from dpjax.transforms.clipping._weighted_sum import (
     Pair,
     bounded_sum,

@@ -19,9 +19,8 @@ from jax.typing import ArrayLike, DTypeLike
 
 from dpjax.core import PyTree, Transform, many_devices, wide
 from dpjax.core._pairs import Pair, add_pairs, pair_of
-from dpjax.transforms.clipping._outer import is_outer
-from dpjax.transforms.clipping._parts import fold_in_parts
-from dpjax.transforms.clipping._signs import PackedSigns
+from dpjax.transforms.clipping._leaves import PackedSigns, is_outer
+from dpjax.transforms.clipping._microbatch import fold_in_parts
 
 # from here on CPU takes rows in parts that stay in the cache: 2 against 120 ms for 1000 x 20000
 _LONG_ROW = 2**13

@@ -16,7 +16,7 @@ from dpjax.core import (
     check_scalar,
     wide,
 )
-from dpjax.transforms.clipping._outer import OuterProduct, is_outer
+from dpjax.transforms.clipping._leaves import OuterProduct, is_outer
 from dpjax.transforms.estimators import _directions as lines
 
 

@@ -23,9 +23,12 @@ from dpjax.core._chain import keyed
 from dpjax.privacy import RelationLike
 from dpjax.transforms.noise.correlated import _strategy as strategies
 from dpjax.transforms.noise.correlated import _tree_nodes as nodes
-from dpjax.transforms.noise.correlated._correlated import correlated_noise
-from dpjax.transforms.noise.correlated._knorm import knorm_noise, pure_event
-from dpjax.transforms.noise.correlated._strategy import wide_zeros
+from dpjax.transforms.noise.correlated._strategy import (
+    correlated_noise,
+    knorm_noise,
+    pure_event,
+    wide_zeros,
+)
 
 
 class BinaryTreeState(NamedTuple):
