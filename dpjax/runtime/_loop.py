@@ -95,6 +95,10 @@ class Job:
         """How many there are."""
         return int(self.solver.sampler.steps)
 
+    def start(self) -> Any:
+        """The state before the first step."""
+        return start(self)
+
     def output_shapes(self) -> PyTree:
         """The shapes of one step's outputs."""
         x = jax.eval_shape(lambda xs: jax.tree.map(lambda a: a[0], xs), self.xs)

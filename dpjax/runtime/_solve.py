@@ -181,7 +181,7 @@ def _run(
             program, done, state, outputs, save = resumed
             hooks.append((every or chunk, save))
         if done == 0:
-            state = loop.start(job)
+            state = job.start()
         if progress:
             name = type(job.solver).__name__
             hidden = not processes_of(job).is_first
