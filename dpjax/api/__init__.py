@@ -1,8 +1,8 @@
 """Front doors: what chooses a method and runs it."""
 
+from dpjax.api._fit import Fitted as Fitted
 from dpjax.api._fit import fit as fit
-from dpjax.api._fitted import Fitted as Fitted
-from dpjax.api._fitted import load as load
+from dpjax.api._fit import load as load
 from dpjax.api._person_records import PersonRecords as PersonRecords
 from dpjax.api._plan import Plan as Plan
 from dpjax.api._plan import plan as plan

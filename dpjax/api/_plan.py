@@ -23,7 +23,7 @@ from dpjax.problems import (
     Saddle,
     SimplexRisk,
 )
-from dpjax.solvers._swamped import candidates
+from dpjax.solvers._request import candidates
 from dpjax.solvers._vertex_problem import one_block
 from dpjax.solvers.descent._dpsgd import DPSGD
 from dpjax.solvers.descent._rate_constrained_sgda import RateConstrainedSGDA

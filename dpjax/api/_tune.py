@@ -36,11 +36,11 @@ from dpjax.privacy import (
     compose_guarantees,
     resolve_relation,
 )
-from dpjax.privacy._relations import relation_name
+from dpjax.privacy._budget import relation_name
 from dpjax.runtime import solve
 from dpjax.runtime._loop import Job, scan, start
 from dpjax.solvers import DPSGD, RateConstrainedSGDA
-from dpjax.solvers._swamped import candidates as quiet
+from dpjax.solvers._request import candidates as quiet
 
 _BLOCK = 16
 _CACHED = 2**18  # numbers in the batches of a block; with more, vmap is slower than a loop on CPU

@@ -12,8 +12,7 @@ import numpy as np
 from jax.dtypes import issubdtype, prng_key
 from jax.typing import ArrayLike
 
-from dpjax.audit._events import Level, lower_bound_of_scores
-from dpjax.audit._scores import learn_score
+from dpjax.audit._events import Level, learn_score, lower_bound_of_scores
 from dpjax.core import PyTree, Sampler, Solver, check_int, check_key, optional, register_dataclass
 from dpjax.runtime import solve
 

@@ -23,8 +23,8 @@ from dpjax.privacy import Budget, Guarantee, bounded_range_eta, check_budget
 from dpjax.problems import QueryRelease
 from dpjax.queries._workload import num_records, spread_cells
 from dpjax.sampling import FullBatch
+from dpjax.solvers._request import checked_answers
 from dpjax.solvers._summary import register_solver
-from dpjax.solvers._swamped import checked_answers
 from dpjax.solvers.queries._budget import (
     Number,
     drawn_event,

@@ -19,8 +19,8 @@ from dpjax.core._moved import moved_setting
 from dpjax.privacy import Budget, Guarantee, PureZCDpEvent, bounded_range_rho, check_budget
 from dpjax.problems import QueryRelease
 from dpjax.sampling import FullBatch
+from dpjax.solvers._request import checked_answers, drawn_noise
 from dpjax.solvers._summary import register_solver
-from dpjax.solvers._swamped import checked_answers, drawn_noise
 from dpjax.solvers.queries._budget import Number, drawn_rho
 from dpjax.solvers.queries._selection_release import SelectionRelease, check_selection
 from dpjax.solvers.queries._state import SelectionState

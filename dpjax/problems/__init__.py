@@ -22,9 +22,9 @@ from dpjax.problems._gaps import quadratic_saddle_gap as quadratic_saddle_gap
 from dpjax.problems._linear_model import LinearModel as LinearModel
 from dpjax.problems._max_loss import group_risk as group_risk
 from dpjax.problems._max_loss import max_loss as max_loss
-from dpjax.problems._network import LinearLogits as LinearLogits
-from dpjax.problems._network import Network as Network
 from dpjax.problems._query_release import QueryRelease as QueryRelease
+from dpjax.problems._rate_constrained import LinearLogits as LinearLogits
+from dpjax.problems._rate_constrained import Network as Network
 from dpjax.problems._rate_constrained import RateConstrained as RateConstrained
 from dpjax.problems._risk import PersonLoss as PersonLoss
 from dpjax.problems._risk import Risk as Risk

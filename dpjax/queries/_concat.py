@@ -12,7 +12,7 @@ from jax.typing import ArrayLike
 
 from dpjax.core import check_type, register_dataclass, wide
 from dpjax.core._pairs import Pair, pair_of
-from dpjax.privacy._relations import RelationLike
+from dpjax.privacy._budget import RelationLike
 from dpjax.queries._domain import Domain
 from dpjax.queries._workload import QuerySensitivity, Workload, checked_vector
 

@@ -14,11 +14,17 @@ from jax.typing import ArrayLike
 
 from dpjax.core import check_key, check_shape, check_type, is_traced, register_dataclass
 from dpjax.core._addressable import held, spans_processes
-from dpjax.queries.tables._domain_spec import normal_spec, read_json, written_json
 from dpjax.queries.tables._frames import contained
 from dpjax.queries.tables._kinds import Column
 from dpjax.queries.tables._labels import Labels, check_distinct
-from dpjax.queries.tables._table import decode_table, encode_table, size_of
+from dpjax.queries.tables._table import (
+    decode_table,
+    encode_table,
+    normal_spec,
+    read_json,
+    size_of,
+    written_json,
+)
 
 _MOST_CELLS = 2**31
 

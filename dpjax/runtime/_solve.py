@@ -16,10 +16,9 @@ from dpjax.core._checks import check_int, check_key, is_traced
 from dpjax.core._records import Records, num_rows
 from dpjax.core._types import GuaranteeLike, PyTree, Solution, Solver, check_sampler, optional
 from dpjax.runtime import _loop as loop
+from dpjax.runtime.checkpoint._checkpoint import resume
 from dpjax.runtime.checkpoint._fingerprint import check_alike
-from dpjax.runtime.checkpoint._resume import resume
-from dpjax.runtime.devices._placement import automatic, placement_of
-from dpjax.runtime.devices._processes import Processes, processes_of
+from dpjax.runtime.devices._placement import Processes, automatic, placement_of, processes_of
 
 
 def solve(

@@ -15,8 +15,7 @@ from dpjax.core import check_int
 from dpjax.queries import Domain, Marginals
 from dpjax.queries._domain import decode_into
 from dpjax.queries.tables._frames import container_of
-from dpjax.sklearn._public import PrivateEstimator
-from dpjax.sklearn._seeds import key_for
+from dpjax.sklearn._public import PrivateEstimator, key_for
 
 
 @dataclass(eq=False, repr=False)

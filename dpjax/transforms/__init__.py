@@ -10,16 +10,16 @@ from dpjax.transforms.clipping._leaves import PackedSigns as PackedSigns
 from dpjax.transforms.clipping._microbatch import microbatched_sum as microbatched_sum
 from dpjax.transforms.clipping._weighted_sum import rounding_allowance as rounding_allowance
 from dpjax.transforms.clipping._weighted_sum import weighted_sum as weighted_sum
-from dpjax.transforms.descent._anytime import AnytimeState as AnytimeState
-from dpjax.transforms.descent._anytime import MirrorStepState as MirrorStepState
-from dpjax.transforms.descent._anytime import anytime_average as anytime_average
-from dpjax.transforms.descent._anytime import mirror_step as mirror_step
-from dpjax.transforms.descent._clipped_displacement import (
+from dpjax.transforms.descent._descent import AnytimeState as AnytimeState
+from dpjax.transforms.descent._descent import (
     ClippedDisplacementState as ClippedDisplacementState,
 )
-from dpjax.transforms.descent._clipped_displacement import (
+from dpjax.transforms.descent._descent import MirrorStepState as MirrorStepState
+from dpjax.transforms.descent._descent import anytime_average as anytime_average
+from dpjax.transforms.descent._descent import (
     clipped_displacement as clipped_displacement,
 )
+from dpjax.transforms.descent._descent import mirror_step as mirror_step
 from dpjax.transforms.estimators._multilevel import MaureySampleState as MaureySampleState
 from dpjax.transforms.estimators._multilevel import Multilevel as Multilevel
 from dpjax.transforms.estimators._multilevel import draw_levels as draw_levels

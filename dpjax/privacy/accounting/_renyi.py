@@ -10,17 +10,17 @@ from dp_accounting import dp_event as dpe
 from dp_accounting.rdp import RdpAccountant
 from scipy import special, stats
 
-from dpjax.privacy._relations import relation_factor
+from dpjax.privacy._budget import relation_factor
 from dpjax.privacy.accounting import _joint
 from dpjax.privacy.accounting._joint import Atoms
 from dpjax.privacy.accounting._structure import (
     SAMPLED,
     EventId,
     at_sensitivity,
+    batch_releases,
     contains,
     flatten,
 )
-from dpjax.privacy.accounting._support import batch_releases
 
 ORDERS = np.union1d(1 + np.logspace(-1.7, 5, 300), np.arange(2, 65))
 _LARGEST_SAMPLED = 512  # the library's sums for sampled events have as many terms as the order

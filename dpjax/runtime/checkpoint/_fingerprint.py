@@ -16,7 +16,7 @@ from dpjax.core._addressable import device_count, spans_processes
 from dpjax.core._types import PyTree
 from dpjax.runtime._loop import Job, words
 from dpjax.runtime.checkpoint._digest import array_bytes, tree_digest, value_digest
-from dpjax.runtime.devices._processes import Processes
+from dpjax.runtime.devices._placement import Processes
 
 _POINTER = re.compile(r'(custom_call @\S*callback\S*\(.*?backend_config = )"\d+"')
 _CLEAR = ("jax", "jaxlib", "backend", "x64", "sensitive", "devices")

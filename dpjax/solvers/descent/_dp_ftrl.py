@@ -11,17 +11,17 @@ from dpjax.privacy import Budget, check_budget
 from dpjax.privacy._warnings import warn
 from dpjax.sampling import CyclicPoisson, PoissonSampler
 from dpjax.sampling._participation import participation_of
-from dpjax.solvers._check_sampler import check_sampler
-from dpjax.solvers._request import STRATEGIES, Request, default_sampler
+from dpjax.solvers._request import STRATEGIES, Request, check_sampler, default_sampler
 from dpjax.solvers._summary import register_solver
 from dpjax.solvers.descent._dpsgd import DPSGD
-from dpjax.solvers.descent._dpsgd_defaults import fall_by_default, most_records
-from dpjax.solvers.descent._noise_choice import (
+from dpjax.solvers.descent._dpsgd_defaults import (
     Plan,
     banded,
     chosen,
     equivalent_noise,
+    fall_by_default,
     in_fixed_order,
+    most_records,
 )
 from dpjax.transforms import Banded, BufferedToeplitz, NoiseStrategy
 

@@ -29,17 +29,24 @@ from dpjax.core import (
 )
 from dpjax.privacy import Budget, Guarantee, joint_release
 from dpjax.privacy._warnings import warn
-from dpjax.solvers._check_sampler import check_participation, check_sampler, event_of_run
-from dpjax.solvers._request import Request, default_sampler, named_strategy, requested
+from dpjax.solvers._request import (
+    Request,
+    check_participation,
+    check_sampler,
+    checked_gradients,
+    default_sampler,
+    event_of_run,
+    named_strategy,
+    requested,
+)
 from dpjax.solvers._summary import register_solver
-from dpjax.solvers._swamped import checked_gradients
 from dpjax.solvers.descent._dpsgd_defaults import (
     fall_by_default,
+    is_correlated,
     most_records,
     two_players,
     with_defaults,
 )
-from dpjax.solvers.descent._noise_choice import is_correlated
 from dpjax.transforms import (
     NoiseStrategy,
     add_gaussian,

@@ -24,7 +24,7 @@ from dpjax.core import (
     static_field,
 )
 from dpjax.privacy import Budget, Guarantee, joint_release
-from dpjax.privacy._relations import relation_factor
+from dpjax.privacy._budget import relation_factor
 from dpjax.problems import ByField, RateConstrained
 from dpjax.sampling import FullBatch
 from dpjax.solvers._request import RELATIONS, check_once, check_values, default_sampler, requested

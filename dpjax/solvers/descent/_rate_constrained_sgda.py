@@ -25,12 +25,11 @@ from dpjax.core import (
 )
 from dpjax.core._moved import moved_setting
 from dpjax.privacy import Budget, Guarantee, joint_release
-from dpjax.privacy._relations import relation_factor
+from dpjax.privacy._budget import relation_factor
 from dpjax.problems import RateConstrained
 from dpjax.sampling import FullBatch
-from dpjax.solvers._request import check_values, default_sampler, requested
+from dpjax.solvers._request import check_values, checked_gradients, default_sampler, requested
 from dpjax.solvers._summary import register_solver
-from dpjax.solvers._swamped import checked_gradients
 from dpjax.solvers.descent._dpsgd import DPSGD, DPSGDState, clipping_diagnostics
 from dpjax.solvers.descent._dpsgd_defaults import (
     MOST_WIDTH,

@@ -11,17 +11,21 @@ from jax.typing import ArrayLike
 
 from dpjax.core import PyTree, check_unstacked, static_field
 from dpjax.privacy import Budget, MixtureGuarantee, MixturePhase, zcdp_budget
-from dpjax.privacy._relations import relation_factor
+from dpjax.privacy._budget import relation_factor
 from dpjax.problems import Saddle
 from dpjax.sampling import FullBatch
 from dpjax.solvers._summary import register_solver
 from dpjax.solvers.games._nested import (
     Game,
     GameState,
+    Interval,
     NestedGame,
     all_sums,
+    larger,
+    line_sum,
     nested_measurement,
     placed,
+    present,
     unmeasured,
 )
 from dpjax.solvers.games._oracle import (
@@ -33,12 +37,6 @@ from dpjax.solvers.games._oracle import (
     mixtures,
     noisy_gap,
     small_sums,
-)
-from dpjax.solvers.games._sums import (
-    Interval,
-    larger,
-    line_sum,
-    present,
 )
 
 LARGEST_ARRAY = 4e6  # payoffs that are held at once

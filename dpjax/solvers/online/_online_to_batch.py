@@ -22,10 +22,14 @@ from dpjax.core._moved import moved_setting, renamed_fields
 from dpjax.privacy import Budget, Guarantee
 from dpjax.sampling import FullBatch
 from dpjax.solvers import _increment as increments
-from dpjax.solvers._check_sampler import check_one_or_every_step, check_sampler, distribution_of
-from dpjax.solvers._request import check_values
+from dpjax.solvers._request import (
+    check_one_or_every_step,
+    check_sampler,
+    check_values,
+    checked_gradients,
+    distribution_of,
+)
 from dpjax.solvers._summary import register_solver
-from dpjax.solvers._swamped import checked_gradients
 from dpjax.solvers.online._learners import LEARNERS, Learner, make_learner
 from dpjax.solvers.online._plan import Weights, estimate_degree, plan_fields, weights_at
 from dpjax.transforms import (

@@ -12,10 +12,16 @@ from dp_accounting import dp_event as dpe
 from dpjax.core import Problem, check_fields, check_int, check_positive, is_traced
 from dpjax.geometry import L1Ball, Simplex
 from dpjax.privacy import Budget
-from dpjax.privacy._relations import relation_factor
+from dpjax.privacy._budget import relation_factor
 from dpjax.sampling import DisjointPartition, FullBatch
-from dpjax.solvers._check_sampler import check_sampler, distribution_of
-from dpjax.solvers._request import Request, named_strategy, requested, stated
+from dpjax.solvers._request import (
+    Request,
+    check_sampler,
+    distribution_of,
+    named_strategy,
+    requested,
+    stated,
+)
 from dpjax.solvers._vertex_problem import over_vertices
 from dpjax.transforms import NoiseStrategy, SplitNoise
 

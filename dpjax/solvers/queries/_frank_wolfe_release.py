@@ -14,9 +14,8 @@ from dpjax.privacy import Budget, Guarantee
 from dpjax.problems import QueryRelease
 from dpjax.queries import Marginals, Workload
 from dpjax.sampling import FullBatch
-from dpjax.solvers._request import check_values, requested_relation
+from dpjax.solvers._request import check_values, checked_answers, drawn_noise, requested_relation
 from dpjax.solvers._summary import register_solver
-from dpjax.solvers._swamped import checked_answers, drawn_noise
 from dpjax.solvers.queries._budget import Number, drawn_event, drawn_rho, largest_range
 from dpjax.solvers.queries._selection_release import (
     SelectionRelease,

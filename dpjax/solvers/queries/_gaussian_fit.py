@@ -25,9 +25,8 @@ from dpjax.problems import QueryRelease
 from dpjax.queries import Hierarchy, Marginals, Tree
 from dpjax.queries._workload import Workload, check_sums
 from dpjax.sampling import FullBatch
-from dpjax.solvers._request import requested_relation
+from dpjax.solvers._request import checked_answers, requested_relation
 from dpjax.solvers._summary import register_solver
-from dpjax.solvers._swamped import checked_answers
 from dpjax.solvers.queries._budget import Number, gaussian_event, gaussian_stddev
 from dpjax.solvers.queries._histogram_release import Measurement
 from dpjax.solvers.queries._log_linear import fit_log_linear

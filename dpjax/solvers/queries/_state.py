@@ -11,7 +11,7 @@ from dpjax.core._pairs import Pair, add_pairs, pair_of
 from dpjax.geometry import L1Ball, log_normalize, sample_vertices
 from dpjax.queries import Marginals, Workload
 from dpjax.queries._workload import check_counted, spread_cells
-from dpjax.random._laplace import laplace
+from dpjax.random._normal import laplace
 from dpjax.solvers.queries._budget import Number
 
 SHARPEST = 1e30  # stands for infinity, of which no multiple of 0 is 0

@@ -21,12 +21,11 @@ from dpjax.core import (
 )
 from dpjax.core._pairs import Pair
 from dpjax.privacy import Budget, Guarantee, PureZCDpEvent, check_budget, zcdp_budget
-from dpjax.privacy._relations import RelationLike, relation_factor
+from dpjax.privacy._budget import RelationLike, relation_factor
 from dpjax.sampling import FullBatch
 from dpjax.solvers._parts import part_size, sum_of_parts
-from dpjax.solvers._request import RELATIONS, check_values
+from dpjax.solvers._request import RELATIONS, check_values, checked_draws
 from dpjax.solvers._summary import register_solver
-from dpjax.solvers._swamped import checked_draws
 from dpjax.solvers._vertex_problem import VertexProblem, check_vertices, one_block
 from dpjax.solvers.vertices import _steps as vertex_steps
 from dpjax.solvers.vertices._steps import VertexInfo

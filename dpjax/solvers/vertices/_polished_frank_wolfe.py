@@ -26,12 +26,11 @@ from dpjax.core import (
 from dpjax.core._checks import known_numbers
 from dpjax.geometry import L1Ball, Simplex
 from dpjax.privacy import Budget, Guarantee, zcdp_budget
-from dpjax.privacy._relations import relation_factor
+from dpjax.privacy._budget import relation_factor
 from dpjax.sampling import FullBatch
 from dpjax.solvers._parts import part_size, sum_of_parts
-from dpjax.solvers._request import requested
+from dpjax.solvers._request import checked_draws, requested
 from dpjax.solvers._summary import register_solver
-from dpjax.solvers._swamped import checked_draws
 from dpjax.solvers._vertex_problem import VertexProblem, one_block
 from dpjax.solvers.descent._dpsgd import DPSGD, SGD, DPSGDState
 from dpjax.solvers.vertices._frank_wolfe import FrankWolfe, FrankWolfeState, planned

@@ -22,7 +22,7 @@ from dpjax.core import (
     wide,
 )
 from dpjax.privacy import RelationLike
-from dpjax.privacy._relations import relation_factor
+from dpjax.privacy._budget import relation_factor
 from dpjax.transforms.clipping._leaves import is_outer
 from dpjax.transforms.clipping._weighted_sum import (
     clipping_bound,

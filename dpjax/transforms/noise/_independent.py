@@ -18,8 +18,7 @@ from dpjax.core import (
 from dpjax.core._chain import keyed
 from dpjax.core._pairs import Pair, add_pairs, pair_of, power_of_two
 from dpjax.random._integer_tables import IntegerTable, draw_integers, integer_table, shortfall
-from dpjax.random._laplace import laplace
-from dpjax.random._normal import normal
+from dpjax.random._normal import laplace, normal
 
 _PARTS = 32  # of a power of two up to the scale, which released numbers are rounded to
 _LARGEST = 1e7

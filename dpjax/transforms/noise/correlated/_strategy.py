@@ -23,8 +23,7 @@ from dpjax.core import (
 from dpjax.core._chain import keyed
 from dpjax.core._pairs import power_of_two
 from dpjax.privacy import RelationLike, resolve_relation
-from dpjax.random._laplace import laplace
-from dpjax.random._normal import normal
+from dpjax.random._normal import laplace, normal
 from dpjax.transforms.noise._independent import to_grid
 
 # below, copies and repeated work are no cost beside the step itself

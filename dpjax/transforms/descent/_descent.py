@@ -1,16 +1,27 @@
-"""Mirror steps, and gradients taken at the average of the iterates."""
+"""Descent: mirror steps, gradients at the average of the iterates, steps of bounded length."""
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
 import optax
 from jax.typing import ArrayLike
 
-from dpjax.core import PyTree, Transform, check_nonnegative, check_scalar, wide
-from dpjax.core._chain import as_stage
+from dpjax.core import (
+    PyTree,
+    Transform,
+    check_nonnegative,
+    check_nonnegative_scalar,
+    check_scalar,
+    wide,
+)
+from dpjax.core._chain import as_stage, keyed
 from dpjax.geometry import MirrorMap
+from dpjax.transforms.noise.correlated._strategy import wide_zeros
+
+Scale: TypeAlias = ArrayLike | Callable[[jax.Array], ArrayLike]
+"""A scalar, or an optax schedule: the scalar of a number of steps."""
 
 
 class MirrorStepState(NamedTuple):
@@ -171,3 +182,109 @@ def anytime_average(
         return jax.tree.map(towards, point, params), AnytimeState(iterate, state.count + 1, inner)
 
     return Transform(init, update)
+
+
+class ClippedDisplacementState(NamedTuple):
+    """State of `clipped_displacement`.
+
+    Attributes:
+      count: Number of updates so far, `[]` int32.
+      displacement: The step on whose way the parameters lie, in at least float32.
+      share: How much of it they have gone, `[]` in [0, 1].
+    """
+
+    count: jax.Array  # type: ignore[assignment]
+    displacement: PyTree
+    share: jax.Array
+
+
+def clipped_displacement(learning_rate: Scale, max_displacement: Scale) -> Transform:
+    r"""Descent whose steps are bounded and add up, with gradients taken at random points of them.
+
+    $$ \Delta_{t+1} = \Pi_D(\Delta_t - \eta\, g_t), \qquad x_{t+1} = x_t + \Delta_{t+1}, \qquad
+       z_{t+1} = x_t + s_{t+1} \Delta_{t+1}, \qquad s_t \sim U[0, 1] $$
+
+    $g_t$ is taken at $z_t$, and the parameters **are** $z_t$: an ordinary optax loop with any loss.
+    The mean of $h(x_t) - h(x_{t-1})$ is exactly that of $\langle \nabla h(z_t), \Delta_t\rangle$,
+    whatever h, so regret of the steps bounds gradients averaged over M steps, all within
+    $(M + 1) D / 2$ of the mean of their points: a Goldstein stationary point, with no smoothness.
+
+    Guarantee: none of its own. Of private gradients it is post-processing.
+
+    Args:
+      learning_rate: $\eta \ge 0$ (*public*), a scalar, which may be traced, or an optax schedule;
+        $2 D / (G \sqrt M)$ for gradients of mean square $G^2$ is best in the worst case.
+      max_displacement: $D \ge 0$, largest l2 norm of a step over the whole tree, likewise.
+
+    Returns:
+      A transformation; `update(g_t, state, params=None, *, key)` gives $z_{t+1} - z_t$. Draws
+      depend on the key and the number of updates so far: one key does for a run.
+      Structure and dtypes are kept; the state is in at least float32.
+
+    Raises:
+      TypeError: At `update`, if the key is missing or not typed.
+      ValueError: If a scalar is negative or not finite,
+
+    Example:
+      >>> import dpjax, jax, jax.numpy as jnp, optax
+      >>> step = dpjax.transforms.clipped_displacement(1.0, max_displacement=0.1)
+      >>> z = jnp.array([3.0, 4.0])
+      >>> state = step.init(z)
+      >>> for _ in range(100):
+      ...     slope = jax.grad(lambda w: jnp.abs(w).sum())(z)
+      ...     moves, state = step.update(slope, state, key=jax.random.key(0))
+      ...     z = optax.apply_updates(z, moves)
+      >>> bool(jnp.linalg.norm(z) < 0.2)
+      True
+
+    Source: Cutkosky, Mehta and Orabona, "Optimal stochastic non-smooth non-convex optimization
+    through online-to-non-convex conversion", 2023; Kornowski, Liu and Talwar 2025, algorithm 2.
+    """
+    for name, value in (("learning_rate", learning_rate), ("max_displacement", max_displacement)):
+        if not callable(value):
+            check_nonnegative_scalar(name, value)
+
+    def init(params: PyTree) -> ClippedDisplacementState:
+        still = jax.tree.map(wide_zeros, params)
+        return ClippedDisplacementState(
+            jnp.zeros((), jnp.int32), still, jnp.ones((), jnp.result_type(float))
+        )
+
+    def step(
+        updates: PyTree, state: ClippedDisplacementState, key: jax.Array, **more: object
+    ) -> tuple[PyTree, ClippedDisplacementState]:
+        key = jax.random.fold_in(key, state.count)
+        rate, bound = (_at(s, state.count) for s in (learning_rate, max_displacement))
+        last = state.displacement
+        wanted = jax.tree.map(
+            lambda d, g: d - rate.astype(d.dtype) * jnp.asarray(g).astype(d.dtype), last, updates
+        )
+        following = within(wanted, bound)
+        share = jax.random.uniform(key, (), state.share.dtype)
+        moves = jax.tree.map(
+            lambda old, new, g: (
+                (1 - state.share).astype(old.dtype) * old + share.astype(new.dtype) * new
+            ).astype(jnp.result_type(g)),
+            last,
+            following,
+            updates,
+        )
+        return moves, ClippedDisplacementState(state.count + 1, following, share)
+
+    return keyed(init, step)
+
+
+def within(tree: PyTree, bound: jax.Array) -> PyTree:
+    """The nearest tree of global l2 norm at most `bound`; NaN and inf become NaN."""
+    largest = optax.tree.norm(tree, ord="inf")  # squares of large numbers would overflow
+    unit = jnp.where(largest > 1, largest, 1)
+    small = jax.tree.map(lambda leaf: leaf / unit.astype(leaf.dtype), tree)
+    norm = optax.tree.norm(small)
+    tiny = jnp.finfo(norm.dtype).tiny
+    factor = jnp.minimum(unit, bound.astype(norm.dtype) / jnp.maximum(norm, tiny))
+    return jax.tree.map(lambda leaf: factor.astype(leaf.dtype) * leaf, small)
+
+
+def _at(scale: Scale, count: jax.Array) -> jax.Array:
+    value: ArrayLike = scale(count) if callable(scale) else scale
+    return jnp.asarray(value, jnp.result_type(float))
