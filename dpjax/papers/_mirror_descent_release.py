@@ -33,8 +33,14 @@ from dpjax.solvers.queries._budget import (
     histogram_change,
     largest_range,
 )
-from dpjax.solvers.queries._selection_release import SelectionRelease, check_selection
-from dpjax.solvers.queries._state import SelectionInfo, SelectionState, counts, select_query
+from dpjax.solvers.queries._selection import (
+    SelectionInfo,
+    SelectionRelease,
+    SelectionState,
+    check_selection,
+    counts,
+    select_query,
+)
 from dpjax.transforms.noise._noisy_counts import (
     MOST_SHORTFALL,
     CountTables,

@@ -31,8 +31,14 @@ from dpjax.solvers.queries._budget import (
     drawn_rho,
     gaussian_event,
 )
-from dpjax.solvers.queries._selection_release import check_selection, per_half_record
-from dpjax.solvers.queries._state import ReleasedDistribution, distribution, log_of, select_query
+from dpjax.solvers.queries._selection import (
+    ReleasedDistribution,
+    check_selection,
+    distribution,
+    log_of,
+    per_half_record,
+    select_query,
+)
 from dpjax.transforms.noise._independent import plus_gaussian
 from dpjax.transforms.noise._noisy_counts import (
     MOST_SHORTFALL,

@@ -2,7 +2,6 @@
 
 import warnings
 
-from dpjax.queries._concat import Concat as Concat
 from dpjax.queries._domain import Domain as Domain
 from dpjax.queries._halfspace import Halfspace as Halfspace
 from dpjax.queries._marginals import Hierarchy as Hierarchy
@@ -12,6 +11,7 @@ from dpjax.queries._matrix import Sparse as Sparse
 from dpjax.queries._prefix import Prefix as Prefix
 from dpjax.queries._prefix import Tree as Tree
 from dpjax.queries._row_model import RowModel as RowModel
+from dpjax.queries._workload import Concat as Concat
 from dpjax.queries._workload import QuerySensitivity as QuerySensitivity
 from dpjax.queries._workload import Workload as Workload
 from dpjax.queries._workload import query_sensitivity as query_sensitivity

@@ -46,9 +46,9 @@ from dpjax.solvers.queries._histogram_release import HistogramRelease as Histogr
 from dpjax.solvers.queries._histogram_release import HistogramState as HistogramState
 from dpjax.solvers.queries._rows_fit import ReleasedRows as ReleasedRows
 from dpjax.solvers.queries._rows_fit import RowsFit as RowsFit
-from dpjax.solvers.queries._state import ReleasedDistribution as ReleasedDistribution
-from dpjax.solvers.queries._state import SelectionInfo as SelectionInfo
-from dpjax.solvers.queries._state import SelectionState as SelectionState
+from dpjax.solvers.queries._selection import ReleasedDistribution as ReleasedDistribution
+from dpjax.solvers.queries._selection import SelectionInfo as SelectionInfo
+from dpjax.solvers.queries._selection import SelectionState as SelectionState
 from dpjax.solvers.vertices._frank_wolfe import FrankWolfe as FrankWolfe
 from dpjax.solvers.vertices._frank_wolfe import FrankWolfeState as FrankWolfeState
 from dpjax.solvers.vertices._polished_frank_wolfe import PolishedFrankWolfe as PolishedFrankWolfe

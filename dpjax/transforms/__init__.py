@@ -2,9 +2,9 @@
 
 from dpjax.core._moved import moved as _moved
 from dpjax.transforms.clipping._by_norm import clip_by_norm as clip_by_norm
+from dpjax.transforms.clipping._by_norm import clip_by_range as clip_by_range
 from dpjax.transforms.clipping._by_norm import clip_scale as clip_scale
 from dpjax.transforms.clipping._by_norm import per_example_norm as per_example_norm
-from dpjax.transforms.clipping._by_range import clip_by_range as clip_by_range
 from dpjax.transforms.clipping._leaves import OuterProduct as OuterProduct
 from dpjax.transforms.clipping._leaves import PackedSigns as PackedSigns
 from dpjax.transforms.clipping._microbatch import microbatched_sum as microbatched_sum

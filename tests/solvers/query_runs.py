@@ -17,8 +17,8 @@ from dpjax.queries import Concat, Dense, Domain, Marginals, Prefix
 from dpjax.sampling import FullBatch
 from dpjax.solvers import FrankWolfeRelease, MirrorDescentRelease, SaddleRelease
 from dpjax.solvers.queries import _frank_wolfe_release as frank_wolfe
-from dpjax.solvers.queries import _selection_release as selection
-from dpjax.solvers.queries import _state as query_state
+from dpjax.solvers.queries import _selection as query_state
+from dpjax.solvers.queries import _selection as selection
 from dpjax.testing._trees import QUICK
 
 REPLACE, ADD, SPECIAL = "replace_one", "add_or_remove_one", "replace_special"

@@ -21,7 +21,7 @@ from dpjax.solvers import (
     MirrorDescentRelease,
     SaddleRelease,
 )
-from dpjax.solvers.queries import _state as query_state
+from dpjax.solvers.queries import _selection as query_state
 from dpjax.testing import check_counts
 from dpjax.testing._trees import QUICK
 

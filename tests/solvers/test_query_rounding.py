@@ -13,8 +13,8 @@ from dpjax.problems import QueryRelease
 from dpjax.queries import Dense, Domain, Marginals
 from dpjax.sampling import FullBatch
 from dpjax.solvers import MWEM, FrankWolfeRelease, MirrorDescentRelease
-from dpjax.solvers.queries import _selection_release as selection
-from dpjax.solvers.queries import _state as query_state
+from dpjax.solvers.queries import _selection as query_state
+from dpjax.solvers.queries import _selection as selection
 from dpjax.testing._trees import QUICK
 
 TRIALS = 300

@@ -9,7 +9,7 @@ from scipy import linalg
 
 from dpjax.sampling import Participation
 from dpjax.transforms import BufferedToeplitz, fit_buffered_toeplitz
-from dpjax.transforms.noise.correlated._toeplitz import (
+from dpjax.transforms.noise.correlated._buffered_toeplitz import (
     coefficients,
     fitted,
     inverse_coefficients,

@@ -21,7 +21,7 @@ from dpjax.sampling import (
 from dpjax.solvers._request import Request, event_of_run, stated
 from dpjax.solvers._vertex_problem import VertexProblem, over_vertices
 from dpjax.transforms import Banded, BufferedToeplitz, NoiseStrategy
-from dpjax.transforms.noise.correlated._toeplitz import root_mean_square
+from dpjax.transforms.noise.correlated._buffered_toeplitz import root_mean_square
 
 _LARGEST_CLIP = 4.0
 _DERIVATIVES = 2**20  # of all records of a step

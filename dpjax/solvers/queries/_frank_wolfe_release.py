@@ -17,13 +17,15 @@ from dpjax.sampling import FullBatch
 from dpjax.solvers._request import check_values, checked_answers, drawn_noise, requested_relation
 from dpjax.solvers._summary import register_solver
 from dpjax.solvers.queries._budget import Number, drawn_event, drawn_rho, largest_range
-from dpjax.solvers.queries._selection_release import (
+from dpjax.solvers.queries._selection import (
+    SelectionInfo,
     SelectionRelease,
+    SelectionState,
     check_selection,
+    loudest_query,
     needed_range,
     per_half_record,
 )
-from dpjax.solvers.queries._state import SelectionInfo, SelectionState, loudest_query
 
 _VERTICES = ("queries", "marginals")
 _SCHEDULES = ("constant", "sqrt")

@@ -30,7 +30,7 @@ from dpjax.solvers._summary import register_solver
 from dpjax.solvers.queries._budget import Number, gaussian_event, gaussian_stddev
 from dpjax.solvers.queries._histogram_release import Measurement
 from dpjax.solvers.queries._log_linear import fit_log_linear
-from dpjax.solvers.queries._state import ReleasedDistribution, counts
+from dpjax.solvers.queries._selection import ReleasedDistribution, counts
 from dpjax.transforms.noise import _noisy_counts as counting
 from dpjax.transforms.noise._independent import plus_gaussian
 

@@ -22,7 +22,7 @@ from dpjax.solvers._request import (
 )
 from dpjax.solvers._summary import register_solver
 from dpjax.solvers.queries import _budget as budgets
-from dpjax.solvers.queries._state import ReleasedDistribution, counts, log_of
+from dpjax.solvers.queries._selection import ReleasedDistribution, counts, log_of
 from dpjax.transforms.noise import _noisy_counts as counting
 
 _PROJECTIONS = ("simplex", "none")

@@ -10,7 +10,7 @@ from dpjax.core import PyTree, wide
 from dpjax.core._pairs import Pair, add_pairs, pair_of
 from dpjax.geometry import Domain, Polytope, Simplex
 from dpjax.transforms import OuterProduct, PackedSigns
-from dpjax.transforms.clipping._by_range import range_sum
+from dpjax.transforms.clipping._by_norm import range_sum
 
 
 class VertexInfo(NamedTuple):
