@@ -1,6 +1,5 @@
 """The vocabulary: transform, aggregator, solver and solution types, chain, checks, records."""
 
-from dpjax.core._addressable import many_devices as many_devices
 from dpjax.core._chain import SeededState as SeededState
 from dpjax.core._chain import chain as chain
 from dpjax.core._chain import seeded as seeded
@@ -29,6 +28,7 @@ from dpjax.core._fields import static_field as static_field
 from dpjax.core._moved import moved as _moved
 from dpjax.core._pairs import wide as wide
 from dpjax.core._records import Records as Records
+from dpjax.core._records import many_devices as many_devices
 from dpjax.core._records import shard_records as shard_records
 from dpjax.core._types import Aggregator as Aggregator
 from dpjax.core._types import GuaranteeLike as GuaranteeLike

@@ -7,8 +7,7 @@ from importlib import resources
 import numpy as np
 
 from dpjax.core import check_choice
-from dpjax.datasets._adult_file import unpack
-from dpjax.datasets._adult_schema import REGION_OF, REGIONS, VOCABULARY
+from dpjax.datasets._adult_schema import REGION_OF, REGIONS, VOCABULARY, unpack
 from dpjax.datasets._dataset import (
     Bins,
     Block,

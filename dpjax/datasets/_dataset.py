@@ -1,4 +1,11 @@
-"""A data set: features, labels and groups of the same records."""
+"""A data set: features, labels and groups of the same records.
+
+Data-independent encodings of table columns: each record alone decides its row.
+
+A data set is encoded by a tuple of *blocks*. A block reads one column and knows, before any
+record is seen, how many features it makes, what they are called and how large they can get. So
+the whole encoder is a public constant, and `norm_bound` is a true bound for any record whatever.
+"""
 
 from __future__ import annotations
 

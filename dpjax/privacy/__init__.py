@@ -21,12 +21,12 @@ from dpjax.privacy.accounting._events import joint_poisson_event as joint_poisso
 from dpjax.privacy.accounting._events import joint_release as joint_release
 from dpjax.privacy.accounting._group import GroupGuarantee as GroupGuarantee
 from dpjax.privacy.accounting._group import group_guarantee as group_guarantee
-from dpjax.privacy.accounting._multipliers import (
-    effective_noise_multiplier as effective_noise_multiplier,
-)
-from dpjax.privacy.accounting._multipliers import split_noise_multiplier as split_noise_multiplier
 from dpjax.privacy.accounting._structure import PureZCDpEvent as PureZCDpEvent
 from dpjax.privacy.accounting._structure import UnsupportedEventError as UnsupportedEventError
+from dpjax.privacy.accounting._structure import (
+    effective_noise_multiplier as effective_noise_multiplier,
+)
+from dpjax.privacy.accounting._structure import split_noise_multiplier as split_noise_multiplier
 from dpjax.privacy.bounded_range._curve import bounded_range_delta as bounded_range_delta
 from dpjax.privacy.bounded_range._curve import bounded_range_epsilon as bounded_range_epsilon
 from dpjax.privacy.bounded_range._curve import bounded_range_eta as bounded_range_eta

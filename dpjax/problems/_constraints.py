@@ -21,7 +21,7 @@ from dpjax.core import (
     is_traced,
     register_dataclass,
 )
-from dpjax.core._addressable import held
+from dpjax.core._records import held
 
 # by default accelerators multiply with 10 bits
 

@@ -13,7 +13,7 @@ import numpy as np
 from jax.typing import ArrayLike
 
 from dpjax.core import check_key, check_shape, check_type, is_traced, register_dataclass
-from dpjax.core._addressable import held, spans_processes
+from dpjax.core._records import held, spans_processes
 from dpjax.queries.tables._frames import contained
 from dpjax.queries.tables._kinds import Column
 from dpjax.queries.tables._labels import Labels, check_distinct

@@ -1,4 +1,11 @@
-"""Queries as rows of a matrix, dense or sparse: exact sums, and sensitivities from its columns."""
+"""Queries as rows of a matrix, dense or sparse: exact sums, and sensitivities from its columns.
+
+Sums of fractional queries over counts without rounding: as sums of integers.
+
+A sum of floats over many records is rounded by more than what one record adds. So the entries of a
+query are held as multiples of a power of two near the largest of them, and their sums are taken as
+integers, in as many parts as the integer type needs, and carried as pairs of floats.
+"""
 
 import dataclasses
 import functools

@@ -1,4 +1,10 @@
-"""Rényi divergences of an event at every order of one grid, for filters."""
+"""Rényi divergences of an event at every order of one grid, for filters.
+
+Rényi divergences of explicit pairs of distributions, with high relative precision.
+
+All functions return log E_Q[(P/Q)^a] for one order a. Amplified steps have moments within 1e-8 of
+1, so the sum is of (P/Q)^a - 1 - a (P/Q - 1) >= 0, whose mean is the moment less 1.
+"""
 
 import functools
 import math

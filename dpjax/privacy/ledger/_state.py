@@ -1,4 +1,22 @@
-"""State of a ledger, its admission rule, and its JSON form."""
+r"""State of a ledger, its admission rule, and its JSON form.
+
+When to stop: a filter over guarantees that may be chosen after seeing earlier outputs.
+
+Fix one Rényi order a in advance. If along every path of the interaction the divergences at a sum
+to at most B, the whole interaction has divergence at most B: under Q,
+$\prod_t (dP_t/dQ_t)^a e^{-(a-1) R_t}$ is a supermartingale. Three rules look like it and are not
+filters (tests/privacy/test_ledger_adaptive.py has an adversary for each):
+
+-   a sum that is within budget at *some* order: paths use different orders, which costs a union
+    bound over the orders; with two paths delta is nearly doubled;
+-   the exact curve of the events on each path;
+-   trading additive terms (failures of a run, mass of infinite loss) against divergences path by
+    path: divergences are weighed by $(dP/dQ)^a Q$, failures by P and Q, and an adversary uses each
+    where its weight lies. So each of the three sums has a cap of its own, fixed in advance.
+
+Source: Feldman and Zrnic (2021), "Individual privacy accounting via a Rényi filter"; Lécuyer
+(2021), "Practical privacy filters and odometers with Rényi differential privacy".
+"""
 
 import math
 from collections.abc import Sequence

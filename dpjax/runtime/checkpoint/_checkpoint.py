@@ -19,7 +19,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from dpjax.core._addressable import device_count, whole
+from dpjax.core._records import device_count, whole
 from dpjax.core._types import PyTree
 from dpjax.runtime._loop import Job, Program, advance, start, typed, words
 from dpjax.runtime.checkpoint._digest import array_bytes

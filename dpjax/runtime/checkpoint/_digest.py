@@ -15,7 +15,7 @@ import numpy as np
 from jax.typing import ArrayLike
 
 from dpjax.core import PyTree
-from dpjax.core._addressable import own_parts, spans_processes
+from dpjax.core._records import own_parts, spans_processes
 
 # a function of these is known by its name: no run changes their code but with their version
 _LIBRARIES = ("builtins", "jax", "jaxlib", "numpy")

@@ -12,7 +12,7 @@ import jax
 import jaxlib
 import numpy as np
 
-from dpjax.core._addressable import device_count, spans_processes
+from dpjax.core._records import device_count, spans_processes
 from dpjax.core._types import PyTree
 from dpjax.runtime._loop import Job, words
 from dpjax.runtime.checkpoint._digest import array_bytes, tree_digest, value_digest

@@ -13,8 +13,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from dpjax.core._addressable import shardings_of
 from dpjax.core._checks import is_traced
+from dpjax.core._records import shardings_of
 from dpjax.core._types import PyTree
 
 _shard_map: Any

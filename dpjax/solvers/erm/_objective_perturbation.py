@@ -26,8 +26,7 @@ from dpjax.random._normal import normal
 from dpjax.sampling import FullBatch
 from dpjax.solvers._request import RELATIONS, check_once, check_values, requested_relation
 from dpjax.solvers._summary import register_solver
-from dpjax.solvers.erm._double import in_double
-from dpjax.solvers.erm._minimise import Objective, minimise
+from dpjax.solvers.erm._minimise import Objective, in_double, minimise
 from dpjax.solvers.vertices._steps import shrunk
 from dpjax.transforms.noise._independent import plus_noise
 from dpjax.transforms.noise.correlated._strategy import knorm_noise

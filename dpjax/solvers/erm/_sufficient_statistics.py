@@ -17,8 +17,7 @@ from dpjax.random._normal import normal
 from dpjax.sampling import FullBatch
 from dpjax.solvers._request import RELATIONS, check_once, check_values, requested_relation
 from dpjax.solvers._summary import register_solver
-from dpjax.solvers.erm._double import in_double
-from dpjax.solvers.erm._minimise import quadratic_minimiser
+from dpjax.solvers.erm._minimise import in_double, quadratic_minimiser
 from dpjax.solvers.erm._objective_perturbation import (
     LEAST_RECORDS,
     ObjectivePerturbation,

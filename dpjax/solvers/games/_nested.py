@@ -29,7 +29,7 @@ from dpjax.sampling import FullBatch
 from dpjax.solvers._parts import part_size, sum_of_parts
 from dpjax.solvers._request import RELATIONS, check_once, check_values, requested_relation
 from dpjax.solvers._summary import register_solver
-from dpjax.solvers.erm._double import in_double
+from dpjax.solvers.erm._minimise import in_double
 from dpjax.solvers.games._equilibrium import Equilibrium, equilibrium
 from dpjax.solvers.games._robust import robust_strategies
 from dpjax.transforms import rounding_allowance

@@ -10,7 +10,7 @@ from jax.typing import ArrayLike
 from dpjax.core._pairs import Pair
 from dpjax.geometry import sample_vertices
 from dpjax.random._normal import normal
-from dpjax.solvers.erm._double import in_double
+from dpjax.solvers.erm._minimise import in_double
 from dpjax.solvers.games._nested import Measured, in_full, measured_once, noisy_mean, unmeasured
 from dpjax.solvers.vertices._steps import shrunk
 
