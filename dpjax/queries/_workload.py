@@ -485,10 +485,5 @@ class Concat(Workload):
     def sensitivity(self, relation: RelationLike) -> QuerySensitivity:
         """How far one record moves the sum over the records."""
         parts = [workload.sensitivity(relation) for workload in self.workloads]
-        return QuerySensitivity(
-            value_range=max(part.value_range for part in parts),
-            score_range=max(part.score_range for part in parts),
-            l2_answers=math.hypot(*(part.l2_answers for part in parts)),
-            l2_histogram=max(part.l2_histogram for part in parts),
-            linf=max(part.linf for part in parts),
-        )
+        largest = QuerySensitivity(*map(max, zip(*parts, strict=True)))
+        return largest._replace(l2_answers=math.hypot(*(part.l2_answers for part in parts)))
