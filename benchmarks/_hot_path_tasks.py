@@ -14,7 +14,7 @@ from benchmarks import step_time
 from benchmarks._runner import Task
 from dpjax import solvers
 from dpjax.geometry import L1Ball, maurey, sample_vertices
-from dpjax.solvers.queries._state import select_query
+from dpjax.solvers.queries._selection import select_query
 from dpjax.transforms import (
     BinaryTree,
     BufferedToeplitz,

@@ -78,47 +78,28 @@ def _run(args: argparse.Namespace) -> int:
 def _parse(argv: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m dpjax",
+        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
         description="Private fair training on Adult (UCI census data, included), beside the same "
         "training without privacy. `python -m dpjax fit --help` is for a CSV file of your own.",
     )
-    parser.add_argument(
-        "--epsilon", type=float, default=1.0, help="privacy loss of one run, > 0 (default: 1)"
-    )
-    parser.add_argument(
-        "--delta",
-        type=float,
-        default=1e-5,
-        help="its failure probability, in [0, 1) (default: 1e-5)",
-    )
-    parser.add_argument(
+    add = parser.add_argument
+    add("--epsilon", type=float, default=1.0, help="privacy loss of one run, > 0")
+    add("--delta", type=float, default=1e-5, help="its failure probability, in [0, 1)")
+    add(
         "--slacks",
         type=float,
         nargs="+",
         default=list(SLACKS),
         metavar="SLACK",
         help="bounds on the difference between the sexes in positive-prediction rate, in [0, 1]; a "
-        f"row of the table each (default: {' '.join(f'{slack:g}' for slack in SLACKS)})",
+        "row of the table each",
     )
-    parser.add_argument(
-        "--seeds", type=int, default=3, help="runs averaged for each slack, >= 1 (default: 3)"
-    )
-    parser.add_argument(
-        "--seed", type=int, default=0, help="of the train/test split and of the keys (default: 0)"
-    )
-    parser.add_argument(
-        "--steps",
-        type=int,
-        default=None,
-        help="steps of a run, >= 1 (default: chosen by the solver)",
-    )
-    parser.add_argument("--fast", action="store_true", help="one seed, two slacks, 100 steps")
-    parser.add_argument("--json", action="store_true", help="print one JSON object to stdout")
-    parser.add_argument(
-        "--plot",
-        default="dpjax-adult.png",
-        metavar="FILE",
-        help="PNG to write; '' for none (default: dpjax-adult.png)",
-    )
+    add("--seeds", type=int, default=3, help="runs averaged for each slack, >= 1")
+    add("--seed", type=int, default=0, help="of the train/test split and of the keys")
+    add("--steps", type=int, help="steps of a run, >= 1; None: chosen by the solver")
+    add("--fast", action="store_true", help="one seed, two slacks, 100 steps")
+    add("--json", action="store_true", help="print one JSON object to stdout")
+    add("--plot", default="dpjax-adult.png", metavar="FILE", help="PNG to write; '' for none")
     args = parser.parse_args(argv)
     if args.fast:
         args.seeds, args.slacks, args.steps = 1, args.slacks[1:3], args.steps or 100

@@ -18,8 +18,7 @@ from pathlib import Path
 
 import numpy as np
 
-from dpjax.datasets._adult_file import unpack
-from dpjax.datasets._adult_schema import COLUMNS, NUMERIC, VOCABULARY
+from dpjax.datasets._adult_schema import COLUMNS, NUMERIC, VOCABULARY, unpack
 
 OUTPUT = Path(__file__).resolve().parent.parent / "dpjax" / "datasets" / "data"
 _FILTERS = [{"id": lzma.FILTER_LZMA2, "preset": 9 | lzma.PRESET_EXTREME}]

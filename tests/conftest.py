@@ -38,7 +38,7 @@ jax.config.update("jax_debug_key_reuse", not X64)
 jax.config.update("jax_enable_x64", X64)
 
 import tests.entries  # noqa: E402, F401  (fills `dpjax.testing.registry`)
-from dpjax.transforms.noise.correlated import _correlated  # noqa: E402
+from dpjax.transforms.noise.correlated import _strategy  # noqa: E402
 
 # The probability that any statistical check of a session fails though all is right.
 FALSE_ALARMS_ALLOWED = 1e-4
@@ -164,7 +164,7 @@ def _fixed_seed():
 @pytest.fixture
 def unrounded_steps(monkeypatch):
     """Steps with correlated noise as real numbers: rounding them is post-processing."""
-    monkeypatch.setattr(_correlated, "to_grid", lambda values, grid: values)
+    monkeypatch.setattr(_strategy, "to_grid", lambda values, grid: values)
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from benchmarks.datasets._download import locate
 from benchmarks.datasets._read import check_codes, open_member, open_rows, parse_columns
 from benchmarks.datasets._scaled import Scaled, signed_log
 from dpjax.datasets import Dataset
-from dpjax.datasets._encode import (
+from dpjax.datasets._dataset import (
     Bins,
     Block,
     OneHot,

@@ -8,7 +8,7 @@ from benchmarks.datasets._download import locate
 from benchmarks.datasets._read import check_codes, read_columns
 from dpjax.core._checks import check_choice, check_int
 from dpjax.datasets import Dataset
-from dpjax.datasets._encode import Bins, Block, OneHot, Table, encode, feature_names, norm_bound
+from dpjax.datasets._dataset import Bins, Block, OneHot, Table, encode, feature_names, norm_bound
 
 _BASE = "https://www2.census.gov/programs-surveys/acs/data/pums"
 _TASKS = ("ACSEmployment", "ACSEmploymentFiltered")

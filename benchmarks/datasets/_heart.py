@@ -8,7 +8,7 @@ import numpy as np
 from benchmarks.datasets._download import locate
 from benchmarks.datasets._read import check_codes, read_columns
 from dpjax.datasets import Dataset
-from dpjax.datasets._encode import Bins, Block, OneHot, Table, encode, feature_names, norm_bound
+from dpjax.datasets._dataset import Bins, Block, OneHot, Table, encode, feature_names, norm_bound
 
 _PAGE = "https://www.kaggle.com/datasets/alexteboul/heart-disease-health-indicators-dataset"
 _FILE = "heart_disease_health_indicators_BRFSS2015.csv"

@@ -9,7 +9,7 @@ from benchmarks.datasets._read import check_codes, read_columns
 from benchmarks.datasets._scaled import Scaled
 from dpjax.core._checks import check_finite
 from dpjax.datasets import Dataset
-from dpjax.datasets._encode import (
+from dpjax.datasets._dataset import (
     Bins,
     Block,
     Table,

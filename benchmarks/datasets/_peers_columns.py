@@ -22,7 +22,7 @@ from benchmarks.datasets import _credit, _parkinsons
 from benchmarks.datasets._read import read_columns
 from dpjax.datasets import Dataset
 from dpjax.datasets._adult_schema import NUMERIC
-from dpjax.datasets._encode import Table
+from dpjax.datasets._dataset import Table
 
 _NOTE = "Columns of the published code of DP-FERMI, scaled by statistics of the training rows."
 

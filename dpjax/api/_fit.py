@@ -1,24 +1,196 @@
-"""Private training in one call."""
+"""Private training in one call, its result and the file of it."""
 
-from typing import Any
+import dataclasses
+import importlib.metadata
+import io
+import json
+import math
+import os
+import zipfile
+from pathlib import Path
+from typing import Any, Self
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from dp_accounting import NeighboringRelation
 
-from dpjax.api._fitted import Fitted
-from dpjax.api._plan import plan
-from dpjax.core import PyTree
+from dpjax.api._plan import Candidate, plan, table_of
+from dpjax.core import PyTree, Solver
 from dpjax.core._records import num_rows
-from dpjax.privacy import Budget
-from dpjax.privacy._relations import relation_name
+from dpjax.core._types import GuaranteeLike
+from dpjax.privacy import Budget, Guarantee
+from dpjax.privacy._budget import relation_name, resolve_relation
+from dpjax.privacy._guarantee import epsilon_line
 from dpjax.privacy._warnings import PrivacyWarning, warn
+from dpjax.privacy.accounting._event_json import guarantee_from_json, guarantee_to_json
 from dpjax.problems import QueryRelease, RateConstrained
-from dpjax.problems._linear import LinearLogits
-from dpjax.problems._parts import ByCodes
-from dpjax.problems._rate_constrained import cross_entropy
+from dpjax.problems._constraints import ByCodes
+from dpjax.problems._rate_constrained import LinearLogits, cross_entropy
 from dpjax.queries.tables._frames import float_array, typed_by_rows
 from dpjax.runtime import solve
+
+_INFO, _PARAMS = "fit.json", "params.npz"
+_PLAIN = ("method", "reason", "delta", "validation_loss")  # fields, as JSON has them
+_DELTAS = tuple(10.0**-k for k in range(1, 13))
+
+
+@dataclasses.dataclass(frozen=True)
+class StoredGuarantee:
+    """Points of the curve of a guarantee that is no event, as `load` reads them.
+
+    Guarantee: what was claimed when it was saved, at the points that were.
+
+    Attributes:
+      points: Pairs (delta, epsilon), by falling delta.
+      relation: Of the guarantee.
+    """
+
+    points: tuple[tuple[float, float], ...]
+    relation: NeighboringRelation
+
+    @classmethod
+    def of(cls, guarantee: GuaranteeLike, relation: NeighboringRelation, *deltas: float) -> Self:
+        """The points of a guarantee at powers of ten and at these deltas."""
+        every = sorted({*_DELTAS, *(delta for delta in deltas if delta > 0)}, reverse=True)
+        points = ((delta, float(guarantee.epsilon(delta))) for delta in every)
+        return cls(tuple(point for point in points if math.isfinite(point[1])), relation)
+
+    def epsilon(self, delta: float) -> float:
+        """Epsilon at the largest saved delta up to this one; infinity below all of them."""
+        return next((epsilon for at, epsilon in self.points if at <= delta), math.inf)
+
+    def delta(self, epsilon: float) -> float:
+        """The least saved delta at which epsilon is no more than this; 1 without one."""
+        return min((at for at, own in self.points if own <= epsilon), default=1.0)
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class Fitted:
+    """Parameters and how they were made; all of it is covered by the guarantee, or public.
+
+    Attributes:
+      params: The released parameters.
+      guarantee: `guarantee.epsilon(delta)`.
+      solver: What ran; after `load` its repr.
+      method: Its name.
+      reason: Why it was chosen.
+      considered: All methods, the choice first.
+      delta: Of the budget.
+      validation_loss: Mean loss of the *public* validation records, if there were any.
+      version: Of dpjax, with which it was made.
+    """
+
+    params: PyTree
+    guarantee: PyTree
+    solver: Solver | str
+    method: str
+    reason: str
+    considered: tuple[Candidate, ...]
+    delta: float
+    validation_loss: float | None = None
+    version: str = ""
+
+    def __repr__(self) -> str:
+        """A summary that a person can read."""
+        shapes = ", ".join(str(list(np.shape(leaf))) for leaf in jax.tree.leaves(self.params))
+        lines = [
+            f"Fitted by {self.method}: {self.reason}",
+            f"{epsilon_line(self.guarantee, self.delta)}, "
+            f"relation={relation_name(self.guarantee.relation)!r}",
+            f"params {shapes}",
+        ]
+        if self.validation_loss is not None:
+            lines.append(f"mean loss of the validation records {self.validation_loss:.4g}")
+        return "\n  ".join(lines) + "\n" + table_of(self.considered)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Writes parameters, guarantee and public fields to one file; nothing that is secret.
+
+        Args:
+          path: Of the file, which is replaced.
+
+        Raises:
+          TypeError: If the parameters are not nested dicts, lists, tuples or arrays.
+        """
+        leaves, treedef = jax.tree.flatten(self.params)
+        shape = _shape_of(jax.tree.unflatten(treedef, range(len(leaves))))
+        guarantee, relation = self.guarantee, resolve_relation(self.guarantee.relation)
+        if isinstance(guarantee, Guarantee):
+            told: PyTree = guarantee_to_json(guarantee)
+        else:
+            told = {"points": StoredGuarantee.of(guarantee, relation, self.delta).points}
+        info = {
+            "version": importlib.metadata.version("dpjax"),
+            "guarantee": told,
+            "relation": relation_name(relation),
+            "params": shape,
+            "solver": repr(self.solver) if not isinstance(self.solver, str) else self.solver,
+            "considered": [list(candidate) for candidate in self.considered],
+        }
+        info |= {name: getattr(self, name) for name in _PLAIN}
+        arrays = io.BytesIO()
+        named: dict[str, PyTree] = {str(i): np.asarray(leaf) for i, leaf in enumerate(leaves)}
+        np.savez(arrays, **named)
+        with zipfile.ZipFile(Path(path), "w") as file:
+            file.writestr(_INFO, json.dumps(info, indent=1))
+            file.writestr(_PARAMS, arrays.getvalue())
+
+
+def load(path: str | os.PathLike[str]) -> Fitted:
+    """What `Fitted.save` wrote; parameters as NumPy arrays, the solver as text.
+
+    Guarantee: that which was saved; one that had a curve of its own comes back as points of it.
+
+    Args:
+      path: Of the file.
+
+    Returns:
+      A `Fitted`.
+
+    Raises:
+      ValueError: If the file is none of these.
+    """
+    try:
+        with zipfile.ZipFile(Path(path)) as file:
+            info = json.loads(file.read(_INFO))
+            with np.load(io.BytesIO(file.read(_PARAMS)), allow_pickle=False) as arrays:
+                leaves = [arrays[str(i)] for i in range(len(arrays.files))]
+        relation, told = resolve_relation(info["relation"]), info["guarantee"]
+        guarantee: PyTree
+        if "points" in told:
+            guarantee = StoredGuarantee(tuple(map(tuple, told["points"])), relation)
+        else:
+            guarantee = guarantee_from_json(told, relation)
+        return Fitted(
+            _params_of(info["params"], leaves),
+            guarantee,
+            considered=tuple(Candidate(*row) for row in info["considered"]),
+            **{name: info[name] for name in (*_PLAIN, "solver", "version")},
+        )
+    except (KeyError, TypeError, zipfile.BadZipFile) as error:
+        raise ValueError(f"{path} must be a file of Fitted.save: {error}") from error
+
+
+def _shape_of(tree: PyTree) -> PyTree:
+    """A tree of numbers as JSON: a dict by its items, a list or tuple by its kind."""
+    if isinstance(tree, int):
+        return tree
+    if isinstance(tree, dict):
+        return {"dict": {str(name): _shape_of(entry) for name, entry in tree.items()}}
+    if isinstance(tree, list | tuple):
+        return {type(tree).__name__: [_shape_of(entry) for entry in tree]}
+    raise TypeError(f"params must be dicts, lists, tuples or arrays, got {type(tree).__name__}")
+
+
+def _params_of(shape: PyTree, leaves: list[np.ndarray]) -> PyTree:
+    if isinstance(shape, int):
+        return leaves[shape]
+    ((kind, entries),) = shape.items()
+    if kind == "dict":
+        return {name: _params_of(entry, leaves) for name, entry in entries.items()}
+    values = [_params_of(entry, leaves) for entry in entries]
+    return values if kind == "list" else tuple(values)
 
 
 def fit(

@@ -23,19 +23,17 @@ from dpjax.problems import (
     Saddle,
     SimplexRisk,
 )
-from dpjax.solvers._swamped import candidates
+from dpjax.solvers._request import candidates
+from dpjax.solvers._vertex_problem import one_block
 from dpjax.solvers.descent._dpsgd import DPSGD
 from dpjax.solvers.descent._rate_constrained_sgda import RateConstrainedSGDA
-from dpjax.solvers.erm._choice import linear_model_solver
 from dpjax.solvers.erm._objective_perturbation import ObjectivePerturbation
-from dpjax.solvers.erm._sufficient_statistics import SufficientStatistics
-from dpjax.solvers.games._choice import solver_for_game
-from dpjax.solvers.games._double_oracle import DoubleOracle
+from dpjax.solvers.erm._sufficient_statistics import SufficientStatistics, linear_model_solver
+from dpjax.solvers.games._double_oracle import DoubleOracle, solver_for_game
 from dpjax.solvers.games._nested import NestedGame
 from dpjax.solvers.nonconvex._online_to_nonconvex import OnlineToNonconvex
 from dpjax.solvers.nonconvex._plan import goes_far
 from dpjax.solvers.online._online_to_batch import OnlineToBatch
-from dpjax.solvers.vertices._constants import one_block
 from dpjax.solvers.vertices._frank_wolfe import FrankWolfe
 from dpjax.solvers.vertices._polished_frank_wolfe import PolishedFrankWolfe
 

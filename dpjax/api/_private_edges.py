@@ -10,7 +10,7 @@ from dp_accounting import dp_event as dpe
 from dpjax.core import check_key, check_probability
 from dpjax.geometry import sample_vertices
 from dpjax.privacy import Budget, Guarantee, bounded_range_eta, check_budget
-from dpjax.privacy._relations import relation_name
+from dpjax.privacy._budget import relation_name
 from dpjax.queries import Domain, Numeric
 from dpjax.queries.tables._frames import container_of
 from dpjax.solvers.queries._budget import drawn_event, drawn_rho

@@ -21,13 +21,13 @@ from dpjax.papers._mirror_descent_release import MirrorDescentRelease
 from dpjax.papers._mwem import MWEM
 from dpjax.papers._saddle_release import SaddleRelease
 from dpjax.privacy import Budget, Guarantee, check_budget, compose_guarantees
-from dpjax.privacy._relations import relation_name
+from dpjax.privacy._budget import relation_name
 from dpjax.problems import QueryRelease
 from dpjax.queries import Domain, Hierarchy, Marginals, Prefix, Tree
 from dpjax.queries._workload import Workload, check_records
 from dpjax.queries.tables._frames import container_of
 from dpjax.runtime import solve
-from dpjax.solvers._swamped import candidates
+from dpjax.solvers._request import candidates
 from dpjax.solvers.queries._frank_wolfe_release import FrankWolfeRelease
 from dpjax.solvers.queries._gaussian_fit import AnswersMeasurement, GaussianFit
 from dpjax.solvers.queries._histogram_release import HistogramRelease

@@ -12,8 +12,8 @@ from jax.typing import ArrayLike
 from dpjax.core import check_int, check_key, register_dataclass, static_field
 from dpjax.geometry import sample_vertices
 from dpjax.privacy import Guarantee
+from dpjax.privacy._budget import relation_name
 from dpjax.privacy._guarantee import epsilon_line
-from dpjax.privacy._relations import relation_name
 from dpjax.queries import Domain, Marginals, RowModel, Workload
 from dpjax.queries._domain import decode_into
 from dpjax.queries.tables._frames import contained

@@ -23,8 +23,7 @@ from dpjax.api._tune_candidates import (
     name_of,
 )
 from dpjax.api._tune_scores import Correct, Scores, default_correct, levels_of
-from dpjax.api._tuned import Tuned
-from dpjax.core import PyTree, Solver, check_int, check_key, check_nonnegative
+from dpjax.core import PyTree, Solver, check_int, check_key, check_nonnegative, register_dataclass
 from dpjax.core._records import Records, num_rows
 from dpjax.privacy import (
     Budget,
@@ -37,16 +36,44 @@ from dpjax.privacy import (
     compose_guarantees,
     resolve_relation,
 )
-from dpjax.privacy._relations import relation_name
+from dpjax.privacy._budget import relation_name
 from dpjax.runtime import solve
 from dpjax.runtime._loop import Job, scan, start
 from dpjax.solvers import DPSGD, RateConstrainedSGDA
-from dpjax.solvers._swamped import candidates as quiet
+from dpjax.solvers._request import candidates as quiet
 
 _BLOCK = 16
 _CACHED = 2**18  # numbers in the batches of a block; with more, vmap is slower than a loop on CPU
 _ROUNDED_UP = 1 + 1e-6  # of noise, which runs in float32
 _SCORE_SHARE = 0.1  # of a run's precision, where training and scores read the same records
+
+
+@register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Tuned:
+    """The released winner of `dpjax.tune`; all of it is covered by the guarantee.
+
+    Attributes:
+      params: Its parameters, a tree.
+      choice: Its hyperparameters by name, or its index in a list of solvers.
+      score: Its score: noisy accuracy, less a penalty where there are constraints, or that on
+        public data. Biased upward, as the best of many.
+      guarantee: `guarantee.epsilon(delta)`, of the training, the scores and the choice together.
+      solver: Its solver; `solver.guarantee()` is that of a single run, **not** of this release.
+      steps: Steps after which its parameters were taken, all of them without `checkpoints`.
+    """
+
+    params: PyTree
+    choice: Any = dataclasses.field(metadata={"static": True})
+    score: float = dataclasses.field(metadata={"static": True})
+    guarantee: Guarantee = dataclasses.field(metadata={"static": True})
+    solver: Any = dataclasses.field(metadata={"static": True})
+    steps: int = dataclasses.field(metadata={"static": True})
+
+    def __repr__(self) -> str:
+        """Choice, score and guarantee."""
+        private = "" if self.guarantee.delta(1.0) < 1 else ", NOT PRIVATE"
+        return f"Tuned(choice={self.choice}, score={self.score:.4g}{private})\n  {self.guarantee!r}"
 
 
 def tune(

@@ -9,10 +9,10 @@ from typing import Any
 import jax
 import numpy as np
 
-from dpjax.core import PyTree, Solver, check_int
+from dpjax.core import PyTree, Solver, check_int, check_type
 from dpjax.privacy import Budget, DeltaWarning, Guarantee
 from dpjax.solvers import DPSGD, RateConstrainedSGDA
-from dpjax.solvers.descent._dual import default_share, split_noise
+from dpjax.solvers.descent._rates import default_share, split_noise
 
 Sampled = Callable[[jax.Array], Mapping[str, Any]]
 Kind = type | Callable[..., Solver]  # a class of solvers, or a function that makes them
@@ -80,10 +80,7 @@ def candidates_of(
                 "has no noise_multiplier to be replaced"
             )
         for solver in given:
-            if not isinstance(solver, kind):
-                raise TypeError(
-                    f"candidates must be of {kind.__name__}, got {type(solver).__name__}"
-                )
+            check_type("candidates", solver, kind, f"of {kind.__name__}")
         units = [with_noise(solver, 1.0) for solver in _some(list(given))]
         return Candidates(list(range(len(units))), units)
     if isinstance(given, Mapping):

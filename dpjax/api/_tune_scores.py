@@ -11,7 +11,7 @@ from dp_accounting import dp_event as dpe
 
 from dpjax.core import PyTree
 from dpjax.privacy import Guarantee
-from dpjax.privacy._relations import relation_factor
+from dpjax.privacy._budget import relation_factor
 from dpjax.problems import LinearModel, RateConstrained, Risk
 from dpjax.problems._constraints import violation
 from dpjax.solvers.descent._rates import default_size_floor

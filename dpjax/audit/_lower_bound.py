@@ -3,24 +3,68 @@
 import dataclasses
 import functools
 from collections.abc import Callable, Hashable, Mapping
-from typing import NamedTuple, TypeAlias
+from dataclasses import dataclass
+from typing import Any, NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.dtypes import issubdtype, prng_key
 from jax.typing import ArrayLike
 
-from dpjax.audit._events import Level, lower_bound_of_scores
-from dpjax.audit._exposed import Exposed
-from dpjax.audit._neighbours import check_neighbours
-from dpjax.audit._scores import learn_score
-from dpjax.core import PyTree, Solver, check_int, check_key, optional
+from dpjax.audit._events import Level, learn_score, lower_bound_of_scores
+from dpjax.core import PyTree, Sampler, Solver, check_int, check_key, optional, register_dataclass
 from dpjax.runtime import solve
 
 Score: TypeAlias = Callable[[PyTree], ArrayLike]
 
 _MOST_NUMBERS = 2**27
 _NUMBERS_AT_ONCE = 2**22
+
+
+@register_dataclass
+@dataclass(frozen=True)
+class Exposed:
+    """The same run, whose `info` is `(info, state)` of every step; all else is the solver's own.
+
+    The state is without PRNG keys and without what the solver redacts: what its guarantee covers.
+    With `plan` the batches are given, where the sampler draws them on the host.
+    """
+
+    solver: Solver
+    plan: PyTree = None
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.solver, name)
+
+    @property
+    def sampler(self) -> Sampler:
+        """The solver's own, or one whose batches are drawn already."""
+        sampler = self.solver.sampler
+        return sampler if self.plan is None else _Drawn(sampler, self.plan)
+
+    def step(
+        self, problem: PyTree, batch: PyTree, mask: jax.Array, state: PyTree
+    ) -> tuple[PyTree, PyTree]:
+        """As the solver does, and shows the state."""
+        state, info = self.solver.step(problem, batch, mask, state)
+        redact = optional(self.solver, "redact")
+        leaves = jax.tree.leaves(state if redact is None else redact(state))
+        return state, (info, [leaf for leaf in leaves if not issubdtype(leaf.dtype, prng_key)])
+
+
+@dataclass(frozen=True)
+class _Drawn:
+    """A sampler whose plan is at hand; all else is the sampler's own."""
+
+    sampler: Sampler
+    drawn: PyTree
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.sampler, name)
+
+    def plan(self, key: jax.Array, num_records: int) -> PyTree:
+        return self.drawn
 
 
 def lower_bound(
@@ -259,3 +303,34 @@ def _host_plans(subject: tuple[PyTree, ...], data: PyTree, key: jax.Array, runs:
         drawn = [sampler.plan(one, size) for one in jax.random.split(key, runs)]
         return jax.tree.map(lambda *rows: np.stack(rows), *drawn)
     return None
+
+
+def check_neighbours(data: PyTree, neighbour: PyTree) -> None:
+    """Raises ValueError unless one record was removed, added or replaced, the others in order."""
+    one: Hashable = jax.tree.structure(data)
+    other: Hashable = jax.tree.structure(neighbour)
+    if one != other:
+        raise ValueError(f"data and neighbour must have one structure, got {one} and {other}")
+    first, second = _rows(data), _rows(neighbour)
+    if len(first) == len(second):
+        changed = sum(a != b for a, b in zip(first, second, strict=True))
+        if changed > 1:
+            raise ValueError(f"neighbour must differ from data in 1 record, got {changed}")
+        return
+    long, short = sorted((first, second), key=len)[::-1]
+    if len(long) != len(short) + 1:
+        raise ValueError(
+            "neighbour must have one record more or less than data, or as many, got "
+            f"{len(second)} and {len(first)}"
+        )
+    same = next((i for i, row in enumerate(short) if row != long[i]), len(short))
+    if long[same + 1 :] != short[same:]:
+        raise ValueError("neighbour must be data with one record removed or added, others in order")
+
+
+def _rows(data: PyTree) -> list[tuple[bytes, ...]]:
+    leaves = [np.asarray(leaf) for leaf in jax.tree.leaves(data)]
+    return [
+        tuple(np.ascontiguousarray(leaf[i]).tobytes() for leaf in leaves)
+        for i in range(len(leaves[0]))
+    ]

@@ -12,9 +12,8 @@ import numpy as np
 from jax.typing import ArrayLike
 from tqdm.auto import tqdm
 
-from dpjax.audit._events import Level
+from dpjax.audit._events import Level, learn_score
 from dpjax.audit._lower_bound import bound_from, collect, watch
-from dpjax.audit._scores import learn_score
 from dpjax.core import PyTree, check_int, check_key, check_positive
 from dpjax.testing import Entry, SolverCase
 from dpjax.testing._trees import QUICK, field_names

@@ -18,16 +18,17 @@ from dpjax.core._checks import check_probability as check_probability
 from dpjax.core._checks import check_rate as check_rate
 from dpjax.core._checks import check_scalar as check_scalar
 from dpjax.core._checks import check_shape as check_shape
+from dpjax.core._checks import check_type as check_type
 from dpjax.core._checks import is_traced as is_traced
-from dpjax.core._devices import many_devices as many_devices
 from dpjax.core._fields import check_fields as check_fields
 from dpjax.core._fields import check_unstacked as check_unstacked
 from dpjax.core._fields import derived as derived
 from dpjax.core._fields import register_dataclass as register_dataclass
 from dpjax.core._fields import static_field as static_field
 from dpjax.core._moved import moved as _moved
-from dpjax.core._optional import optional as optional
+from dpjax.core._pairs import wide as wide
 from dpjax.core._records import Records as Records
+from dpjax.core._records import many_devices as many_devices
 from dpjax.core._records import shard_records as shard_records
 from dpjax.core._types import Aggregator as Aggregator
 from dpjax.core._types import GuaranteeLike as GuaranteeLike
@@ -38,6 +39,6 @@ from dpjax.core._types import Solution as Solution
 from dpjax.core._types import Solver as Solver
 from dpjax.core._types import Transform as Transform
 from dpjax.core._types import check_sampler as check_sampler
-from dpjax.core._wide import wide as wide
+from dpjax.core._types import optional as optional
 
 __getattr__ = _moved(__name__, {"solve": "dpjax", "UnknownGuarantee": "dpjax.runtime"})

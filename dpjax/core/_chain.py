@@ -44,14 +44,10 @@ def chain(*transforms: object) -> Any:
       >>> total["w"].shape
       (3,)
     """
-    for position, stage in enumerate(transforms):
-        if not (hasattr(stage, "init") and hasattr(stage, "update")):
-            raise TypeError(f"stage {position} of chain is no transformation: {stage!r}")
+    stages = [as_stage(f"stage {place} of chain", each) for place, each in enumerate(transforms)]
+    for position, stage in enumerate(stages):
         if position and isinstance(stage, Aggregator):
             raise TypeError(f"an aggregator must be stage 0 of a chain, got one at {position}")
-    stages = [
-        s if isinstance(s, Aggregator) else optax.with_extra_args_support(s) for s in transforms
-    ]
 
     def init(params: PyTree) -> tuple[Any, ...]:
         return tuple(stage.init(params) for stage in stages)
@@ -79,6 +75,21 @@ def chain(*transforms: object) -> Any:
     return Transform(init, update)
 
 
+def as_stage(name: str, stage: object) -> Any:
+    """A transformation with extra arguments, or an aggregator as it is; else a TypeError.
+
+    Args:
+      name: As the message says it.
+      stage: What was given.
+
+    Raises:
+      TypeError: If it has no `init` and `update`.
+    """
+    if not (hasattr(stage, "init") and hasattr(stage, "update")):
+        raise TypeError(f"{name} is no transformation: {stage!r}")
+    return stage if isinstance(stage, Aggregator) else optax.with_extra_args_support(stage)
+
+
 def keyed(init: Callable[[PyTree], Any], step: Callable[..., tuple[PyTree, Any]]) -> Transform:
     """A transformation that needs a key, and no parameters.
 
@@ -98,7 +109,6 @@ def keyed(init: Callable[[PyTree], Any], step: Callable[..., tuple[PyTree, Any]]
         key: jax.Array | None = None,
         **extra: object,
     ) -> tuple[PyTree, Any]:
-        del params
         return step(updates, state, check_key("key", key), **extra)
 
     return Transform(init, update)

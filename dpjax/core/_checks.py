@@ -1,5 +1,6 @@
 """Checks of static facts: each error names the argument, its value and its bound."""
 
+import types
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -247,6 +248,29 @@ def check_delta(name: str, value: float) -> None:
     check_scalar(name, value)
     if not 0 <= value < 1:
         raise ValueError(f"{name} must lie in [0, 1), got {value!r}")
+
+
+def check_type(
+    name: str,
+    value: object,
+    kinds: type | types.UnionType | tuple[type, ...],
+    what: str,
+    more: str = "",
+) -> None:
+    """Raises unless the value is of one of the kinds.
+
+    Args:
+      name: As the message says it.
+      value: What was given.
+      kinds: As for `isinstance`.
+      what: The kinds, as the message says them.
+      more: What the message ends with.
+
+    Raises:
+      TypeError: If it is of another type.
+    """
+    if not isinstance(value, kinds):
+        raise TypeError(f"{name} must be {what}, got {type(value).__name__}{more}")
 
 
 def check_choice(name: str, value: object, choices: Sequence[object]) -> None:

@@ -2,6 +2,7 @@
 
 import functools
 import importlib
+import operator
 import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -22,11 +23,7 @@ def moved(
         if name not in names:
             raise AttributeError(f"module {module!r} has no attribute {name!r}")
         home = names[name]
-        warnings.warn(
-            f"{module}.{name} is {home}.{name} since 0.2: the old name goes in 0.3",
-            DeprecationWarning,
-            stacklevel=2,
-        )
+        deprecated(f"{module}.{name}", f"{home}.{name}", depth=2)
         return getattr(importlib.import_module(home), name)
 
     return find
@@ -65,9 +62,18 @@ def current_names(cls: type, fields: dict[str, Any]) -> dict[str, Any]:
 
 
 def _warned(cls: type, old: str, new: str) -> str:
-    warnings.warn(
-        f"{cls.__name__}({old}=) is {new} since 0.2: the old name goes in 0.3",
-        DeprecationWarning,
-        stacklevel=4,
-    )
+    deprecated(f"{cls.__name__}({old}=)", new, depth=4)
     return new
+
+
+def deprecated(old: str, new: str, depth: int, what: str = "name") -> None:
+    """Warns, so many frames above the caller's, of what goes in the next minor version."""
+    message = f"{old} is {new} since 0.2: the old {what} goes in 0.3"
+    warnings.warn(message, DeprecationWarning, stacklevel=depth + 1)
+
+
+def moved_setting(module: str, name: str, spelling: str, depth: int = 4) -> Callable[..., Any]:
+    """What a spelling of 0.1 stands for in `dpjax.papers`, with a warning."""
+    home = f"dpjax.papers.{module}"
+    deprecated(spelling, f"{home}.{name}", depth, "spelling")
+    return operator.attrgetter(name)(importlib.import_module(home))

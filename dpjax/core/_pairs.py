@@ -9,6 +9,19 @@ import numpy as np
 from jax.typing import ArrayLike, DTypeLike
 
 
+def wide(leaf: ArrayLike) -> jax.Array:
+    """The leaf in at least float32.
+
+    Args:
+      leaf: An array of any shape, or a number.
+
+    Returns:
+      The same values, of its own type if that is wider.
+    """
+    leaf = jnp.asarray(leaf)
+    return leaf.astype(jnp.promote_types(leaf.dtype, jnp.float32))
+
+
 class Pair(NamedTuple):
     """A number as the sum of two floats, the second at most half a unit in the first's last place.
 

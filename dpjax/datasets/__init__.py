@@ -3,8 +3,8 @@
 from typing import NoReturn
 
 from dpjax.datasets._adult import adult as adult
+from dpjax.datasets._adult import adult_reduced as adult_reduced
 from dpjax.datasets._adult import adult_table as adult_table
-from dpjax.datasets._adult_reduced import adult_reduced as adult_reduced
 from dpjax.datasets._dataset import Dataset as Dataset
 
 

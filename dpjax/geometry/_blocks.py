@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from dpjax.random._gumbel import gumbels
+from dpjax.random._normal import gumbels
 
 # of blocks this long the log-sum-exps cost one pass over a vector: with 16 the table of them
 # weighs, and CPUs sum slower

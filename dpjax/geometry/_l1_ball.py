@@ -20,8 +20,7 @@ from dpjax.core import (
     register_dataclass,
 )
 from dpjax.geometry import _blocks as blocks
-from dpjax.geometry._domain import check_last_axis, check_num_vertices
-from dpjax.geometry._maurey import as_indices
+from dpjax.geometry._vertices import as_indices, check_last_axis, check_num_vertices
 
 
 @register_dataclass

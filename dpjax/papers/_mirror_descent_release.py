@@ -18,13 +18,13 @@ from dpjax.core import (
     derived,
     static_field,
 )
+from dpjax.core._moved import moved_setting
 from dpjax.privacy import Budget, Guarantee, check_budget
 from dpjax.problems import QueryRelease
 from dpjax.queries._workload import num_records, spread_cells
 from dpjax.sampling import FullBatch
-from dpjax.solvers._published import moved_setting
+from dpjax.solvers._request import checked_answers, drawn_noise
 from dpjax.solvers._summary import register_solver
-from dpjax.solvers._swamped import checked_answers, drawn_noise
 from dpjax.solvers.queries._budget import (
     Number,
     drawn_event,
@@ -33,8 +33,14 @@ from dpjax.solvers.queries._budget import (
     histogram_change,
     largest_range,
 )
-from dpjax.solvers.queries._selection_release import SelectionRelease, check_selection
-from dpjax.solvers.queries._state import SelectionInfo, SelectionState, counts, select_query
+from dpjax.solvers.queries._selection import (
+    SelectionInfo,
+    SelectionRelease,
+    SelectionState,
+    check_selection,
+    counts,
+    select_query,
+)
 from dpjax.transforms.noise._noisy_counts import (
     MOST_SHORTFALL,
     CountTables,

@@ -23,16 +23,22 @@ from dpjax.privacy import Budget, Guarantee, bounded_range_eta, check_budget
 from dpjax.problems import QueryRelease
 from dpjax.queries._workload import num_records, spread_cells
 from dpjax.sampling import FullBatch
+from dpjax.solvers._request import checked_answers
 from dpjax.solvers._summary import register_solver
-from dpjax.solvers._swamped import checked_answers
 from dpjax.solvers.queries._budget import (
     Number,
     drawn_event,
     drawn_rho,
     gaussian_event,
 )
-from dpjax.solvers.queries._selection_release import check_selection, per_half_record
-from dpjax.solvers.queries._state import ReleasedDistribution, distribution, log_of, select_query
+from dpjax.solvers.queries._selection import (
+    ReleasedDistribution,
+    check_selection,
+    distribution,
+    log_of,
+    per_half_record,
+    select_query,
+)
 from dpjax.transforms.noise._independent import plus_gaussian
 from dpjax.transforms.noise._noisy_counts import (
     MOST_SHORTFALL,

@@ -15,15 +15,14 @@ from dpjax.core import (
     check_unstacked,
     static_field,
 )
+from dpjax.core._moved import moved_setting
 from dpjax.privacy import Budget, Guarantee, PureZCDpEvent, bounded_range_rho, check_budget
 from dpjax.problems import QueryRelease
 from dpjax.sampling import FullBatch
-from dpjax.solvers._published import moved_setting
+from dpjax.solvers._request import checked_answers, drawn_noise
 from dpjax.solvers._summary import register_solver
-from dpjax.solvers._swamped import checked_answers, drawn_noise
 from dpjax.solvers.queries._budget import Number, drawn_rho
-from dpjax.solvers.queries._selection_release import SelectionRelease, check_selection
-from dpjax.solvers.queries._state import SelectionState
+from dpjax.solvers.queries._selection import SelectionRelease, SelectionState, check_selection
 
 _STEPS, _STEP = 300, 2.0  # see for_budget
 

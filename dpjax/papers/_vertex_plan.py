@@ -8,11 +8,10 @@ import numpy as np
 
 from dpjax.core import PyTree, check_int
 from dpjax.privacy import Budget, check_budget, zcdp_budget
-from dpjax.privacy._relations import relation_factor
+from dpjax.privacy._budget import relation_factor
 from dpjax.sampling import IndependentPartition, TaperedPartition
 from dpjax.sampling._capacity import DELTA_SHARE
-from dpjax.solvers._vertex_problem import VertexProblem
-from dpjax.solvers.vertices._constants import check_vertices
+from dpjax.solvers._vertex_problem import VertexProblem, check_vertices
 
 # what runs show of the bounds' terms: sampling errors, and for one block, where the average of a
 # batch is far smaller than a record's gradient may be, the square of the gradient

@@ -11,11 +11,12 @@ from dp_accounting import dp_event as dpe
 from jax.typing import ArrayLike
 
 from dpjax.core import check_int, check_positive
-from dpjax.papers._stationarity_bound import direction_excess
+from dpjax.papers._log_delta import log_inverse_delta
 from dpjax.papers._stationarity_plan import (
     Plan,
     Setting,
     change_clip,
+    direction_excess,
     first_clip,
     plan_full_batch,
     plan_single_pass,
@@ -23,7 +24,6 @@ from dpjax.papers._stationarity_plan import (
 from dpjax.privacy import Budget, Guarantee, calibrate_noise
 from dpjax.sampling import DisjointPartition, FullBatch
 from dpjax.solvers import OnlineToNonconvex, OnlineToNonconvexState
-from dpjax.solvers._published import log_inverse_delta
 from dpjax.solvers._summary import register_solver
 from dpjax.solvers.nonconvex._plan import (
     Asked,

@@ -12,16 +12,16 @@ import jax
 import jax.numpy as jnp
 
 from dpjax.core import Problem, PyTree, Transform, check_positive
+from dpjax.papers._log_delta import log_inverse_delta
 from dpjax.papers.learners import parameter_free
 from dpjax.papers.learners._constraint_reduction import ReductionState
 from dpjax.papers.learners._norms import norm
 from dpjax.privacy import Budget, Guarantee
 from dpjax.solvers import OnlineToBatch
 from dpjax.solvers._increment import IncrementBound
-from dpjax.solvers._published import log_inverse_delta
 from dpjax.solvers._summary import register_solver
 from dpjax.solvers.online._learners import Learner
-from dpjax.solvers.online._weights import Weights, estimate_degree
+from dpjax.solvers.online._plan import Weights, estimate_degree
 from dpjax.transforms import BinaryTree
 from dpjax.transforms.learners._learner import plus, ratio
 

@@ -10,11 +10,11 @@ from typing import Any
 import jax.numpy as jnp
 
 from dpjax.core import check_int
+from dpjax.papers._log_delta import log_inverse_delta
 from dpjax.papers._mirror_descent_release import MirrorDescentRelease
 from dpjax.papers._saddle_release import SaddleRelease
 from dpjax.privacy import Budget
 from dpjax.problems import QueryRelease
-from dpjax.solvers._published import log_inverse_delta
 from dpjax.solvers.queries._frank_wolfe_release import FrankWolfeRelease
 
 

@@ -11,13 +11,13 @@ from typing import Any, Literal
 
 from dpjax.core import check_choice, check_int, check_positive
 from dpjax.papers._anytime_mirror_descent import AnytimeMirrorDescent
+from dpjax.papers._log_delta import log_inverse_delta
 from dpjax.papers._multilevel_saddle import MultilevelSaddle
 from dpjax.papers._saddle_mirror_descent import SaddleMirrorDescent
 from dpjax.papers._vertex_plan import BlockProblem, Constants, constants_of
 from dpjax.privacy import Budget, check_budget
 from dpjax.problems import Saddle, SimplexRisk
 from dpjax.sampling import DisjointPartition
-from dpjax.solvers._published import log_inverse_delta
 from dpjax.solvers._summary import register_solver
 from dpjax.transforms import Multilevel, draw_levels
 

@@ -1,17 +1,17 @@
 """Budgets, events, accountants, calibration and the ledger, on the host."""
 
 from dpjax.privacy._budget import Budget as Budget
+from dpjax.privacy._budget import RelationLike as RelationLike
 from dpjax.privacy._budget import check_budget as check_budget
+from dpjax.privacy._budget import resolve_relation as resolve_relation
 from dpjax.privacy._calibrate import calibrate_gaussian as calibrate_gaussian
 from dpjax.privacy._calibrate import calibrate_noise as calibrate_noise
 from dpjax.privacy._calibrate import max_steps as max_steps
 from dpjax.privacy._calibrate import zcdp_budget as zcdp_budget
-from dpjax.privacy._compose import ParallelGuarantee as ParallelGuarantee
-from dpjax.privacy._compose import compose_guarantees as compose_guarantees
-from dpjax.privacy._compose import parallel_guarantee as parallel_guarantee
 from dpjax.privacy._guarantee import Guarantee as Guarantee
-from dpjax.privacy._relations import RelationLike as RelationLike
-from dpjax.privacy._relations import resolve_relation as resolve_relation
+from dpjax.privacy._guarantee import ParallelGuarantee as ParallelGuarantee
+from dpjax.privacy._guarantee import compose_guarantees as compose_guarantees
+from dpjax.privacy._guarantee import parallel_guarantee as parallel_guarantee
 from dpjax.privacy._warnings import DeltaWarning as DeltaWarning
 from dpjax.privacy._warnings import MultiplierWarning as MultiplierWarning
 from dpjax.privacy._warnings import NoiseWarning as NoiseWarning
@@ -21,16 +21,16 @@ from dpjax.privacy.accounting._events import joint_poisson_event as joint_poisso
 from dpjax.privacy.accounting._events import joint_release as joint_release
 from dpjax.privacy.accounting._group import GroupGuarantee as GroupGuarantee
 from dpjax.privacy.accounting._group import group_guarantee as group_guarantee
-from dpjax.privacy.accounting._multipliers import (
+from dpjax.privacy.accounting._structure import PureZCDpEvent as PureZCDpEvent
+from dpjax.privacy.accounting._structure import UnsupportedEventError as UnsupportedEventError
+from dpjax.privacy.accounting._structure import (
     effective_noise_multiplier as effective_noise_multiplier,
 )
-from dpjax.privacy.accounting._multipliers import split_noise_multiplier as split_noise_multiplier
-from dpjax.privacy.accounting._pure import PureZCDpEvent as PureZCDpEvent
-from dpjax.privacy.accounting._support import UnsupportedEventError as UnsupportedEventError
-from dpjax.privacy.bounded_range._bounded_range import bounded_range_eta as bounded_range_eta
-from dpjax.privacy.bounded_range._bounded_range import bounded_range_rho as bounded_range_rho
+from dpjax.privacy.accounting._structure import split_noise_multiplier as split_noise_multiplier
 from dpjax.privacy.bounded_range._curve import bounded_range_delta as bounded_range_delta
 from dpjax.privacy.bounded_range._curve import bounded_range_epsilon as bounded_range_epsilon
+from dpjax.privacy.bounded_range._curve import bounded_range_eta as bounded_range_eta
+from dpjax.privacy.bounded_range._curve import bounded_range_rho as bounded_range_rho
 from dpjax.privacy.bounded_range._guarantee import BoundedRangeGuarantee as BoundedRangeGuarantee
 from dpjax.privacy.bounded_range._guarantee import (
     calibrate_bounded_range as calibrate_bounded_range,
@@ -54,6 +54,6 @@ from dpjax.privacy.objective_perturbation._slopes import huber_slopes as huber_s
 from dpjax.privacy.objective_perturbation._slopes import logistic_change as logistic_change
 from dpjax.privacy.objective_perturbation._slopes import logistic_slopes as logistic_slopes
 from dpjax.privacy.objective_perturbation._slopes import squared_slopes as squared_slopes
+from dpjax.privacy.selection._curve import RunsLaw as RunsLaw
 from dpjax.privacy.selection._guarantee import SelectionGuarantee as SelectionGuarantee
 from dpjax.privacy.selection._guarantee import calibrate_selection as calibrate_selection
-from dpjax.privacy.selection._law import RunsLaw as RunsLaw

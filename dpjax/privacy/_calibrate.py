@@ -9,9 +9,14 @@ from dp_accounting import dp_event as dpe
 from scipy import optimize
 
 from dpjax.core._checks import check_finite, check_int, check_nonnegative, check_rate
-from dpjax.privacy._budget import Budget, check_budget
+from dpjax.privacy._budget import (
+    Budget,
+    RelationLike,
+    check_budget,
+    relation_name,
+    resolve_relation,
+)
 from dpjax.privacy._guarantee import Guarantee, quiet_epsilon
-from dpjax.privacy._relations import RelationLike, relation_name, resolve_relation
 
 _TOLERANCE = 5e-5  # relative, on the noise multiplier
 _MAX_LOG_NOISE = math.log(1e12)

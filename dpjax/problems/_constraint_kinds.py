@@ -6,8 +6,13 @@ import numpy as np
 from jax.typing import ArrayLike
 
 from dpjax.core import check_choice, check_int, check_shape
-from dpjax.problems._constraints import RateConstraints, build
-from dpjax.problems._parts import ByField, ByLabelAndGroup, ByTable
+from dpjax.problems._constraints import (
+    ByField,
+    ByLabelAndGroup,
+    ByTable,
+    RateConstraints,
+    constraints_of,
+)
 
 
 def demographic_parity(
@@ -16,7 +21,6 @@ def demographic_parity(
     slack: ArrayLike | None = None,
     *,
     bounds: Mapping[int, tuple[float, float]] | None = None,
-    dedupe: bool = False,
 ) -> RateConstraints:
     r"""Each class is predicted in each group about as often as outside it.
 
@@ -32,7 +36,6 @@ def demographic_parity(
       slack: gamma, one number or `[num_groups * num_classes]`, ordered by group, then class; a
         tuple (low, high) is the bounds of every group.
       bounds: `{group: (low, high)}` (*public*).
-      dedupe: Whether to drop repeated constraints (for two groups and classes, 4 become 2).
 
     Returns:
       `RateConstraints` with J = groups x classes; of bounds with two rows a group, upper and lower.
@@ -61,7 +64,7 @@ def demographic_parity(
         raise ValueError(f"give slack or bounds, not both: got slack={slack}, bounds={bounds}")
     if bounds is None:
         rows = weights.reshape(-1, 2 * num_groups, num_classes)
-        return build(membership, rows, slack, rule, dedupe)
+        return constraints_of(membership, rows, slack, rule)
     signed, limits = [], []
     for z, (low, high) in bounds.items():
         check_int("bounds", z, minimum=0)
@@ -72,7 +75,7 @@ def demographic_parity(
             )
         signed += [weights[z, -1], -weights[z, -1]]
         limits += [high, -low]
-    return build(membership, np.stack(signed), limits, rule, dedupe)
+    return constraints_of(membership, np.stack(signed), limits, rule)
 
 
 def equality_of_odds(
@@ -81,7 +84,6 @@ def equality_of_odds(
     slack: ArrayLike,
     *,
     pairs: str = "rest",
-    dedupe: bool = False,
 ) -> RateConstraints:
     r"""Demographic parity within each true label.
 
@@ -93,7 +95,6 @@ def equality_of_odds(
       num_classes: K `>= 2` (*public*).
       slack: One number or one for each constraint, ordered by label, group (pair), class.
       pairs: `"rest"` compares each group with all others together, `"all"` with each other.
-      dedupe: Whether to drop repeated constraints.
 
     Returns:
       `RateConstraints` with J = K^2 a for `"rest"`, K^2 a (a - 1) for `"all"`.
@@ -128,7 +129,7 @@ def equality_of_odds(
                     row[this, k], row[other, k] = 1, -1
                     rows.append(row)
     rule = ByLabelAndGroup(num_classes, num_groups)
-    return build(membership, np.stack(rows), slack, rule, dedupe)
+    return constraints_of(membership, np.stack(rows), slack, rule)
 
 
 def false_negative_rate(
@@ -159,7 +160,7 @@ def false_negative_rate(
     for j, c in enumerate(classes):
         weights[j, c] = 1
         weights[j, c, c] = 0
-    return build(np.eye(num_classes), weights, slack, ByField("y", num_classes), False)
+    return constraints_of(np.eye(num_classes), weights, slack, ByField("y", num_classes))
 
 
 def cross_rate(
@@ -195,7 +196,7 @@ def cross_rate(
     weights = np.zeros((len(classes), num_classes, num_classes))
     for j, c in enumerate(classes):
         weights[j, c, c] = 1
-    return build(1 - np.eye(num_classes), weights, slack, ByField("y", num_classes), False)
+    return constraints_of(1 - np.eye(num_classes), weights, slack, ByField("y", num_classes))
 
 
 def from_masks(
@@ -204,7 +205,6 @@ def from_masks(
     slack: ArrayLike,
     *,
     field: str = "cell",
-    dedupe: bool = False,
 ) -> RateConstraints:
     r"""Any subsets of a finite public domain: $\sum_{s,k} A_{jsk} P_k(D_s) \le \gamma_j$.
 
@@ -216,7 +216,6 @@ def from_masks(
       weights: `[J, S, K]`.
       slack: One number or `[J]`.
       field: Name of the integer field in the data that holds each record's cell.
-      dedupe: Whether to merge equal subsets and drop repeated constraints.
 
     Returns:
       `RateConstraints` whose parts are the distinct columns of `masks`.
@@ -238,7 +237,7 @@ def from_masks(
     check_shape("weights", weights, (None, masks.shape[0], None))
     columns, table = np.unique(masks, axis=1, return_inverse=True)
     rule = ByTable(field, tuple(int(q) for q in table.reshape(-1)))
-    return build(columns, weights, slack, rule, dedupe)
+    return constraints_of(columns, weights, slack, rule)
 
 
 def _classes(num_classes: int, classes: Sequence[int] | None) -> tuple[int, ...]:

@@ -10,11 +10,9 @@ from jax.typing import ArrayLike
 from dpjax.core import PyTree, check_choice, check_int, check_positive, register_dataclass
 from dpjax.core._fields import static_field
 from dpjax.privacy import SlopeBounds, huber_slopes, logistic_slopes, squared_slopes
-from dpjax.problems._mean import OnBall
-from dpjax.problems._vertex_linear import check_records
+from dpjax.problems._risk import OnBall, check_records
 from dpjax.transforms import OuterProduct
 
-_EXACT = jax.lax.Precision.HIGHEST
 LINKS = ("logistic", "huber", "squared")
 
 
@@ -192,10 +190,10 @@ class LinearModel(OnBall):
     def per_example_losses(self, params: jax.Array, batch: PyTree) -> jax.Array:
         """Loss of each record, `[B]`."""
         x, y = self.prepare(batch)
-        return self.losses(jnp.matmul(x, params.astype(x.dtype), precision=_EXACT), y)
+        return self.losses(jnp.matmul(x, params.astype(x.dtype), precision="highest"), y)
 
     def per_example_gradients(self, params: jax.Array, batch: PyTree) -> OuterProduct:
         """Gradients of the loss of each record, factored."""
         x, y = self.prepare(batch)
-        margins = jnp.matmul(x, params.astype(x.dtype), precision=_EXACT)
+        margins = jnp.matmul(x, params.astype(x.dtype), precision="highest")
         return OuterProduct(x, self.slopes(margins, y)[:, None])

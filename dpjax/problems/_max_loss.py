@@ -129,7 +129,7 @@ class WeightedLosses:
 
     def __call__(self, x: jax.Array, y: jax.Array, record: PyTree) -> jax.Array:
         """The weighted loss of one record."""
-        return jnp.dot(y, self.losses(x, record), precision=jax.lax.Precision.HIGHEST)
+        return jnp.dot(y, self.losses(x, record), precision="highest")
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 
-from dpjax.core import PyTree, check_int, is_traced, static_field, wide
+from dpjax.core import PyTree, check_int, check_type, is_traced, static_field, wide
 from dpjax.core._pairs import Pair, add_pairs, pair_of, scale_pair, times_whole
 from dpjax.privacy import RelationLike, resolve_relation
 from dpjax.queries import QuerySensitivity
@@ -68,10 +68,7 @@ class QueryRelease:
     def __post_init__(self) -> None:
         if self.max_bytes is not None:
             check_int("max_bytes", self.max_bytes, minimum=1)
-        if not isinstance(self.workload, Workload):
-            raise TypeError(
-                f"workload must be of dpjax.queries, got {type(self.workload).__name__}"
-            )
+        check_type("workload", self.workload, Workload, "of dpjax.queries")
         size = int(self.workload.universe_size)
         if size < 2:
             raise ValueError(f"the universe must have >= 2 cells, got {size}: nothing is unknown")

@@ -12,15 +12,59 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 
-from dpjax.core import check_key, check_shape, register_dataclass
-from dpjax.queries._cells import check_range, checked_codes, integers
-from dpjax.queries.tables._domain_spec import normal_spec, read_json, written_json
+from dpjax.core import check_key, check_shape, check_type, is_traced, register_dataclass
+from dpjax.core._records import held, spans_processes
 from dpjax.queries.tables._frames import contained
 from dpjax.queries.tables._kinds import Column
 from dpjax.queries.tables._labels import Labels, check_distinct
-from dpjax.queries.tables._table import decode_table, encode_table, size_of
+from dpjax.queries.tables._table import (
+    decode_table,
+    encode_table,
+    normal_spec,
+    read_json,
+    size_of,
+    written_json,
+)
 
 _MOST_CELLS = 2**31
+
+
+def checked_codes(
+    name: str, codes: ArrayLike, shape: tuple[int | None, ...], size: int
+) -> jax.Array:
+    """Codes in [0, size) as int32; traced ones are clipped to that range.
+
+    Raises:
+      TypeError: If they are not integers.
+      ValueError: If the shape is another, or a known code is out of range.
+    """
+    check_shape(name, codes, shape)
+    array = integers(name, codes)
+    check_range(name, array, size)
+    return jnp.clip(array, 0, size - 1).astype(jnp.int32)
+
+
+def integers(name: str, values: ArrayLike) -> np.ndarray | jax.Array:
+    """Integers of at least 32 bits, on the host unless they are traced or lie on several hosts."""
+    away = is_traced(values) or spans_processes(values)
+    array = jnp.asarray(values) if away else np.asarray(values)
+    if array.size == 0 and array.dtype == np.float64 and not away:  # an empty list
+        array = array.astype(np.int32)
+    if not jnp.issubdtype(array.dtype, jnp.integer):
+        raise TypeError(f"{name} must be of an integer type, got {array.dtype}")
+    # unsigned ones that do not fit become negative, which is out of range
+    return array.astype(np.int32 if array.dtype.itemsize <= 4 else np.int64)
+
+
+def check_range(name: str, values: np.ndarray | jax.Array, size: int) -> None:
+    """Raises ValueError if a known value is outside [0, size)."""
+    if is_traced(values):
+        return
+    here = held(values)
+    bad = np.sum((here < 0) | (here >= size))
+    if bad:
+        # of records: how many, not which
+        raise ValueError(f"{name} must lie in [0, {size}): {bad} of {here.size} are outside")
 
 
 @register_dataclass
@@ -77,18 +121,11 @@ class Domain:
           >>> domain.shape, domain.encode({"age": [30, 200], "sex": ["M", None]}).tolist()
           ((8, 3), [[1, 1], [7, 2]])
         """
-        if not isinstance(columns, Mapping):
-            raise TypeError(
-                f"columns must be a mapping of names to columns, got {type(columns).__name__}: "
-                "what they may hold is public and must not be read off the data"
-            )
+        more = ": what they may hold is public and must not be read off the data"
+        check_type("columns", columns, Mapping, "a mapping of names to columns", more)
         for name, column in columns.items():
-            if not isinstance(column, Column):
-                raise TypeError(
-                    f"column {name!r} must be Numeric, Categorical or Date, got "
-                    f"{type(column).__name__}: what it may hold is public and must not be read off "
-                    "the data"
-                )
+            what = "Numeric, Categorical or Date"
+            check_type(f"column {name!r}", column, Column, what, more)
         return cls(columns)
 
     @classmethod

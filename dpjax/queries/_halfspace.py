@@ -12,7 +12,7 @@ import numpy as np
 from jax.typing import ArrayLike
 
 from dpjax.core import check_finite, check_shape, register_dataclass
-from dpjax.queries._columns import known_array
+from dpjax.queries._matrix import known_array
 from dpjax.queries._workload import Workload, checked_vector
 
 _EXACT_DIRECTIONS = 10  # 2^10 sign patterns

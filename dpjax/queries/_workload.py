@@ -1,9 +1,12 @@
-"""Base class of families of linear queries."""
+"""Base class of families of linear queries, and several families as one."""
 
 import abc
+import dataclasses
 import functools
 import itertools
 import math
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -11,15 +14,95 @@ import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 from jax.typing import ArrayLike, DTypeLike
 
-from dpjax.core import PyTree, check_shape, wide
+from dpjax.core import (
+    PyTree,
+    check_nonnegative_scalar,
+    check_shape,
+    check_type,
+    register_dataclass,
+    wide,
+)
 from dpjax.core._pairs import Pair, pair_of
-from dpjax.privacy._relations import RelationLike
-from dpjax.queries._cells import checked_codes
-from dpjax.queries._domain import Domain
-from dpjax.queries._sensitivity import QuerySensitivity, query_sensitivity
+from dpjax.privacy import resolve_relation
+from dpjax.privacy._budget import RelationLike
+from dpjax.queries._domain import Domain, checked_codes
 
 _MOST_COUNTED = 2**24  # from here on float32 skips whole numbers
 _MOST_INDEXED = 2**31 - 1
+
+
+class QuerySensitivity(NamedTuple):
+    r"""Largest changes between neighbours of $n$ times the mean answers, $\sum_i q_j(z_i)$.
+
+    Divide by the number of records, which is public under replace-one, or under add/remove by a
+    public normaliser. All values are *public*: they depend on the workload and the relation alone.
+
+    Attributes:
+      value_range: $R = \max_j (\max_z q_j(z) - \min_z q_j(z))$, whatever the relation.
+      score_range: Over the symmetric class $\{q_j, -q_j\}$, the largest change of a score less the
+        smallest: $2R$ for replace-one. For add/remove $R$, **of queries centred at mid-range**
+        ($q_j$ less `workload.centre`), which a selection must score then. A draw from the softmax
+        of $\beta$ times the scores is of bounded range $\beta$ times this.
+      l2_answers: Of the vector of all answers, in the l2 norm (queries as they are, not centred).
+      l2_histogram: Of the counts of the cells, in the l2 norm: $\sqrt 2$, or 1 for add/remove.
+      linf: Of a single answer (not centred).
+    """
+
+    value_range: float
+    score_range: float
+    l2_answers: float
+    l2_histogram: float
+    linf: float
+
+
+def query_sensitivity(
+    relation: RelationLike,
+    *,
+    value_range: float,
+    largest: float,
+    l2_replaced: float,
+    l2_record: float,
+    universe_size: int,
+) -> QuerySensitivity:
+    r"""The sensitivities of a workload from four constants of its queries.
+
+    Guarantee: they bound every pair of neighbours if the constants are what they say. Relation:
+    any; replace-special, where a record becomes the zero record, moves as much as add/remove.
+
+    Args:
+        relation: A `dp_accounting.NeighboringRelation` or its lower-case name (*public*).
+        value_range: $\max_j(\max_z q_j(z) - \min_z q_j(z))$.
+        largest: $\max_{j,z} |q_j(z)|$.
+        l2_replaced: $\max_{z,z'} \|q(z) - q(z')\|_2$, $q(z)$ the answers of one record.
+        l2_record: $\max_z \|q(z)\|_2$.
+        universe_size: Number of cells; in a universe of one cell nothing can be replaced.
+
+    Returns:
+        A `QuerySensitivity` of Python floats.
+
+    Raises:
+        ValueError: The relation is unknown, or a constant is negative or not finite.
+        TypeError: If a constant is not a number.
+
+    Example:
+        >>> query_sensitivity("add_or_remove_one", value_range=1.0, largest=1.0, l2_replaced=2**0.5,
+        ...                   l2_record=1.0, universe_size=2).score_range
+        1.0
+    """
+    constants = {
+        "value_range": value_range,
+        "largest": largest,
+        "l2_replaced": l2_replaced,
+        "l2_record": l2_record,
+    }
+    for name, value in constants.items():
+        check_nonnegative_scalar(name, value)
+    if resolve_relation(relation).name == "REPLACE_ONE":
+        histogram = math.sqrt(2) if universe_size > 1 else 0.0
+        changes = (2 * value_range, l2_replaced, histogram, value_range)
+    else:
+        changes = (value_range, l2_record, 1.0, largest)
+    return QuerySensitivity(float(value_range), *map(float, changes))
 
 
 class Workload(abc.ABC):
@@ -144,7 +227,6 @@ class Workload(abc.ABC):
           counts: Integers (*secret*).
           most: Bound on their sum, static (*public*).
         """
-        del most
         sums = self.answers(counts)
         return sums if jnp.issubdtype(sums.dtype, jnp.integer) else pair_of(sums)
 
@@ -186,6 +268,22 @@ class Tables(Workload):
     def num_queries(self) -> int:
         """Number of queries m: the cells of all tables."""
         return sum(self.sizes)
+
+    @functools.cached_property
+    def sums_dtype(self) -> DTypeLike:
+        """Integers: tables of counts are counts."""
+        return jnp.int32
+
+    @functools.cached_property
+    def _constants(self) -> dict[str, float]:
+        # replacing a record moves two cells of each table that has more than one
+        varied = sum(size > 1 for size in self.sizes)
+        return {
+            "value_range": min(varied, 1),
+            "largest": 1,
+            "l2_replaced": math.sqrt(2 * varied),
+            "l2_record": math.sqrt(len(self.sizes)),
+        }
 
 
 def spread_cells(workload: Workload, vector: jax.Array) -> jax.Array:
@@ -285,3 +383,107 @@ def checked_vector(name: str, value: ArrayLike, size: int) -> jax.Array:
     if not jnp.issubdtype(array.dtype, jnp.floating):
         raise TypeError(f"{name} must be real numbers, got {array.dtype}")
     return wide(array)
+
+
+@functools.partial(register_dataclass, rechecked=False)
+@dataclasses.dataclass(frozen=True, eq=False)
+class Concat(Workload):
+    r"""The queries of several workloads, one after the other.
+
+    $M = [M_1; M_2; \dots]$
+
+    If one of them is over a `Domain`, so is the whole: a record is its codes, and families over
+    cells see the cell of those codes (`domain.cells`). Else it is the index of a cell. See
+    `Workload` for the methods.
+
+    Guarantee: `value_range`, `score_range` and `linf` are the largest of the parts, exact if theirs
+    are. `l2_answers` is $(\sum_i \Delta_i^2)^{1/2}$, exact where one record (or pair) moves every
+    part the most, as any record does to marginals under add/remove; else an upper bound.
+
+    Args:
+      workloads: One or more, over one universe (*public*, data).
+
+    Raises:
+      TypeError: If one is no workload.
+      ValueError: If there is none, or universes or domains differ.
+
+    Example:
+      >>> from dpjax.queries import Dense, Prefix
+      >>> both = Concat([Prefix(3), Dense([[1, 0, 2]])])
+      >>> both.num_queries, both.answer_of_record(2).tolist()
+      (3, [0.0, 0.0, 2.0])
+    """
+
+    workloads: Sequence[Workload]
+
+    def __post_init__(self) -> None:
+        workloads = tuple(self.workloads)
+        if not workloads:
+            raise ValueError("workloads must be >= 1 of them, got none")
+        for workload in workloads:
+            check_type("workloads", workload, Workload, "of queries")
+        sizes = [workload.universe_size for workload in workloads]
+        if len(set(sizes)) > 1:
+            raise ValueError(f"workloads must be over one universe, got {sizes} cells")
+        domains = {workload.domain for workload in workloads} - {None}
+        if len(domains) > 1:
+            raise ValueError(f"workloads must be over one domain, got {sorted(map(str, domains))}")
+        vars(self).update(workloads=workloads)
+
+    @functools.cached_property
+    def domain(self) -> Domain | None:
+        """The domain of the parts that have one; None if records are indices of cells."""
+        return next((w.domain for w in self.workloads if w.domain is not None), None)
+
+    @functools.cached_property
+    def offsets(self) -> tuple[int, ...]:
+        """Where the queries of each part start in `[m]`."""
+        return (0, *itertools.accumulate(w.num_queries for w in self.workloads))[:-1]
+
+    @functools.cached_property
+    def num_queries(self) -> int:
+        """Number of queries of all parts."""
+        return sum(workload.num_queries for workload in self.workloads)
+
+    @functools.cached_property
+    def universe_size(self) -> int:
+        """Number of cells of every part."""
+        return self.workloads[0].universe_size
+
+    @property
+    def centre(self) -> jax.Array:
+        """Mid-range of each query, `[m]`."""
+        each = [jnp.broadcast_to(wide(w.centre), (w.num_queries,)) for w in self.workloads]
+        return jnp.concatenate(each)
+
+    def answers(self, p: ArrayLike) -> jax.Array:
+        """The answers of the parts, `[m]`, for `p` `[k]`."""
+        return jnp.concatenate([workload.answers(p) for workload in self.workloads])
+
+    def sums(self, counts: ArrayLike, most: int) -> jax.Array | Pair:
+        """Those of the parts, `[m]`, for whole counts `[k]` whose sum is at most `most`."""
+        parts = [workload.sums(counts, most) for workload in self.workloads]
+        if any(isinstance(part, Pair) for part in parts):
+            parts = [pair_of(part) for part in parts]
+        return jax.tree.map(lambda *each: jnp.concatenate(each), *parts)
+
+    def adjoint(self, v: ArrayLike) -> jax.Array:
+        """The sum of the adjoints of the parts, `[k]`, for `v` `[m]`."""
+        vector = checked_vector("v", v, self.num_queries)
+        parts = [
+            workload.adjoint(vector[start : start + workload.num_queries])
+            for start, workload in zip(self.offsets, self.workloads, strict=True)
+        ]
+        return functools.reduce(jnp.add, parts)
+
+    def answer_of_record(self, record: ArrayLike) -> jax.Array:
+        """All queries at one record, `[m]` (*secret*)."""
+        cell = self.record_cell(record)
+        parts = ((w, cell if w.domain is None else record) for w in self.workloads)
+        return jnp.concatenate([workload.answer_of_record(own) for workload, own in parts])
+
+    def sensitivity(self, relation: RelationLike) -> QuerySensitivity:
+        """How far one record moves the sum over the records."""
+        parts = [workload.sensitivity(relation) for workload in self.workloads]
+        largest = QuerySensitivity(*map(max, zip(*parts, strict=True)))
+        return largest._replace(l2_answers=math.hypot(*(part.l2_answers for part in parts)))

@@ -13,14 +13,12 @@ from jax.typing import ArrayLike
 from tqdm.auto import tqdm
 
 from dpjax.core._checks import check_int, check_key, is_traced
-from dpjax.core._optional import optional
 from dpjax.core._records import Records, num_rows
-from dpjax.core._types import GuaranteeLike, PyTree, Solution, Solver, check_sampler
+from dpjax.core._types import GuaranteeLike, PyTree, Solution, Solver, check_sampler, optional
 from dpjax.runtime import _loop as loop
+from dpjax.runtime.checkpoint._checkpoint import resume
 from dpjax.runtime.checkpoint._fingerprint import check_alike
-from dpjax.runtime.checkpoint._resume import resume
-from dpjax.runtime.devices._placement import automatic, placement_of
-from dpjax.runtime.devices._processes import Processes, processes_of
+from dpjax.runtime.devices._placement import Processes, automatic, placement_of, processes_of
 
 
 def solve(
@@ -108,7 +106,8 @@ def solve(
             f"{type(solver).__name__}"
         )
     check_sampler(solver.sampler)
-    guarantee = _guarantee(solver)  # before data are read: what has none is not run
+    # before data are read: what has none is not run
+    guarantee: GuaranteeLike = UnknownGuarantee() if is_traced(solver) else solver.guarantee()
     data = data if isinstance(data, Records) else Records(data, num_rows(data))
     if num_rows(data.arrays) < data.num_records:
         raise ValueError(
@@ -209,12 +208,6 @@ def _array(leaf: ArrayLike) -> jax.Array:
     if isinstance(leaf, jax.Array):
         return leaf
     return jnp.asarray(array.astype(array.dtype.newbyteorder("="), copy=False))
-
-
-def _guarantee(solver: Solver) -> GuaranteeLike:
-    if is_traced(solver):
-        return UnknownGuarantee()
-    return solver.guarantee()
 
 
 @jax.tree_util.register_static

@@ -9,6 +9,6 @@ from dpjax.sampling._independent import IndependentPartition as IndependentParti
 from dpjax.sampling._participation import Participation as Participation
 from dpjax.sampling._partition import DisjointPartition as DisjointPartition
 from dpjax.sampling._partition import RepeatedPartition as RepeatedPartition
+from dpjax.sampling._partition import TaperedPartition as TaperedPartition
+from dpjax.sampling._partition import tapered_sizes as tapered_sizes
 from dpjax.sampling._poisson import PoissonSampler as PoissonSampler
-from dpjax.sampling._tapered import TaperedPartition as TaperedPartition
-from dpjax.sampling._tapered import tapered_sizes as tapered_sizes

@@ -13,9 +13,14 @@ from dpjax.core._fields import register_dataclass, static_field
 from dpjax.random._gaps import draw_members, gaps_shortfall
 from dpjax.random._keys import StepKeys
 from dpjax.sampling._capacity import default_capacity, draws_needed, overflow_probability
-from dpjax.sampling._participation import Participation, cyclic
-from dpjax.sampling._records import check_bound, check_fixed_partition, check_num_records
-from dpjax.sampling._single_pass import Planned
+from dpjax.sampling._participation import (
+    Participation,
+    Planned,
+    check_bound,
+    check_fixed_partition,
+    check_num_records,
+    cyclic,
+)
 
 
 @register_dataclass
@@ -92,11 +97,6 @@ class CyclicPoisson(Planned):
         return cyclic(self.rate, self.groups, self.steps)
 
     @property
-    def slots(self) -> int:
-        """Rows of a batch: `capacity`."""
-        return self.capacity
-
-    @property
     def default_relation(self) -> NeighboringRelation:
         """Add or remove one record; with equal groups replace one."""
         if self.assignment == "equal":
@@ -110,7 +110,6 @@ class CyclicPoisson(Planned):
 
     def participation_rate(self, num_records: int) -> float:
         """`rate / groups`."""
-        del num_records
         return self.rate / self.groups
 
     def plan(self, key: jax.Array, num_records: int) -> tuple[jax.Array, jax.Array]:

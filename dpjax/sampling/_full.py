@@ -4,17 +4,16 @@ import dataclasses
 
 import jax
 import jax.numpy as jnp
-from dp_accounting import NeighboringRelation
 from dp_accounting import dp_event as dpe
 
 from dpjax.core._checks import check_int
 from dpjax.core._fields import register_dataclass
-from dpjax.sampling._participation import Participation, every_step
+from dpjax.sampling._participation import Participation, Planned, every_step
 
 
 @register_dataclass
 @dataclasses.dataclass(frozen=True)
-class FullBatch:
+class FullBatch(Planned):
     """All records, in order, in every step.
 
         batch_t = {0, ..., n - 1}
@@ -49,16 +48,8 @@ class FullBatch:
         return every_step(self.steps)
 
     @property
-    def slots(self) -> None:
+    def slots(self) -> None:  # type: ignore[override]
         """None: a batch is all records."""
-
-    @property
-    def default_relation(self) -> NeighboringRelation:
-        """Add or remove one record."""
-        return NeighboringRelation.ADD_OR_REMOVE_ONE
-
-    def check_relation(self, relation: NeighboringRelation) -> None:
-        """Any relation will do."""
 
     def event(self, step: dpe.DpEvent) -> dpe.DpEvent:
         """The event of a step, composed `steps` times."""
@@ -66,21 +57,16 @@ class FullBatch:
 
     def participation_rate(self, num_records: int) -> float:
         """1: all records are in every batch."""
-        del num_records
         return 1.0
 
     def plan(self, key: jax.Array, num_records: int) -> jax.Array:
         """What a scan iterates over: the step numbers, `[steps]` int32 (the key is not used)."""
-        del key
         check_int("num_records", num_records, minimum=1)
         return jnp.arange(self.steps, dtype=jnp.int32)
 
-    def batch(self, x: jax.Array, num_records: int) -> tuple[None, jax.Array]:
+    def batch(  # type: ignore[override]
+        self, x: jax.Array, num_records: int
+    ) -> tuple[None, jax.Array]:
         """Members of one step: `(None, mask)`, all records in order, mask `[num_records]` True."""
-        del x
         check_int("num_records", num_records, minimum=1)
         return None, jnp.ones((num_records,), dtype=bool)
-
-    def failure_probability(self) -> float:
-        """Probability that the run deviates from the declared event: none."""
-        return 0.0

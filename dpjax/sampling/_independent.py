@@ -2,22 +2,18 @@
 
 import dataclasses
 import functools
-import math
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from dp_accounting import NeighboringRelation
 from scipy import stats
 
 from dpjax.core._checks import check_int, check_key
 from dpjax.core._fields import register_dataclass, static_field
-from dpjax.sampling._capacity import MULTIPLE, poisson_capacity
-from dpjax.sampling._participation import Participation
-from dpjax.sampling._records import check_bound, check_num_records
-from dpjax.sampling._single_pass import SinglePass
+from dpjax.sampling._capacity import default_capacity
+from dpjax.sampling._participation import Participation, SinglePass, check_bound, check_num_records
 
-_DELTA, _EPSILON = 1e-6, 10.0
+_DELTA = 1e-6
 
 
 @register_dataclass
@@ -77,11 +73,9 @@ class IndependentPartition(SinglePass):
         if self.tapered and self.epochs > 1:
             raise ValueError(f"epochs must be 1 with tapered=True, got {self.epochs}")
         if self.capacity is None:
-            exact = poisson_capacity(
-                self.num_records + 1, self._largest, self._batches, delta=_DELTA, epsilon=_EPSILON
-            )
-            rounded = min(math.ceil(exact / MULTIPLE) * MULTIPLE, self.num_records + 1)
-            object.__setattr__(self, "capacity", rounded)
+            largest = float(self.shares.max())
+            capacity = default_capacity(self.num_records, largest, self._batches, _DELTA)
+            object.__setattr__(self, "capacity", capacity)
         check_int("capacity", self.capacity, minimum=1)
 
     @property
@@ -100,22 +94,8 @@ class IndependentPartition(SinglePass):
         """Public sizes to divide by: `num_records * shares`, `[steps]`."""
         return self.num_records * self.shares
 
-    @property
-    def slots(self) -> int:
-        """Rows of a batch: `capacity`."""
-        return self.capacity
-
-    @property
-    def default_relation(self) -> NeighboringRelation:
-        """Add or remove one record."""
-        return NeighboringRelation.ADD_OR_REMOVE_ONE
-
-    def check_relation(self, relation: NeighboringRelation) -> None:
-        """Any relation will do."""
-
     def participation_rate(self, num_records: int) -> float:
         """One step of each epoch."""
-        del num_records
         return self.epochs / self.steps
 
     def plan(self, key: jax.Array, num_records: int) -> tuple[jax.Array, jax.Array]:
@@ -144,12 +124,7 @@ class IndependentPartition(SinglePass):
     def _batches(self) -> int:
         return self.steps // self.epochs
 
-    @property
-    def _largest(self) -> float:
-        return float(self.shares.max())
-
     def _check(self, num_records: int) -> None:
-        super()._check(num_records)
         check_bound(num_records, self.num_records)
 
 

@@ -1,15 +1,62 @@
-"""Participation: in which steps one record may take part."""
+"""Which steps a record may be in, and what samplers that state it have in common."""
 
 import dataclasses
 import math
 
 import jax
+import jax.numpy as jnp
+from dp_accounting import NeighboringRelation
 from dp_accounting import dp_event as dpe
 
-from dpjax.core._checks import check_choice, check_int, check_rate
-from dpjax.core._types import Sampler
+from dpjax.core._checks import check_choice, check_int, check_key, check_rate
+from dpjax.core._types import PyTree, Sampler
 
 _KINDS = ("fixed", "min_separation", "cyclic")
+# indices are int32, and compiled code wraps larger ones without a word: a record would come twice
+MOST_RECORDS = 2**31 - 1
+
+
+def check_num_records(num_records: int) -> None:
+    """Raises unless there is a record, and int32 can number all of them.
+
+    Raises:
+      TypeError: If it is no integer.
+      ValueError: If it is below 1 or above 2^31 - 1.
+    """
+    check_int("num_records", num_records, minimum=1)
+    if num_records > MOST_RECORDS:
+        raise ValueError(
+            f"num_records must be <= {MOST_RECORDS}, which int32 can number, got {num_records}: "
+            "give each shard of the data its own sampler"
+        )
+
+
+def check_fixed_partition(sampler: object, relation: NeighboringRelation) -> None:
+    """Raises for a relation under which neighbours differ in the number that batches are cut from.
+
+    Raises:
+      ValueError: If it is add-or-remove-one.
+    """
+    if relation == NeighboringRelation.ADD_OR_REMOVE_ONE:
+        raise ValueError(
+            f"relation must be replace_one or replace_special with {type(sampler).__name__}, whose "
+            "batches depend on the number of records, got add_or_remove_one; IndependentPartition "
+            "takes it"
+        )
+
+
+def check_bound(num_records: int, bound: int) -> None:
+    """Raises unless the number of records is one, and within a sampler's public bound.
+
+    Raises:
+      TypeError: If it is no integer.
+      ValueError: If it is below 1 or above the bound.
+    """
+    check_int("num_records", num_records, minimum=1)
+    if num_records > bound:
+        raise ValueError(
+            f"the data have more records than the sampler's public bound num_records = {bound}"
+        )
 
 
 @jax.tree_util.register_static
@@ -100,3 +147,80 @@ def cyclic(rate: float, groups: int, steps: int) -> Participation:
 def participation_of(sampler: Sampler) -> Participation | None:
     """What the sampler states, or None: solvers of correlated noise then refuse it."""
     return getattr(sampler, "participation", None)
+
+
+class Planned:
+    """Batches that are all planned in advance, as indices and masks."""
+
+    capacity: int
+
+    @property
+    def participation(self) -> Participation:
+        """Which steps one record may be in."""
+        raise NotImplementedError  # abstract: each subclass has its own
+
+    @property
+    def slots(self) -> int:
+        """Rows of a batch: `capacity`."""
+        return self.capacity
+
+    @property
+    def default_relation(self) -> NeighboringRelation:
+        """Add or remove one record."""
+        return NeighboringRelation.ADD_OR_REMOVE_ONE
+
+    def check_relation(self, relation: NeighboringRelation) -> None:
+        """Any relation will do."""
+
+    def _check(self, num_records: int) -> None:
+        """Raises ValueError unless the batches suit this many records."""
+        check_num_records(num_records)
+
+    def event(self, step: dpe.DpEvent) -> dpe.DpEvent:
+        """The event of the steps that one record is in, each of which releases `step`."""
+        return self.participation.event(step)
+
+    def batch(self, x: PyTree, num_records: int) -> tuple[jax.Array, jax.Array]:
+        """Members of one step: indices `[slots]` int32 and mask `[slots]`."""
+        self._check(num_records)
+        indices, mask = x
+        # of a plan for more records: JAX would take the last in place of those beyond
+        return indices, mask & (indices < num_records)
+
+    def failure_probability(self) -> float:
+        """Probability that the run deviates from the declared event: none."""
+        return 0.0
+
+
+class SinglePass(Planned):
+    """Disjoint batches, planned in advance."""
+
+    steps: int
+
+    @property
+    def participation(self) -> Participation:
+        """A record is in one step at most: the steps compose in parallel."""
+        return one_step(self.steps)
+
+
+class FixedPass(SinglePass):
+    """Batches of fixed sizes, cut from one order of the records."""
+
+    order: str
+
+    @property
+    def default_relation(self) -> NeighboringRelation:
+        """Replace one record."""
+        return NeighboringRelation.REPLACE_ONE
+
+    def check_relation(self, relation: NeighboringRelation) -> None:
+        """Raises ValueError for add-or-remove-one, under which places in the order move."""
+        check_fixed_partition(self, relation)
+
+    def _order(self, key: jax.Array, num_records: int) -> jax.Array:
+        self._check(num_records)
+        order = jnp.arange(num_records, dtype=jnp.int32)
+        if self.order == "given":
+            return order
+        check_key("key", key)
+        return jax.random.permutation(key, order)

@@ -15,8 +15,13 @@ from dpjax.core._types import PyTree
 from dpjax.random._gaps import draw_members, gaps_shortfall, keep_uniform_subset
 from dpjax.random._keys import StepKeys
 from dpjax.sampling._capacity import default_capacity, draws_needed, overflow_probability
-from dpjax.sampling._participation import Participation, cyclic, every_step
-from dpjax.sampling._records import MOST_RECORDS, check_bound
+from dpjax.sampling._participation import (
+    MOST_RECORDS,
+    Participation,
+    check_bound,
+    cyclic,
+    every_step,
+)
 
 
 @register_dataclass
@@ -158,7 +163,6 @@ class PoissonSampler:
 
     def participation_rate(self, num_records: int) -> float:
         """The `rate`; with `overflow="truncate"` records are in fewer batches."""
-        del num_records
         return self.rate
 
     def plan(self, key: jax.Array, num_records: int) -> Any:

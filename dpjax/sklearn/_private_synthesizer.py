@@ -15,8 +15,7 @@ from dpjax.core import check_int
 from dpjax.queries import Domain, Marginals
 from dpjax.queries._domain import decode_into
 from dpjax.queries.tables._frames import container_of
-from dpjax.sklearn._public import PrivateEstimator
-from dpjax.sklearn._seeds import key_for
+from dpjax.sklearn._public import PrivateEstimator, key_for
 
 
 @dataclass(eq=False, repr=False)
@@ -92,7 +91,6 @@ class PrivateSynthesizer(PrivateEstimator):
           ValueError: If there is no domain, a parameter is outside its bound, or a record outside
             the domain.
         """
-        del y
         if self.domain is None:
             raise ValueError("domain is required: the values that each attribute may take, public")
         domain = self.domain if isinstance(self.domain, Domain) else Domain(self.domain)
@@ -174,7 +172,6 @@ class PrivateSynthesizer(PrivateEstimator):
         Returns:
           A number in [-1, 0], higher is better.
         """
-        del y
         check_is_fitted(self)
         true = self.workload_.answers_of_records(self.domain_.encode(X))
         return -float(jnp.max(jnp.abs(self.release_.answers - true)))

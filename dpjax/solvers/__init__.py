@@ -9,13 +9,12 @@ from dpjax.solvers.descent._group_thresholds import GroupThresholds as GroupThre
 from dpjax.solvers.descent._group_thresholds import ThresholdModel as ThresholdModel
 from dpjax.solvers.descent._group_thresholds import ThresholdsState as ThresholdsState
 from dpjax.solvers.descent._group_thresholds import TrainedModel as TrainedModel
-from dpjax.solvers.descent._histogram_share import (
+from dpjax.solvers.descent._rate_constrained_sgda import RateConstrainedSGDA as RateConstrainedSGDA
+from dpjax.solvers.descent._rate_constrained_sgda import SGDAInfo as SGDAInfo
+from dpjax.solvers.descent._rate_constrained_sgda import SGDAState as SGDAState
+from dpjax.solvers.descent._rates import (
     optimal_histogram_share as optimal_histogram_share,
 )
-from dpjax.solvers.descent._rate_constrained_sgda import RateConstrainedSGDA as RateConstrainedSGDA
-from dpjax.solvers.descent._sgda_state import SGDAInfo as SGDAInfo
-from dpjax.solvers.descent._sgda_state import SGDAState as SGDAState
-from dpjax.solvers.erm._choice import linear_model_solver as linear_model_solver
 from dpjax.solvers.erm._objective_perturbation import ObjectivePerturbation as ObjectivePerturbation
 from dpjax.solvers.erm._objective_perturbation import (
     ObjectivePerturbationState as ObjectivePerturbationState,
@@ -24,9 +23,10 @@ from dpjax.solvers.erm._sufficient_statistics import SufficientStatistics as Suf
 from dpjax.solvers.erm._sufficient_statistics import (
     SufficientStatisticsState as SufficientStatisticsState,
 )
-from dpjax.solvers.games._choice import solver_for_game as solver_for_game
+from dpjax.solvers.erm._sufficient_statistics import linear_model_solver as linear_model_solver
 from dpjax.solvers.games._double_oracle import DoubleOracle as DoubleOracle
 from dpjax.solvers.games._double_oracle import DoubleOracleInfo as DoubleOracleInfo
+from dpjax.solvers.games._double_oracle import solver_for_game as solver_for_game
 from dpjax.solvers.games._nested import GameState as GameState
 from dpjax.solvers.games._nested import NestedGame as NestedGame
 from dpjax.solvers.nonconvex._online_to_nonconvex import OnlineToNonconvex as OnlineToNonconvex
@@ -46,9 +46,9 @@ from dpjax.solvers.queries._histogram_release import HistogramRelease as Histogr
 from dpjax.solvers.queries._histogram_release import HistogramState as HistogramState
 from dpjax.solvers.queries._rows_fit import ReleasedRows as ReleasedRows
 from dpjax.solvers.queries._rows_fit import RowsFit as RowsFit
-from dpjax.solvers.queries._state import ReleasedDistribution as ReleasedDistribution
-from dpjax.solvers.queries._state import SelectionInfo as SelectionInfo
-from dpjax.solvers.queries._state import SelectionState as SelectionState
+from dpjax.solvers.queries._selection import ReleasedDistribution as ReleasedDistribution
+from dpjax.solvers.queries._selection import SelectionInfo as SelectionInfo
+from dpjax.solvers.queries._selection import SelectionState as SelectionState
 from dpjax.solvers.vertices._frank_wolfe import FrankWolfe as FrankWolfe
 from dpjax.solvers.vertices._frank_wolfe import FrankWolfeState as FrankWolfeState
 from dpjax.solvers.vertices._polished_frank_wolfe import PolishedFrankWolfe as PolishedFrankWolfe

@@ -88,7 +88,6 @@ def clipped_increments(bound: IncrementBound, clip: str, norm: str, centre: PyTr
         )
 
     def sensitivity(relation: RelationLike) -> Any:
-        del relation
         return bound.sensitivity(clip)
 
     return aggregator_of(total, sensitivity)
@@ -143,7 +142,7 @@ def _squared_distance(leaf: PyTree, offset: jax.Array) -> jax.Array:
         return jnp.square(per_example_norm(leaf - offset[None]))
     left, right = (jnp.asarray(a) for a in leaf)
     flat = offset.reshape(left.shape[1], right.shape[1])
-    cross = jnp.matmul(left.astype(flat.dtype), flat, precision=jax.lax.Precision.HIGHEST)
+    cross = jnp.matmul(left.astype(flat.dtype), flat, precision="highest")
     size = jnp.square(per_example_norm(leaf)) + jnp.sum(jnp.square(offset))
     # the difference of large numbers: what rounding may have lost is added
     lost = 8 * jnp.finfo(size.dtype).eps * size

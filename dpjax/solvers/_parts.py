@@ -7,7 +7,7 @@ import jax
 
 from dpjax.core import PyTree, many_devices
 from dpjax.core._pairs import add_pairs
-from dpjax.transforms.clipping._parts import fold_in_parts
+from dpjax.transforms.clipping._microbatch import fold_in_parts
 
 # by default so many numbers, but no fewer records, of features or gradients are floats at a time;
 # faster on CPU than either 4 times as many or as few, and than the data as a whole
@@ -35,6 +35,5 @@ def sum_of_parts(
         mask,
         size,
         add,
-        lambda zeros: zeros,
         strided=many_devices(),
     )

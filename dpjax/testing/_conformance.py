@@ -1,10 +1,10 @@
 """One entry point to the conformance suites."""
 
+from dpjax.testing._cases import Entry
 from dpjax.testing._conformance_aggregators import check_aggregator
 from dpjax.testing._conformance_samplers import check_sampler
 from dpjax.testing._conformance_solvers import check_solver
 from dpjax.testing._conformance_transforms import check_transform
-from dpjax.testing._registry import Entry
 
 _CHECKS = {
     "transform": check_transform,

@@ -8,9 +8,8 @@ from jax.typing import ArrayLike
 from dpjax.core import Aggregator, PyTree
 from dpjax.testing import _asserts as asserts
 from dpjax.testing import _trees as trees
-from dpjax.testing._cases import AggregatorCase
+from dpjax.testing._cases import AggregatorCase, Entry
 from dpjax.testing._neighbours import worst_of_each_kind
-from dpjax.testing._registry import Entry
 from dpjax.transforms import OuterProduct
 
 

@@ -13,8 +13,7 @@ from dpjax.privacy import Guarantee, resolve_relation
 from dpjax.sampling._participation import participation_of
 from dpjax.testing import _asserts as asserts
 from dpjax.testing import _trees as trees
-from dpjax.testing._cases import SamplerCase
-from dpjax.testing._registry import Entry
+from dpjax.testing._cases import Entry, SamplerCase
 
 _RUNS = 64  # from which participation is counted
 _DELTA = 0.05  # at which the event is compared with what those runs show

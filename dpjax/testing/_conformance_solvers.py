@@ -12,9 +12,8 @@ from dpjax.core import PyTree, Solution, Solver
 from dpjax.runtime import solve
 from dpjax.testing import _asserts as asserts
 from dpjax.testing import _trees as trees
-from dpjax.testing._cases import SolverCase
+from dpjax.testing._cases import Entry, SolverCase
 from dpjax.testing._neighbours import largest_change
-from dpjax.testing._registry import Entry
 
 _SIZE = 8
 _TOLERANCE = 1e-4

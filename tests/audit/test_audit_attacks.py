@@ -10,10 +10,8 @@ from scipy import stats
 
 import dpjax.testing as dpt
 from dpjax.audit import lower_bound_of_scores, mechanism_lower_bound
-from dpjax.audit._events import Event, Level, bound_at
-from dpjax.audit._lower_bound import bound_from, collect, watch
-from dpjax.audit._neighbours import check_neighbours
-from dpjax.audit._scores import learn_score
+from dpjax.audit._events import Event, Level, bound_at, learn_score
+from dpjax.audit._lower_bound import bound_from, check_neighbours, collect, watch
 
 ODD = np.array([0.0, 1.0, -np.inf, np.inf, np.nan, 1e308, -1e308, 5e-324])
 

@@ -7,8 +7,7 @@ import pytest
 
 from benchmarks import _peers, _saddle_instances
 from dpjax.geometry import L1Ball
-from dpjax.problems._best_response import best_response
-from dpjax.problems._gaps import matrix_game_gap
+from dpjax.problems._gaps import best_response, matrix_game_gap
 from dpjax.testing import count_false_alarm
 from dpjax.testing._trees import QUICK
 

@@ -8,8 +8,7 @@ import pytest
 
 from dpjax.datasets import adult, adult_table
 from dpjax.datasets._adult import _BLOCKS, _features, _verified_table
-from dpjax.datasets._adult_file import unpack
-from dpjax.datasets._adult_schema import COLUMNS, NUMERIC, REGION_OF, REGIONS, VOCABULARY
+from dpjax.datasets._adult_schema import COLUMNS, NUMERIC, REGION_OF, REGIONS, VOCABULARY, unpack
 from scripts.build_adult import pack
 
 ROOT = Path(__file__).resolve().parents[2]

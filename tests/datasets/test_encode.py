@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from benchmarks.datasets._scaled import Scaled, signed_log
-from dpjax.datasets._encode import (
+from dpjax.datasets._dataset import (
     Bins,
     OneHot,
     encode,

@@ -8,8 +8,7 @@ import numpy as np
 from dpjax.problems import Saddle
 from dpjax.sampling import FullBatch
 from dpjax.solvers import DoubleOracle, NestedGame
-from dpjax.solvers.games._nested import all_sums
-from dpjax.solvers.games._sums import present
+from dpjax.solvers.games._nested import all_sums, present
 from dpjax.testing import SolverCase, Statistic, register
 from tests.entries.planned import GAME
 from tests.entries.rows import SWEPT_POSITIVE, Choice, Count, row

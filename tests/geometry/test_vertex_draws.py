@@ -11,7 +11,7 @@ from scipy import stats
 
 from dpjax.geometry import L1Ball, Polytope, sample_vertices
 from dpjax.geometry._blocks import block_size, stages
-from dpjax.random._gumbel import gumbels
+from dpjax.random._normal import gumbels
 from dpjax.testing import check_distribution, count_false_alarm
 
 from ._laws import POWER, assert_follows, assert_law, law_pvalue, softmax

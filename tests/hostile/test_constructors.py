@@ -30,7 +30,7 @@ _NO_ROW = {
     "check_between, check_choice, check_finite, check_int, check_key, check_mask": "checks",
     "check_nonnegative, check_positive, check_probability, check_rate": "checks",
     "check_nonnegative_scalar, check_positive_scalar": "checks",
-    "check_delta, check_scalar, check_shape": "checks",
+    "check_delta, check_scalar, check_shape, check_type": "checks",
     "check_budget, check_fields, check_sampler, check_unstacked": "checks",
     "many_devices": "takes nothing",
     "is_traced, static_field, derived, register_dataclass, wide": "take no number",

@@ -20,13 +20,13 @@ import pytest
 from scipy import special, stats
 
 from dpjax.problems import Risk
-from dpjax.random._gap_tables import gap_digits
+from dpjax.random._gaps import gap_digits
 from dpjax.sampling import IndependentPartition, PoissonSampler
 from dpjax.solvers import DPSGD
 from dpjax.testing._trees import QUICK
 from dpjax.transforms.noise import _independent as _noise
 from dpjax.transforms.noise import _noisy_counts
-from dpjax.transforms.noise.correlated import _binary_tree, _correlated, _strategy
+from dpjax.transforms.noise.correlated import _binary_tree, _strategy
 
 EPSILONS = (0.0, 0.1, 0.25, 0.5, 1.0, 1.5, 2.0, 3.0, 5.0)
 _REACH = 9.0  # standard deviations cut into cells; the two outermost cells are half-lines
@@ -176,7 +176,7 @@ def given_noise(numbers):
         mock.patch.object(_noisy_counts, "noisy_counts", counted),
         mock.patch.object(_noise, "plus_noise", unrounded),
         mock.patch.object(_noise, "_noisy", given),
-        mock.patch.object(_correlated, "to_grid", lambda values, grid: values),
+        mock.patch.object(_strategy, "to_grid", lambda values, grid: values),
         mock.patch.object(_strategy, "standard_normal", lambda *a: tree("normal", *a)),
         mock.patch.object(_binary_tree, "knorm_noise", knorm),
     ):

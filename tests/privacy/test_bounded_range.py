@@ -24,7 +24,7 @@ from dpjax.privacy import (
     compose_guarantees,
     zcdp_budget,
 )
-from dpjax.privacy.bounded_range._grid import curve_on_grid
+from dpjax.privacy.bounded_range._curve import curve_on_grid
 
 DELTA = 1 / 48842**2
 EPSILONS = np.linspace(0, 1, 21)

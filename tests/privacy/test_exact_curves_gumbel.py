@@ -15,7 +15,7 @@ import pytest
 
 from dpjax.audit._events import Level, bounds
 from dpjax.geometry import sample_vertices
-from dpjax.random._gumbel import gumbels
+from dpjax.random._normal import gumbels
 from dpjax.testing import count_false_alarm
 
 BITS = 23  # random bits of a float32 uniform

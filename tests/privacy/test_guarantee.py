@@ -20,7 +20,7 @@ from dpjax.privacy import (
     resolve_relation,
     zcdp_budget,
 )
-from dpjax.privacy._relations import relation_factor
+from dpjax.privacy._budget import relation_factor
 
 DELTA = 1e-5
 

@@ -10,7 +10,7 @@ from dp_accounting import dp_event as dpe
 
 from dpjax.privacy import Budget, BudgetExceeded, Guarantee, Ledger
 from dpjax.privacy.accounting._renyi import ORDERS, renyi
-from dpjax.privacy.ledger._filter import Filter, Plan
+from dpjax.privacy.ledger._state import Filter, Plan
 
 BUDGET = Budget(1.0, 1e-5)
 QUERY = Guarantee(dpe.GaussianDpEvent(30.0))

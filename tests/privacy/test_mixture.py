@@ -9,7 +9,7 @@ from scipy import integrate, optimize, stats
 
 from dpjax.privacy import Guarantee, MixtureGuarantee, MixturePhase, bounded_range_delta
 from dpjax.privacy.bounded_range import _mixture
-from dpjax.privacy.bounded_range._grid import _another_draw
+from dpjax.privacy.bounded_range._curve import _another_draw
 
 _DELTA = 1e-6
 

@@ -10,7 +10,7 @@ from dp_accounting.rdp import RdpAccountant
 from scipy import special
 
 from dpjax.privacy import Guarantee, RunsLaw
-from dpjax.privacy._compose import least_epsilon
+from dpjax.privacy._guarantee import least_epsilon
 from dpjax.privacy.accounting._joint import Atoms
 from dpjax.privacy.selection._curve import (
     atoms_of,

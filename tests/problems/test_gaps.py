@@ -9,8 +9,8 @@ import pytest
 from scipy import optimize
 
 from dpjax.geometry import L1Ball, Polytope, Simplex
-from dpjax.problems._best_response import best_response
 from dpjax.problems._gaps import (
+    best_response,
     duality_gap,
     matrix_game_gap,
     max_loss_gap,

@@ -13,7 +13,7 @@ import pytest
 
 from dpjax import queries
 from dpjax.privacy import resolve_relation
-from dpjax.queries import Concat, Dense, Domain, Halfspace, Marginals, Prefix, Sparse, _columns
+from dpjax.queries import Concat, Dense, Domain, Halfspace, Marginals, Prefix, Sparse, _matrix
 
 DOMAIN = Domain({"a": 2, "b": 3, "c": 2})
 CODES = np.array(list(np.ndindex(2, 3, 2)))
@@ -217,9 +217,9 @@ def test_many_cells_are_bounded_block_by_block(kind, rng, monkeypatch):
     exact = max(np.linalg.norm(held - held[:, [z]], axis=0).max() for z in range(50))
     assert whole == pytest.approx(exact, rel=1e-12)
     assert whole >= exact
-    monkeypatch.setattr(_columns, "_BLOCK", 7)
+    monkeypatch.setattr(_matrix, "_BLOCK", 7)
     assert make(matrix).sensitivity("replace_one").l2_answers == pytest.approx(whole, rel=1e-12)
-    monkeypatch.setattr(_columns, "_EXACT_WORK", 0)
+    monkeypatch.setattr(_matrix, "_EXACT_WORK", 0)
     bound = make(matrix).sensitivity("replace_one").l2_answers
     assert exact <= bound < 1.4 * exact
 

@@ -9,7 +9,7 @@ import pytest
 from dpjax.datasets import adult_reduced
 from dpjax.queries import Domain, Marginals
 from dpjax.queries import _marginal_plan as plans
-from dpjax.queries._marginal_passes import all_answers, all_cells
+from dpjax.queries._marginal_plan import all_answers, all_cells
 
 NAMES = "abcdefgh"
 

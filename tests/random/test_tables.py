@@ -12,8 +12,7 @@ import pytest
 from jax.extend.random import threefry_2x32
 from scipy import stats
 
-from dpjax.random._gap_tables import gap_digits, rounding_error
-from dpjax.random._gaps import _invert, draw_members
+from dpjax.random._gaps import _invert, draw_members, gap_digits, rounding_error
 from dpjax.random._keys import StepKeys
 from dpjax.testing import count_false_alarm
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from dpjax.runtime.checkpoint._digest import value_digest
-from dpjax.runtime.checkpoint._host_functions import callbacks
+from dpjax.runtime.checkpoint._fingerprint import callbacks
 
 
 def digest(function):

@@ -7,9 +7,9 @@ import pytest
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 import dpjax
-from dpjax.core._addressable import device_count, held, own_parts, spans_processes, whole
+from dpjax.core._records import device_count, held, own_parts, spans_processes, whole
 from dpjax.runtime.checkpoint._fingerprint import check_alike
-from dpjax.runtime.devices._processes import Processes, _packed, _unpacked, processes_of
+from dpjax.runtime.devices._placement import Processes, _packed, _unpacked, processes_of
 
 DEVICES = np.array(jax.devices())
 

@@ -14,7 +14,7 @@ import pytest
 import dpjax
 import dpjax.testing as dpt
 from dpjax.runtime import _loop
-from dpjax.runtime.checkpoint._host_functions import callbacks
+from dpjax.runtime.checkpoint._fingerprint import callbacks
 from tests.entries import one_of_each
 
 ENTRIES = {entry.name: entry for entry in dpt.entries("solver")}

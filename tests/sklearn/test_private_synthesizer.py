@@ -14,7 +14,7 @@ from sklearn.exceptions import NotFittedError
 import dpjax
 from dpjax.queries import Categorical, Concat, Dense, Domain, Marginals, Numeric
 from dpjax.sklearn import PrivateSynthesizer, _private_synthesizer
-from dpjax.sklearn._seeds import key_for
+from dpjax.sklearn._public import key_for
 from dpjax.solvers import GaussianFit
 
 DOMAIN = Domain({"sex": ["F", "M"], "age": 4, "income": ["low", "high"]})

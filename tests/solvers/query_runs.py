@@ -17,8 +17,8 @@ from dpjax.queries import Concat, Dense, Domain, Marginals, Prefix
 from dpjax.sampling import FullBatch
 from dpjax.solvers import FrankWolfeRelease, MirrorDescentRelease, SaddleRelease
 from dpjax.solvers.queries import _frank_wolfe_release as frank_wolfe
-from dpjax.solvers.queries import _selection_release as selection
-from dpjax.solvers.queries import _state as query_state
+from dpjax.solvers.queries import _selection as selection
+from dpjax.solvers.queries._selection import select_marginal
 from dpjax.testing._trees import QUICK
 
 REPLACE, ADD, SPECIAL = "replace_one", "add_or_remove_one", "replace_special"
@@ -107,8 +107,8 @@ def drawing(sample):
             return sample(key, L1Ball(self.dim, self.radius).logits(v, low), k)
 
     with (
-        mock.patch.object(query_state, "sample_vertices", sample),
-        mock.patch.object(query_state, "L1Ball", Ball),
+        mock.patch.object(selection, "sample_vertices", sample),
+        mock.patch.object(selection, "L1Ball", Ball),
     ):
         yield
 
@@ -136,7 +136,7 @@ def dictated(solver, workload, index, signs, law):
         return jnp.stack([1e6 * signs[len(calls) - 1], jnp.zeros(shape[1], dtype)]).astype(dtype)
 
     def marginal(key, workload, gaps, sharpness, rest):
-        info = query_state.select_marginal(key, workload, gaps, sharpness, rest)
+        info = select_marginal(key, workload, gaps, sharpness, rest)
         # the law that the code's two stages imply
         tables = jax.nn.log_softmax(calls[-1])
         places = np.asarray(workload.offsets)[every_index][:, None] + np.arange(signs.shape[1])
@@ -147,7 +147,7 @@ def dictated(solver, workload, index, signs, law):
 
     def loudest(key, gaps, scale, rest):
         law.append(jnp.concatenate([gaps + rest, -gaps - rest]) / scale)
-        return query_state.SelectionInfo(index[len(law) - 1], signs[len(law) - 1])
+        return selection.SelectionInfo(index[len(law) - 1], signs[len(law) - 1])
 
     with (
         drawing(sample),

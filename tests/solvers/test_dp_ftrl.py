@@ -26,7 +26,7 @@ from dpjax.sampling import (
 )
 from dpjax.solvers import DPFTRL, DPSGD, RateConstrainedSGDA
 from dpjax.solvers._request import Request
-from dpjax.solvers.descent._noise_choice import banded, chosen
+from dpjax.solvers.descent._dpsgd_defaults import banded, chosen
 from dpjax.testing._trees import QUICK
 from dpjax.transforms import Banded, BinaryTree, BufferedToeplitz, SplitNoise
 from dpjax.transforms.noise.correlated._banded import BandedState

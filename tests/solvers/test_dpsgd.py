@@ -15,7 +15,7 @@ import dpjax.testing as dpt
 from dpjax import problems
 from dpjax.sampling import FullBatch
 from dpjax.solvers import DPSGD
-from dpjax.transforms.clipping._length import typical_length
+from dpjax.transforms.clipping._by_norm import typical_length
 
 
 def _least_squares(n=50, p=3, seed=0):

@@ -16,8 +16,8 @@ from dpjax.problems import Saddle, max_loss
 from dpjax.sampling import FullBatch
 from dpjax.solvers import DoubleOracle, NestedGame, solver_for_game
 from dpjax.solvers.games import _double_oracle, _nested, _oracle
+from dpjax.solvers.games._nested import line_sum
 from dpjax.solvers.games._oracle import Lines
-from dpjax.solvers.games._sums import line_sum
 from dpjax.transforms.clipping._weighted_sum import Pair
 
 _BUDGET = Budget(1.0, 1e-6, "replace_one")

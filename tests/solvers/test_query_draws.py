@@ -21,7 +21,7 @@ from dpjax.solvers import (
     MirrorDescentRelease,
     SaddleRelease,
 )
-from dpjax.solvers.queries import _state as query_state
+from dpjax.solvers.queries import _selection as selection
 from dpjax.testing import check_counts
 from dpjax.testing._trees import QUICK
 
@@ -58,7 +58,7 @@ def compare(found, every, scores):
 def test_queries_are_drawn_by_the_softmax_of_both_signs():
     index, signs = np.tile(np.arange(8), 2), np.repeat([1, -1], 8)[:, None]
     every, scores = codes(index, signs), np.concatenate([GAPS, -GAPS]).astype(float)
-    found = drawn(query_state.select_query, 3.0, 15.0, 0.0, np.inf, 1e4)
+    found = drawn(selection.select_query, 3.0, 15.0, 0.0, np.inf, 1e4)
     for row, sharpness in zip(found, (3.0, 15.0, 0.0), strict=False):
         compare(row, every, sharpness * scores)
     assert set(found[3:].ravel().tolist()) == {int(every[12])}
@@ -76,7 +76,7 @@ def test_signs_of_tables_are_drawn_by_the_exponential_mechanism():
     scores = (padded[index] * signs).sum(axis=1)
     base = -np.log(2.0) * np.array(MARGINALS.sizes)[index]
     draw = functools.partial(
-        lambda key, gaps, s: query_state.select_marginal(key, MARGINALS, gaps, s)
+        lambda key, gaps, s: selection.select_marginal(key, MARGINALS, gaps, s)
     )
     found = drawn(draw, 2.0, 12.0, 0.0, np.inf)
     for row, sharpness in zip(found, (2.0, 12.0, 0.0), strict=False):
@@ -92,7 +92,7 @@ def test_signs_of_tables_are_drawn_by_the_exponential_mechanism():
 def test_laplace_noise_picks_the_loudest_query():
     shown = np.concatenate([GAPS, -GAPS]).astype(float)
     every = codes(np.tile(np.arange(8), 2), np.repeat([1, -1], 8)[:, None])
-    (found,) = drawn(query_state.loudest_query, 0.15)
+    (found,) = drawn(selection.loudest_query, 0.15)
     grid = np.linspace(-4, 4, 20_001)
     noise = stats.laplace(scale=0.15)
     below = np.sum([noise.logcdf(grid - s) for s in shown], axis=0)
@@ -115,7 +115,7 @@ def test_laplace_noise_of_queries_has_the_tail_of_the_transformation(key, monkey
         return jnp.stack([high, low, sign, low])
 
     monkeypatch.setattr(jax.random, "bits", bits)
-    found = query_state.loudest_query(key, jnp.asarray([0.0, 20.0, 3.0], jnp.float32), 1.0)
+    found = selection.loudest_query(key, jnp.asarray([0.0, 20.0, 3.0], jnp.float32), 1.0)
     assert (int(found.index), int(found.signs[0])) == (0, 1)
 
 
@@ -125,7 +125,7 @@ def test_rare_signs_are_drawn_as_often_as_they_should():
 
     @functools.partial(jax.jit, compiler_options=QUICK)
     def flipped(keys):
-        draw = jax.vmap(lambda k: query_state.select_marginal(k, line, gaps, 4.0).signs)
+        draw = jax.vmap(lambda k: selection.select_marginal(k, line, gaps, 4.0).signs)
         return jnp.sum((draw(keys) * gaps[None] < 0).reshape(-1, 2048, 2), axis=(0, 1))
 
     rare = np.asarray(flipped(jax.random.split(jax.random.key(3), 200)))
@@ -144,7 +144,7 @@ def shown(solver, problem, data, number):
         return jnp.asarray([number % logits.shape[0]], jnp.int32)
 
     def loudest(key, gaps, scale, rest):
-        return query_state.SelectionInfo(jnp.int32(number % 3), jnp.ones(1, jnp.int8))
+        return selection.SelectionInfo(jnp.int32(number % 3), jnp.ones(1, jnp.int8))
 
     def gumbel(key, shape, *args, **kwargs):
         return jnp.stack([jnp.full(shape[1:], 1e6), jnp.zeros(shape[1:])])

@@ -13,7 +13,7 @@ from dpjax.problems import QueryRelease
 from dpjax.queries import Dense
 from dpjax.sampling import FullBatch
 from dpjax.solvers import FrankWolfeRelease, MirrorDescentRelease, SelectionInfo
-from dpjax.solvers.queries._state import distribution
+from dpjax.solvers.queries._selection import distribution
 
 X64 = os.environ.get("DPJAX_TEST_X64", "0") == "1"
 EXACT = 1e-12 if X64 else 1e-6

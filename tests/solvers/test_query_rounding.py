@@ -13,8 +13,8 @@ from dpjax.problems import QueryRelease
 from dpjax.queries import Dense, Domain, Marginals
 from dpjax.sampling import FullBatch
 from dpjax.solvers import MWEM, FrankWolfeRelease, MirrorDescentRelease
-from dpjax.solvers.queries import _selection_release as selection
-from dpjax.solvers.queries import _state as query_state
+from dpjax.solvers.queries import _selection as selection
+from dpjax.solvers.queries._selection import select_marginal
 from dpjax.testing._trees import QUICK
 
 TRIALS = 300
@@ -68,7 +68,7 @@ def logits_of(solver, problem, number, share):
         return jnp.zeros(k, jnp.int32)
 
     def marginal(key, workload, gaps, sharpness, rest):
-        info = query_state.select_marginal(key, workload, gaps, sharpness, rest)
+        info = select_marginal(key, workload, gaps, sharpness, rest)
         seen.append((gaps.astype(rest.dtype) + rest) * sharpness)
         return info
 
@@ -146,7 +146,7 @@ def test_differences_of_integers_are_noised_that_float32_does_not_hold(key):
     gaps = jnp.asarray([5, 2**25 + 1, -(2**25) - 2, 2**25], jnp.int32)
     rest = jnp.asarray([0.5, 0.5, -0.25, 0.0])
     draw = jax.jit(
-        jax.vmap(lambda key: query_state.loudest_query(key, gaps, 1e-3, rest)),
+        jax.vmap(lambda key: selection.loudest_query(key, gaps, 1e-3, rest)),
         compiler_options=QUICK,
     )
     found = draw(jax.random.split(key, 100))
@@ -162,7 +162,7 @@ def test_sums_over_large_tables_are_log_cosh():
         x = np.abs((gaps + rest.astype(float)) * np.float32(sharpness))
         each = x + np.log1p(np.exp(-2 * x)) - np.log(2)
         want = np.add.reduceat(each, TABLES.offsets)
-        found = query_state.marginal_logits(
+        found = selection.marginal_logits(
             TABLES, jnp.asarray(gaps), jnp.asarray(sharpness, float), jnp.asarray(rest, float)
         )
         # 300 cells, each on a grid of 2^-21

@@ -13,7 +13,7 @@ from dpjax import problems
 from dpjax.papers.rate_constrained import rate_constrained_sgda
 from dpjax.sampling import DisjointPartition, FullBatch, PoissonSampler
 from dpjax.solvers import DPSGD, RateConstrainedSGDA
-from dpjax.solvers.descent._dual import table_of
+from dpjax.solvers.descent._rates import table_of
 from dpjax.testing import count_false_alarm
 from dpjax.transforms.noise._noisy_counts import noisy_counts_shortfall
 

@@ -10,7 +10,7 @@ import dpjax
 from dpjax.core import Transform
 from dpjax.geometry import L1Ball, Simplex
 from dpjax.papers._saddle_mirror_descent import SaddleMirrorDescent
-from dpjax.privacy._relations import relation_factor
+from dpjax.privacy._budget import relation_factor
 from dpjax.problems import SimplexRisk
 from dpjax.sampling import DisjointPartition, FullBatch
 from dpjax.solvers import AnytimeMirrorDescent, FrankWolfe

@@ -10,13 +10,15 @@ import pytest
 from dp_accounting import dp_event as dpe
 from scipy import special
 
-from dpjax.papers._stationarity_bound import Moments, direction_excess, stationarity_bound
 from dpjax.papers._stationarity_plan import (
+    Moments,
     Setting,
     change_clip,
+    direction_excess,
     first_clip,
     plan_full_batch,
     plan_single_pass,
+    stationarity_bound,
 )
 from dpjax.papers.nonsmooth_nonconvex import by_bound, stationarity_plan
 from dpjax.privacy import Budget, calibrate_noise

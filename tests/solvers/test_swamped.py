@@ -102,7 +102,7 @@ def test_the_ratio_is_noise_over_the_root_of_steps():
 def test_it_is_the_data_and_not_the_normaliser_that_bounds_the_signal():
     sampler = dpjax.sampling.FullBatch(4)
     solver = DPSGD(sampler, 1.0, 1.0, 1.0, 1.0, relation="replace_one")  # sums, not means
-    assert dpjax.solvers._swamped.checked_gradients(solver, WIDE, 10_000) is solver
+    assert dpjax.solvers._request.checked_gradients(solver, WIDE, 10_000) is solver
 
 
 @pytest.mark.parametrize("kind", ANSWERS)

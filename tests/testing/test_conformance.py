@@ -15,7 +15,7 @@ import dpjax
 import dpjax.testing as dpt
 from dpjax.core import Aggregator, register_dataclass
 from dpjax.testing._conformance_solvers import _check_structure
-from dpjax.testing._noise_law import check_noise
+from dpjax.testing._conformance_transforms import check_noise
 from dpjax.transforms import add_gaussian, add_laplace, clip_by_norm
 from tests.entries import solvers as ours
 

@@ -5,9 +5,7 @@ import pytest
 
 import dpjax
 import dpjax.testing as dpt
-from dpjax.random._gumbel import gumbels
-from dpjax.random._laplace import laplace
-from dpjax.random._normal import normal
+from dpjax.random._normal import gumbels, laplace, normal
 
 
 def words(seed=0):

@@ -14,8 +14,8 @@ from scipy import linalg, stats
 import dpjax
 from dpjax.sampling import CyclicPoisson, FullBatch, RepeatedPartition
 from dpjax.transforms import Banded
-from dpjax.transforms.noise.correlated._banded_fit import _log_error, fitted_bands
-from dpjax.transforms.noise.correlated._toeplitz import root_mean_square
+from dpjax.transforms.noise.correlated._banded import _log_error, fitted_bands
+from dpjax.transforms.noise.correlated._buffered_toeplitz import root_mean_square
 
 SIGNED = (1.0, 0.8, -0.6, 0.3)
 STRATEGIES = {

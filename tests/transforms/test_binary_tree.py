@@ -16,7 +16,7 @@ from dpjax.random._normal import normal
 from dpjax.testing._trees import QUICK
 from dpjax.transforms import BinaryTree, correlated_noise, tree_aggregation
 from dpjax.transforms.noise.correlated import _tree_nodes as nodes
-from dpjax.transforms.noise.correlated._knorm import knorm_noise
+from dpjax.transforms.noise.correlated._strategy import knorm_noise
 
 pytestmark = pytest.mark.usefixtures("x64")
 

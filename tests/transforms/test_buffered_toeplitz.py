@@ -7,8 +7,8 @@ from scipy import linalg
 
 from dpjax.random._normal import normal
 from dpjax.transforms import BinaryTree, BufferedToeplitz, fit_buffered_toeplitz
+from dpjax.transforms.noise.correlated._buffered_toeplitz import coefficients
 from dpjax.transforms.noise.correlated._buffered_toeplitz_table import TABLE
-from dpjax.transforms.noise.correlated._toeplitz import coefficients
 
 pytestmark = pytest.mark.usefixtures("x64")
 

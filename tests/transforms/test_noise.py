@@ -6,7 +6,7 @@ from scipy import stats
 
 import dpjax
 import dpjax.testing as dpt
-from dpjax.random._laplace import laplace
+from dpjax.random._normal import laplace
 from dpjax.transforms import add_gaussian, add_laplace
 from dpjax.transforms.noise import _independent as noise_module
 

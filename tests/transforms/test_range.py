@@ -6,7 +6,7 @@ import pytest
 import dpjax.testing as dpt
 from dpjax.geometry import L1Ball, Polytope, Simplex
 from dpjax.transforms import OuterProduct, clip_by_range
-from dpjax.transforms.clipping._signs import PackedSigns
+from dpjax.transforms.clipping._leaves import PackedSigns
 
 B, P = 6, 5
 LONG = 2**14 + 3  # rows are added one by one

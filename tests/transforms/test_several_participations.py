@@ -9,9 +9,9 @@ from scipy import linalg
 
 from dpjax.sampling import Participation
 from dpjax.transforms import BufferedToeplitz, fit_buffered_toeplitz
-from dpjax.transforms.noise.correlated._buffered_toeplitz_fit import fitted
-from dpjax.transforms.noise.correlated._toeplitz import (
+from dpjax.transforms.noise.correlated._buffered_toeplitz import (
     coefficients,
+    fitted,
     inverse_coefficients,
     pattern_norms,
     prefix_errors,

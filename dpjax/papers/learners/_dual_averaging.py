@@ -6,8 +6,7 @@ from jax.typing import ArrayLike
 
 from dpjax.core import PyTree, Transform, check_finite, check_positive_scalar, check_scalar
 from dpjax.papers.learners._norms import norm, scaled
-from dpjax.transforms.learners._leader import leader
-from dpjax.transforms.learners._learner import Projection, nearest, plus, scalar
+from dpjax.transforms.learners._learner import Projection, leader, nearest, plus, scalar
 
 
 def dual_averaging(

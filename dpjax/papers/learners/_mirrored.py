@@ -5,9 +5,9 @@ from typing import Any, NamedTuple
 import jax
 
 from dpjax.core import PyTree, Transform
+from dpjax.core._chain import as_stage
 from dpjax.geometry import MirrorMap
 from dpjax.transforms.learners._learner import change, required, widened
-from dpjax.transforms.learners._projected import as_stage
 
 
 class MirroredState(NamedTuple):

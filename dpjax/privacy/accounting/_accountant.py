@@ -11,20 +11,23 @@ from dp_accounting import dp_event as dpe
 from dp_accounting.pld import privacy_loss_distribution as pld_lib
 from dp_accounting.rdp import RdpAccountant
 
-from dpjax.privacy._relations import relation_factor
+from dpjax.privacy._budget import relation_factor
 from dpjax.privacy.accounting import _joint
-from dpjax.privacy.accounting._pure import pure_epsilon
 from dpjax.privacy.accounting._structure import (
     SAMPLED,
     EventId,
     Parts,
+    UnsupportedEventError,
     at_sensitivity,
+    batch_releases,
     contains,
     event_fields,
     flatten,
+    is_joint,
+    pure_epsilon,
+    route,
     unflatten,
 )
-from dpjax.privacy.accounting._support import UnsupportedEventError, batch_releases, is_joint, route
 
 _INTERVAL = 1e-4
 _CELLS_PER_SPREAD = 60  # one step's loss; the relative error of epsilon is about 1e-4 / 2

@@ -11,8 +11,7 @@ from dp_accounting import NeighboringRelation
 from dp_accounting import dp_event as dpe
 
 from dpjax.privacy._guarantee import Guarantee
-from dpjax.privacy.accounting._pure import PureZCDpEvent
-from dpjax.privacy.accounting._structure import event_fields
+from dpjax.privacy.accounting._structure import PureZCDpEvent, event_fields
 
 Json: TypeAlias = Any
 """A nest of dicts, lists, strings, numbers and None."""

@@ -4,7 +4,7 @@ from dp_accounting import dp_event as dpe
 
 from dpjax.core._checks import check_int, check_nonnegative_scalar, check_probability, check_rate
 from dpjax.privacy._guarantee import Guarantee
-from dpjax.privacy.accounting._multipliers import effective_noise_multiplier
+from dpjax.privacy.accounting._structure import effective_noise_multiplier
 
 
 def joint_release(

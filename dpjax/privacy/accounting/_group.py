@@ -9,12 +9,15 @@ from dp_accounting import dp_event as dpe
 from scipy import stats
 
 from dpjax.core._checks import check_delta, check_int, check_nonnegative
-from dpjax.privacy._compose import least_epsilon
-from dpjax.privacy._guarantee import Guarantee
+from dpjax.privacy._guarantee import Guarantee, least_epsilon
 from dpjax.privacy.accounting._accountant import compose
-from dpjax.privacy.accounting._pure import PureZCDpEvent
-from dpjax.privacy.accounting._structure import flatten, unflatten
-from dpjax.privacy.accounting._support import UnsupportedEventError, batch_releases
+from dpjax.privacy.accounting._structure import (
+    PureZCDpEvent,
+    UnsupportedEventError,
+    batch_releases,
+    flatten,
+    unflatten,
+)
 
 _CELLS = 48  # of the grid on which the shares of epsilon are chosen
 _LARGEST = 700.0

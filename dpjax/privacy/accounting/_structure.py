@@ -1,4 +1,4 @@
-"""Events as nested values: a key to compare and hash them, and one flat normal form."""
+"""What events are made of, which accountant takes them, and their pure epsilon."""
 
 import dataclasses
 import math
@@ -10,10 +10,17 @@ import jax
 import numpy as np
 from dp_accounting import NeighboringRelation
 from dp_accounting import dp_event as dpe
+from dp_accounting.pld import PLDAccountant
+from dp_accounting.rdp import RdpAccountant
 
-from dpjax.core._checks import check_between, check_int, is_traced
-from dpjax.privacy._relations import relation_factor
-from dpjax.privacy.accounting._multipliers import effective_noise_multiplier
+from dpjax.core._checks import (
+    check_between,
+    check_int,
+    check_nonnegative,
+    check_probability,
+    is_traced,
+)
+from dpjax.privacy._budget import relation_factor
 
 _NOISE_FIELDS = (
     "noise_multiplier",
@@ -27,6 +34,74 @@ SAMPLED = (dpe.PoissonSampledDpEvent, dpe.SampledWithoutReplacementDpEvent)
 
 Parts: TypeAlias = list[tuple[dpe.DpEvent, int]]
 """Events and how often each is repeated."""
+_REPLACE_ONE = NeighboringRelation.REPLACE_ONE
+_SAMPLED = (dpe.SampledWithoutReplacementDpEvent, dpe.SampledWithReplacementDpEvent)
+
+
+def effective_noise_multiplier(*multipliers: float) -> float:
+    r"""The one Gaussian equal to several Gaussians on the same records.
+
+    $z = (\sum_i z_i^{-2})^{-1/2}$
+
+    Guarantee: exact, under any relation: stacking the releases, each divided by its noise,
+    gives one Gaussian release of sensitivity $(\sum_i z_i^{-2})^{1/2}$.
+
+    Args:
+        multipliers: Noise multipliers (noise standard deviation / l2 sensitivity), each >= 0. One
+            that is 0 gives 0 (no privacy); infinity stands for nothing released. *Public*.
+
+    Returns:
+        The effective noise multiplier.
+
+    Raises:
+        ValueError: If none is given, or one is negative or NaN.
+
+    Example:
+        >>> effective_noise_multiplier(1.0, 1.0)
+        0.7071067811865475
+    """
+    if not multipliers:
+        raise ValueError("effective_noise_multiplier needs at least 1 multiplier, got 0")
+    for value in map(float, multipliers):
+        if not value >= 0:
+            raise ValueError(f"noise multiplier must be >= 0, got {value!r}")
+    least = float(min(multipliers))
+    if least == 0 or math.isinf(least):
+        return least
+    return least / math.sqrt(math.fsum((least / value) ** 2 for value in map(float, multipliers)))
+
+
+def split_noise_multiplier(effective: float, histogram_share: float) -> tuple[float, float]:
+    r"""The noise multipliers of two Gaussian releases of one batch that together cost `effective`.
+
+    $z_h = z / \sqrt{\phi}, \quad z_g = z / \sqrt{1 - \phi}$
+
+    Guarantee: $(z_h^{-2} + z_g^{-2})^{-1/2} = z$, exactly the cost of one release at z.
+
+    Args:
+        effective: Effective noise multiplier z >= 0. *Public*.
+        histogram_share: Share phi in (0, 1) of the precision that the histogram gets. *Public*.
+
+    Returns:
+        The multipliers of the histogram and of the gradient.
+
+    Raises:
+        ValueError: If a value is outside its bound.
+        TypeError: If one is no number.
+
+    Example:
+        >>> split_noise_multiplier(3.0, 0.5) == (3.0 * 2**0.5, 3.0 * 2**0.5)
+        True
+    """
+    check_nonnegative("effective", effective)
+    check_probability("histogram_share", histogram_share)
+    histogram = effective / math.sqrt(histogram_share)
+    gradient = effective / math.sqrt(1 - histogram_share)
+    if effective > 0:  # rounding must not cost privacy
+        shortfall = effective / effective_noise_multiplier(histogram, gradient)
+        if shortfall > 1:
+            return histogram * shortfall, gradient * shortfall
+    return histogram, gradient
 
 
 @dataclasses.dataclass(frozen=True)
@@ -182,3 +257,171 @@ def _walk_leaf(event: dpe.DpEvent, count: int) -> Parts:
             inner = [(part, 1) for part, times in inner for _ in range(times)]
             inner.sort(key=lambda item: isinstance(item[0], dpe.GaussianDpEvent))
     return [(attr.evolve(event, event=unflatten(inner)), count)] if inner else []
+
+
+class UnsupportedEventError(ValueError):
+    """An event that no accountant can compose under the relation asked for."""
+
+
+def route(parts: Parts, relation: NeighboringRelation) -> str:
+    """The accountant for these parts (from `flatten`): "pld" where it takes them all, else "rdp".
+
+    Raises:
+        UnsupportedEventError: If neither takes them all; it names one part and a substitute.
+    """
+    checks = {"pld": _pld_supports, "rdp": _rdp_supports}
+    refused = {
+        name: [part for part, _ in parts if not supports(part, relation)]
+        for name, supports in checks.items()
+    }
+    for name, events in refused.items():
+        if not events:
+            return name
+    nowhere = [event for event in refused["pld"] if event in refused["rdp"]]
+    if nowhere:
+        raise UnsupportedEventError(
+            f"no accountant composes {nowhere[0]} under {relation.name.lower()}; "
+            f"nearest supported: {_substitute(nowhere[0], relation)}"
+        )
+    raise UnsupportedEventError(
+        f"no single accountant composes both {refused['pld'][0]} (RDP only) and "
+        f"{refused['rdp'][0]} (PLD only) under {relation.name.lower()}; nearest supported: "
+        f"{_companion(refused['rdp'][0], relation)}"
+    )
+
+
+def batch_releases(event: dpe.DpEvent) -> tuple[tuple[float, ...], float] | None:
+    """The (Laplace scales, Gaussian multiplier) of what is released from one Poisson batch.
+
+    None for anything else; the multiplier is infinite where there is no Gaussian. The event is a
+    part from `flatten`, so that several Gaussians are one already.
+    """
+    if not isinstance(event, dpe.PoissonSampledDpEvent):
+        return None
+    joint = isinstance(event.event, dpe.ComposedDpEvent)
+    scales, multiplier = [], float("inf")
+    for inner in event.event.events if joint else [event.event]:
+        if isinstance(inner, dpe.LaplaceDpEvent):
+            scales.append(inner.noise_multiplier)
+        elif isinstance(inner, dpe.GaussianDpEvent):
+            multiplier = inner.noise_multiplier
+        else:
+            return None
+    return tuple(scales), multiplier
+
+
+def is_joint(event: dpe.DpEvent) -> bool:
+    """Whether several releases come from one Poisson batch, all Laplace or Gaussian."""
+    return batch_releases(event) is not None and isinstance(event.event, dpe.ComposedDpEvent)
+
+
+def _pld_supports(event: dpe.DpEvent, relation: NeighboringRelation) -> bool:
+    if is_joint(event):
+        return relation != _REPLACE_ONE
+    return PLDAccountant(relation).supports(event)
+
+
+def _rdp_supports(event: dpe.DpEvent, relation: NeighboringRelation) -> bool:
+    if contains(event, dpe.LaplaceDpEvent) and relation == _REPLACE_ONE:
+        return False  # the library takes it at the add-or-remove sensitivity: half of what is due
+    return RdpAccountant(neighboring_relation=relation).supports(event)
+
+
+def _companion(event: dpe.DpEvent, relation: NeighboringRelation) -> str:
+    """What to put for a PLD-only part so that the RDP accountant takes it."""
+    if isinstance(event, dpe.PoissonSampledDpEvent):
+        if relation == _REPLACE_ONE:
+            return "relation add_or_remove_one, or the releases without Poisson sampling"
+        return "a Gaussian in place of the Laplace: PoissonSampledDpEvent(rate, GaussianDpEvent)"
+    return "GaussianDpEvent(noise_multiplier) in its place"
+
+
+def _substitute(event: dpe.DpEvent, relation: NeighboringRelation) -> str:
+    if isinstance(event, _SAMPLED):
+        rate = event.sample_size / event.source_dataset_size
+        poisson = f"PoissonSampledDpEvent({rate:.6g}, GaussianDpEvent) with Poisson batches"
+        if isinstance(event, _SAMPLED[0]) and relation != _REPLACE_ONE:
+            return f"{poisson}, or relation replace_one with Gaussians inside"
+        return poisson
+    if relation == _REPLACE_ONE and contains(event, dpe.LaplaceDpEvent):
+        return (
+            "a Gaussian histogram (GaussianDpEvent), or the add_or_remove_one guarantee by group "
+            "privacy: 2 epsilon, (1 + e^epsilon) delta"
+        )
+    if isinstance(event, dpe.PoissonSampledDpEvent):
+        return (
+            "PoissonSampledDpEvent(rate, ComposedDpEvent([LaplaceDpEvent, GaussianDpEvent])), the "
+            "joint release of one batch (joint_poisson_event makes it)"
+        )
+    if isinstance(event, dpe.SingleEpochTreeAggregationDpEvent):
+        return "relation replace_special, or GaussianDpEvent(noise_multiplier / sqrt(tree height))"
+    if isinstance(event, dpe.RandomizedResponseDpEvent):
+        return "relation replace_one or replace_special"
+    if isinstance(event, dpe.DiscreteLaplaceDpEvent | dpe.MixtureOfGaussiansDpEvent):
+        return "relation add_or_remove_one, or GaussianDpEvent"
+    return (
+        "GaussianDpEvent, LaplaceDpEvent, PoissonSampledDpEvent of these, or "
+        "ZCDpEvent(eta**2 / 8) for a draw of bounded range eta"
+    )
+
+
+@attr.s(frozen=True, slots=True, auto_attribs=True)
+class PureZCDpEvent(dpe.ZCDpEvent):
+    r"""A mechanism that is both zero-concentrated and $\epsilon$-DP, such as a draw.
+
+    $D_\alpha \le \xi + \rho\alpha$ for all $\alpha > 1$, and $D_\infty \le \epsilon$
+
+    A draw of bounded range eta is `PureZCDpEvent(bounded_range_rho(eta), epsilon=eta)`. As a
+    `ZCDpEvent` alone it would have no epsilon at delta = 0.
+
+    Guarantee: both bounds are the caller's, for the relation at hand.
+
+    Attributes:
+        rho: As in `ZCDpEvent`. *Public*.
+        xi: As in `ZCDpEvent`. *Public*.
+        epsilon: The pure epsilon, >= 0; infinity where none is known. *Public*.
+
+    Example:
+        >>> from dpjax.privacy import Guarantee
+        >>> Guarantee(dpe.SelfComposedDpEvent(PureZCDpEvent(0.005, epsilon=0.2), 3)).epsilon(0.0)
+        0.6000000000000001
+    """
+
+    rho: float
+    xi: float = 0.0
+    epsilon: float = math.inf
+
+
+def pure_epsilon(parts: Parts, relation: NeighboringRelation) -> float:
+    """The epsilon at delta = 0 of parts (from `flatten`); infinite where one is not private at all.
+
+    Raises:
+        UnsupportedEventError: If a part has no pure epsilon, such as Gaussian noise.
+    """
+    return math.fsum(count * _of_part(part, relation) for part, count in parts)
+
+
+def _of_part(part: dpe.DpEvent, relation: NeighboringRelation) -> float:
+    factor = relation_factor(relation)
+    match part:
+        case dpe.NonPrivateDpEvent():
+            return math.inf
+        case dpe.LaplaceDpEvent(noise_multiplier=noise):
+            return factor / noise
+        case dpe.DiscreteLaplaceDpEvent(noise_parameter=noise, sensitivity=sensitivity):
+            return factor * noise * sensitivity
+        case dpe.RandomizedResponseDpEvent(noise_parameter=noise, num_buckets=buckets):
+            return math.log1p(buckets * (1 - noise) / noise)
+        case PureZCDpEvent(epsilon=epsilon) if epsilon < math.inf:
+            return float(epsilon)
+        case dpe.PoissonSampledDpEvent(sampling_probability=rate, event=inner):
+            # Balle, Barthe and Gaboardi (2018): log(1 + rate (e^epsilon - 1)), without overflow
+            epsilon = pure_epsilon(flatten(inner), relation)
+            if epsilon > 30:
+                return epsilon + math.log(rate + (1 - rate) * math.exp(-epsilon))
+            return math.log1p(rate * math.expm1(epsilon))
+    raise UnsupportedEventError(
+        f"{part} has no pure epsilon (delta = 0): ask for delta > 0, or use what has one, such as "
+        "Laplace or K-norm noise, OnlineToBatch with noise='pure_tree', or draws of vertices "
+        "(FrankWolfe, FrankWolfeRelease, SaddleRelease)"
+    )

@@ -7,14 +7,12 @@ import jax
 from dp_accounting import dp_event as dpe
 
 from dpjax.core._checks import check_finite, check_int
-from dpjax.privacy._budget import Budget
+from dpjax.privacy._budget import Budget, RelationLike, resolve_relation
 from dpjax.privacy._calibrate import agreed_relation, zcdp_budget
 from dpjax.privacy._guarantee import Guarantee, quiet_epsilon
-from dpjax.privacy._relations import RelationLike, resolve_relation
-from dpjax.privacy.accounting._pure import PureZCDpEvent
+from dpjax.privacy.accounting._structure import PureZCDpEvent
 from dpjax.privacy.bounded_range import _curve as curves
-from dpjax.privacy.bounded_range._bounded_range import bounded_range_eta, bounded_range_rho
-from dpjax.privacy.bounded_range._curve import check_draws
+from dpjax.privacy.bounded_range._curve import bounded_range_eta, bounded_range_rho, check_draws
 
 _COARSE, _FINE = 8, 32  # cells that eta is cut into
 _TOLERANCE = 5e-5  # relative, on eta

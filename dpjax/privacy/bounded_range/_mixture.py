@@ -11,11 +11,9 @@ from dp_accounting import dp_event as dpe
 from scipy import special
 
 from dpjax.core._checks import check_delta, check_int, check_nonnegative
+from dpjax.privacy._budget import RelationLike, resolve_relation
 from dpjax.privacy._guarantee import Guarantee
-from dpjax.privacy._relations import RelationLike, resolve_relation
-from dpjax.privacy.bounded_range._bounded_range import bounded_range_rho
-from dpjax.privacy.bounded_range._curve import _crossing
-from dpjax.privacy.bounded_range._grid import _another_draw
+from dpjax.privacy.bounded_range._curve import _another_draw, _crossing, bounded_range_rho
 
 _CELLS = 12  # that the smallest range is cut into
 _LEFT_OUT = 1e-18  # probability of a loss beyond the grid

@@ -7,15 +7,13 @@ from collections.abc import Callable
 from typing import Self
 
 from dpjax.core._checks import check_finite
-from dpjax.privacy._budget import Budget, check_budget
-from dpjax.privacy._compose import compose_guarantees, composed_epsilon
-from dpjax.privacy._guarantee import Guarantee
-from dpjax.privacy._relations import relation_name
+from dpjax.privacy._budget import Budget, check_budget, relation_name
+from dpjax.privacy._guarantee import Guarantee, compose_guarantees, composed_epsilon
 from dpjax.privacy.accounting._event_json import Json
 from dpjax.privacy.accounting._group import GroupGuarantee
 from dpjax.privacy.ledger import _state as states
 from dpjax.privacy.ledger._file import LedgerFile
-from dpjax.privacy.ledger._filter import plan
+from dpjax.privacy.ledger._state import plan
 
 _RELATIVE = 1e-3  # how closely `largest` looks
 

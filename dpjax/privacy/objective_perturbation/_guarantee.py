@@ -19,14 +19,17 @@ from dpjax.core._checks import (
     check_positive,
     check_probability,
 )
-from dpjax.privacy._budget import Budget
+from dpjax.privacy._budget import (
+    Budget,
+    RelationLike,
+    relation_factor,
+    relation_name,
+    resolve_relation,
+)
 from dpjax.privacy._calibrate import agreed_relation
-from dpjax.privacy._compose import least_epsilon
-from dpjax.privacy._guarantee import Guarantee
-from dpjax.privacy._relations import RelationLike, relation_factor, relation_name, resolve_relation
-from dpjax.privacy.accounting._pure import PureZCDpEvent
-from dpjax.privacy.accounting._support import UnsupportedEventError
-from dpjax.privacy.bounded_range._bounded_range import bounded_range_rho
+from dpjax.privacy._guarantee import Guarantee, least_epsilon
+from dpjax.privacy.accounting._structure import PureZCDpEvent, UnsupportedEventError
+from dpjax.privacy.bounded_range._curve import bounded_range_rho
 from dpjax.privacy.objective_perturbation._curve import determinant_epsilon, noise_delta
 from dpjax.privacy.objective_perturbation._slopes import SlopeBounds
 

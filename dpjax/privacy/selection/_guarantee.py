@@ -12,18 +12,20 @@ from dp_accounting.pld.pld_pmf import PLDPmf
 from scipy import optimize, special
 
 from dpjax.core._checks import check_delta, check_finite, check_nonnegative
-from dpjax.privacy._budget import Budget
-from dpjax.privacy._compose import least_epsilon, shared_relation
-from dpjax.privacy._guarantee import Guarantee
-from dpjax.privacy._relations import RelationLike, relation_factor
+from dpjax.privacy._budget import Budget, RelationLike, relation_factor
+from dpjax.privacy._guarantee import Guarantee, least_epsilon, shared_relation
 from dpjax.privacy.accounting._accountant import compose_pld
 from dpjax.privacy.accounting._joint import Atoms
-from dpjax.privacy.accounting._pure import PureZCDpEvent
-from dpjax.privacy.accounting._structure import EventId, flatten
-from dpjax.privacy.accounting._support import UnsupportedEventError, route
+from dpjax.privacy.accounting._structure import (
+    EventId,
+    PureZCDpEvent,
+    UnsupportedEventError,
+    flatten,
+    route,
+)
 from dpjax.privacy.objective_perturbation._guarantee import ObjectivePerturbationGuarantee
 from dpjax.privacy.selection import _curve as curves
-from dpjax.privacy.selection._law import RunsLaw
+from dpjax.privacy.selection._curve import RunsLaw
 
 _Run = Guarantee | ObjectivePerturbationGuarantee
 Base = _Run | tuple[_Run, ...]

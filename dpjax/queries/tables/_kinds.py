@@ -290,7 +290,7 @@ class Date(Column):
             try:
                 day = np.datetime64(value, "D")
             except (ValueError, TypeError):
-                raise ValueError(f"{name} must be a day like '2020-01-31', got {value!r}") from None
+                day = np.datetime64("NaT")
             if np.isnat(day):
                 raise ValueError(f"{name} must be a day like '2020-01-31', got {value!r}")
             vars(self)[name] = str(day)

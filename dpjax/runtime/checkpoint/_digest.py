@@ -7,7 +7,7 @@ import functools
 import hashlib
 import sys
 import types
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import jax
@@ -15,7 +15,7 @@ import numpy as np
 from jax.typing import ArrayLike
 
 from dpjax.core import PyTree
-from dpjax.core._addressable import own_parts, spans_processes
+from dpjax.core._records import own_parts, spans_processes
 
 # a function of these is known by its name: no run changes their code but with their version
 _LIBRARIES = ("builtins", "jax", "jaxlib", "numpy")
@@ -183,7 +183,7 @@ class _Digests:
             yield [(name, getattr(value, name)) for name in names if hasattr(value, name)]
             return
         try:
-            reduced = _reducer(value)(value)
+            reduced = copyreg.dispatch_table.get(type(value), lambda v: v.__reduce_ex__(4))(value)
         except Exception:  # whatever an object's own methods raise
             reduced = ""
         if isinstance(reduced, str):  # the name of a global, or nothing
@@ -200,11 +200,6 @@ class _Digests:
             derived = _derived(type(value))
             yield _sorted(part, derived) if isinstance(part, dict) else part
         yield [None if entries is None else list(entries) for entries in items]
-
-
-def _reducer(value: object) -> Callable[[Any], Any]:
-    """What `pickle` asks of an object."""
-    return copyreg.dispatch_table.get(type(value)) or (lambda v: v.__reduce_ex__(4))
 
 
 def _sorted(attributes: Any, without: Any = ()) -> list[tuple[str, Any]]:

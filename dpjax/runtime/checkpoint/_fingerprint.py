@@ -12,12 +12,11 @@ import jax
 import jaxlib
 import numpy as np
 
-from dpjax.core._addressable import device_count, spans_processes
+from dpjax.core._records import device_count, spans_processes
 from dpjax.core._types import PyTree
 from dpjax.runtime._loop import Job, words
 from dpjax.runtime.checkpoint._digest import array_bytes, tree_digest, value_digest
-from dpjax.runtime.checkpoint._host_functions import callbacks
-from dpjax.runtime.devices._processes import Processes
+from dpjax.runtime.devices._placement import Processes
 
 _POINTER = re.compile(r'(custom_call @\S*callback\S*\(.*?backend_config = )"\d+"')
 _CLEAR = ("jax", "jaxlib", "backend", "x64", "sensitive", "devices")
@@ -131,3 +130,15 @@ def _program_chunks(program: Program) -> Iterator[bytes]:
     yield _POINTER.sub(r"\1", lowered.as_text()).encode()
     for callback in callbacks(traced.jaxpr.jaxpr):
         yield value_digest(callback, strict=False)
+
+
+def callbacks(jaxpr: Any) -> Iterator[Any]:
+    """The functions behind `jax.pure_callback` and its kin, in order of appearance."""
+    for eqn in jaxpr.eqns:
+        for name, value in eqn.params.items():
+            if name == "callback":
+                yield getattr(value, "callback_func", value)
+            for part in value if isinstance(value, tuple | list) else (value,):
+                inner = getattr(part, "jaxpr", part)
+                if hasattr(inner, "eqns"):
+                    yield from callbacks(inner)

@@ -2,26 +2,26 @@
 
 import dataclasses
 import math
-import warnings
 from typing import Any, Self
 
 from dpjax.core import Problem, Sampler, check_choice, check_fields, check_int, check_positive
 from dpjax.core import check_sampler as check_is_sampler
+from dpjax.core._moved import deprecated
 from dpjax.privacy import Budget, check_budget
 from dpjax.privacy._warnings import warn
 from dpjax.sampling import CyclicPoisson, PoissonSampler
 from dpjax.sampling._participation import participation_of
-from dpjax.solvers._check_sampler import check_sampler
-from dpjax.solvers._request import STRATEGIES, Request, default_sampler
+from dpjax.solvers._request import STRATEGIES, Request, check_sampler, default_sampler
 from dpjax.solvers._summary import register_solver
 from dpjax.solvers.descent._dpsgd import DPSGD
-from dpjax.solvers.descent._dpsgd_defaults import fall_by_default, most_records
-from dpjax.solvers.descent._noise_choice import (
+from dpjax.solvers.descent._dpsgd_defaults import (
     Plan,
     banded,
     chosen,
     equivalent_noise,
+    fall_by_default,
     in_fixed_order,
+    most_records,
 )
 from dpjax.transforms import Banded, BufferedToeplitz, NoiseStrategy
 
@@ -63,7 +63,7 @@ class DPFTRL(DPSGD):
         self, sampler: Sampler, *args: Any, strategy: NoiseStrategy | None = None, **fields: Any
     ) -> None:
         if strategy is not None:
-            _warn_of_strategy()
+            deprecated("strategy", "DPFTRL.noise", depth=2)
             fields["noise"] = strategy
         if fields.get("noise") is None:
             check_sampler(sampler, fields.get("relation", "add_or_remove_one"))
@@ -73,7 +73,7 @@ class DPFTRL(DPSGD):
     @property
     def strategy(self) -> NoiseStrategy | None:
         """`noise`, by its name before 0.2."""
-        _warn_of_strategy()
+        deprecated("strategy", "DPFTRL.noise", depth=2)
         return self.noise
 
     @classmethod
@@ -135,7 +135,7 @@ class DPFTRL(DPSGD):
           True
         """
         if "strategy" in overrides:
-            _warn_of_strategy()
+            deprecated("strategy", "DPFTRL.noise", depth=2)
             noise = overrides.pop("strategy")
         if isinstance(noise, str):
             check_choice("noise", noise, ("auto", "banded", *STRATEGIES))
@@ -261,12 +261,4 @@ def _noise_for(sampler: Sampler) -> NoiseStrategy:
         participations=stated.most,
         separation=stated.separation,
         columns=columns,
-    )
-
-
-def _warn_of_strategy() -> None:
-    warnings.warn(
-        "strategy is DPFTRL.noise since 0.2: the old name goes in 0.3",
-        DeprecationWarning,
-        stacklevel=3,
     )

@@ -29,18 +29,24 @@ from dpjax.core import (
 )
 from dpjax.privacy import Budget, Guarantee, joint_release
 from dpjax.privacy._warnings import warn
-from dpjax.solvers._check_sampler import check_participation, check_sampler, event_of_run
-from dpjax.solvers._request import Request, default_sampler, named_strategy, requested
+from dpjax.solvers._request import (
+    Request,
+    check_participation,
+    check_sampler,
+    checked_gradients,
+    default_sampler,
+    event_of_run,
+    named_strategy,
+    requested,
+)
 from dpjax.solvers._summary import register_solver
-from dpjax.solvers._swamped import checked_gradients
-from dpjax.solvers.descent._averaging import AVERAGES, init_average, read_average, update_average
 from dpjax.solvers.descent._dpsgd_defaults import (
     fall_by_default,
+    is_correlated,
     most_records,
     two_players,
     with_defaults,
 )
-from dpjax.solvers.descent._noise_choice import is_correlated
 from dpjax.transforms import (
     NoiseStrategy,
     add_gaussian,
@@ -49,12 +55,42 @@ from dpjax.transforms import (
     correlated_noise,
     microbatched_sum,
 )
-from dpjax.transforms.clipping._length import clip_or_measure, typical_length
+from dpjax.transforms.clipping._by_norm import clip_or_measure, typical_length
 from dpjax.transforms.clipping._weighted_sum import noised_sum
 
 SGD = optax.sgd(1.0)
 _CURVED = (1.0, 12.0)  # lengths of gradients, where curvature is thought to be their square
 _MOST_LENGTHS = 4.0  # what `clip_floor` may be
+AVERAGES = ("ema", "uniform", "last")
+
+
+def init_average(kind: str, params: PyTree) -> PyTree:
+    """A running average of nothing yet; () where none is kept."""
+    return () if kind == "last" else jax.tree.map(jnp.zeros_like, params)
+
+
+def update_average(
+    kind: str, average: PyTree, params: PyTree, count: jax.Array, decay: ArrayLike
+) -> PyTree:
+    """Takes in the iterate after `count` (>= 1) steps."""
+    if kind == "last":
+        return ()
+    rate = 1 / count if kind == "uniform" else 1 - jnp.asarray(decay)
+    return jax.tree.map(
+        lambda a, p: a + jnp.asarray(rate, a.dtype) * (p.astype(a.dtype) - a), average, params
+    )
+
+
+def read_average(
+    kind: str, average: PyTree, params: PyTree, count: jax.Array, decay: ArrayLike
+) -> PyTree:
+    """The average, with the exponential one corrected for its start at zero."""
+    if kind == "last":
+        return params
+    if kind == "uniform":
+        return average
+    correction = 1 - jnp.asarray(decay) ** count
+    return jax.tree.map(lambda a: a / jnp.asarray(correction, a.dtype), average)
 
 
 class DPSGDState(NamedTuple):
@@ -322,11 +358,8 @@ class DPSGD:
         rate = self._rate(state.count, length, clip_norm)
         updates = jax.tree.map(lambda u: (rate * u).astype(u.dtype), updates)
         params = problem.project(optax.apply_updates(state.params, updates))
-        norm, clipped, measured = (
-            optax.tree.norm(mean),
-            jnp.asarray(clip_norm, float),
-            state.measured,
-        )
+        norm, clipped = optax.tree.norm(mean), jnp.asarray(clip_norm, float)
+        measured = state.measured
         if length is not None:
             kept = (state.params, state.opt_state, 0 * norm, 0 * clipped, measured + more)
             new = (params, opt_state, norm, clipped, measured)
@@ -375,7 +408,6 @@ class DPSGD:
 
     def finalize(self, problem: Problem, state: DPSGDState) -> PyTree:
         """The last or the averaged parameters."""
-        del problem
         return read_average(self.average, state.average, state.params, state.count, self.decay)
 
     def diagnose(

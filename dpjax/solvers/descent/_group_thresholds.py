@@ -16,6 +16,7 @@ from dpjax.core import (
     check_int,
     check_key,
     check_probability,
+    check_type,
     check_unstacked,
     derived,
     is_traced,
@@ -23,11 +24,10 @@ from dpjax.core import (
     static_field,
 )
 from dpjax.privacy import Budget, Guarantee, joint_release
-from dpjax.privacy._relations import relation_factor
+from dpjax.privacy._budget import relation_factor
 from dpjax.problems import ByField, RateConstrained
 from dpjax.sampling import FullBatch
-from dpjax.solvers._check_fields import RELATIONS, check_once, check_values
-from dpjax.solvers._request import default_sampler, requested
+from dpjax.solvers._request import RELATIONS, check_once, check_values, default_sampler, requested
 from dpjax.solvers._summary import register_solver
 from dpjax.solvers.descent._dpsgd import DPSGD
 from dpjax.transforms.noise import _noisy_counts as counting
@@ -319,8 +319,7 @@ def _score(logits: jax.Array) -> jax.Array:
 
 
 def _num_groups(problem: RateConstrained) -> int:
-    if not isinstance(problem, RateConstrained):
-        raise TypeError(f"problem must be RateConstrained, got {type(problem).__name__}")
+    check_type("problem", problem, RateConstrained, "RateConstrained")
     part = problem.constraints.part if problem.num_constraints else None
     if not isinstance(part, ByField) or problem.constraints.num_classes != 2:
         raise ValueError(

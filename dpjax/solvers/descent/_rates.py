@@ -1,20 +1,29 @@
-"""Estimates of prediction rates from noisy tables, and how much their noise moves multipliers."""
+"""Estimates of prediction rates from noisy tables, multipliers, and what noise does to both."""
 
+import dataclasses
+import math
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 from jax.typing import ArrayLike
 
+from dpjax.core import PyTree, check_positive, check_shape, is_traced, wide
+from dpjax.privacy import split_noise_multiplier
+from dpjax.privacy._warnings import MultiplierWarning, ResolutionWarning, warn
+from dpjax.problems import RateConstrained
 from dpjax.problems._constraints import RateConstraints
+from dpjax.solvers.descent._dpsgd import DPSGD
 
-_EXACT = jax.lax.Precision.HIGHEST
 _LARGEST_STEP = 0.15
 _MULTIPLIER_NOISE = 0.5  # standard deviation that a multiplier may gather over a run
 _DRIFT = 0.005  # of a rate in a step; the gain of a Kalman filter follows
 _LEAST_SHARE = 0.02  # of a batch, for a mean size
+HISTOGRAMS = ("gaussian", "laplace", "none")
+MULTIPLIER_SETS = ("box", "orthant", "l1")
 
 
 class RateMemory(NamedTuple):
@@ -87,7 +96,7 @@ class ControlVariate:
         floor = jnp.maximum(1.0, _LEAST_SHARE * self.batch_size)
         sizes = jnp.maximum(memory.sizes, floor if self.floor is None else self.floor)
         rates = jax.vmap(optax.projections.projection_simplex)(memory.rates)
-        sums = jnp.matmul(constraints.membership, cells, precision=_EXACT)
+        sums = jnp.matmul(constraints.membership, cells, precision="highest")
         total = sums.sum(axis=1, keepdims=True)
         estimate = rates + (sums - rates * total) / sizes[:, None]
 
@@ -129,7 +138,9 @@ def value_deviation(
     """
     weights, membership = constraints.weights, constraints.membership
     centred = weights - jnp.sum(weights * rates[None], axis=2, keepdims=True)
-    slope = jnp.einsum("sq,jsk->jqk", membership, centred / sizes[None, :, None], precision=_EXACT)
+    slope = jnp.einsum(
+        "sq,jsk->jqk", membership, centred / sizes[None, :, None], precision="highest"
+    )
     parts = _num_parts(constraints)
     smallest = jnp.argmin(jnp.where(membership > 0, parts[:, None], jnp.inf), axis=0)
     cells = (sizes / parts)[:, None] * rates
@@ -145,10 +156,10 @@ def dual_step(constraints: RateConstraints, deviation: jax.Array, steps: int) ->
     rows = constraints.weights - constraints.weights[:, :, -1:]  # rates of a subset sum to 1
     subsets = constraints.membership
     equal = jnp.all(subsets[:, None] == subsets[None], axis=2).astype(rows.dtype)
-    rows = jnp.einsum("st,jtk->jsk", equal, rows, precision=_EXACT).reshape(len(rows), -1)
+    rows = jnp.einsum("st,jtk->jsk", equal, rows, precision="highest").reshape(len(rows), -1)
     norms = jnp.linalg.norm(rows, axis=1, keepdims=True)
     rows = rows / jnp.where(norms > 0, norms, 1)
-    cosines = jnp.matmul(rows, rows.T, precision=_EXACT) + jnp.eye(len(rows))
+    cosines = jnp.matmul(rows, rows.T, precision="highest") + jnp.eye(len(rows))
     same, opposite = cosines > 1 - 1e-5, cosines < 1e-5 - 1
     copies = jnp.sum(same, axis=1)
     directions = jnp.sum(1 / jnp.sum(same | opposite, axis=1))
@@ -159,3 +170,239 @@ def dual_step(constraints: RateConstraints, deviation: jax.Array, steps: int) ->
 
 def _num_parts(constraints: RateConstraints) -> jax.Array:
     return jnp.maximum(constraints.membership.sum(axis=1), 1.0)
+
+
+def resolution(
+    constraints: RateConstraints | None,
+    shares: ArrayLike | None,
+    deviation: ArrayLike,
+    batch_size: ArrayLike,
+    steps: int,
+) -> np.ndarray:
+    """Deviation of the mean estimate of each constraint over a run, `[J]` (host).
+
+    Args:
+      constraints: On rates; None for none.
+      shares: Of the records in each subset, `[S]`; None for its share of the parts.
+      deviation: Standard deviation of the noise of a cell of the table.
+      batch_size: Expected records of a batch.
+      steps: How many tables.
+
+    Raises:
+      ValueError: If shares are not positive, or of another shape.
+    """
+    if constraints is None or not constraints.num_constraints:
+        return np.zeros(0)
+    if shares is None:
+        shares = _equal_shares(constraints)
+    check_positive("shares", shares)
+    check_shape("shares", np.asarray(shares), (constraints.membership.shape[0],))
+    sizes = jnp.asarray(batch_size * np.asarray(shares), float)
+    rates = jnp.full((len(sizes), constraints.num_classes), 1 / constraints.num_classes)
+    return np.asarray(value_deviation(constraints, sizes, rates, deviation)) / steps**0.5
+
+
+def check_resolution(seen: np.ndarray, constraints: RateConstraints, descent: DPSGD) -> None:
+    """Warns of constraints that the noise hides.
+
+    Warns:
+      ResolutionWarning: If a slack is below four times its resolution, or a subset of equal parts
+        has fewer than 10 records in a batch.
+    """
+    slack = np.asarray(constraints.slack)
+    hidden = seen > np.where(slack == 0, 0.01, np.abs(slack) / 4)
+    if np.any(hidden):
+        worst = int(np.argmax(np.where(hidden, seen, 0)))
+        warn(
+            f"this budget cannot see constraint {worst} of slack {slack[worst]:.2g}: its "
+            f"resolution is {seen[worst]:.2g} for parts of equal size, so expect it to be met on "
+            f"training data up to about {2 * seen[worst]:.2g} ({int(hidden.sum())} of {len(seen)} "
+            "constraints are below four times theirs): raise epsilon, use more records, merge "
+            "groups or relax the slack",
+            ResolutionWarning,
+        )
+    least = float(descent.batch_size * np.min(_equal_shares(constraints)))
+    if least < 10:
+        warn(
+            f"a batch has about {least:.2g} records of the smallest subset: its rates are mostly "
+            "noise of sampling; raise batch_size or merge groups",
+            ResolutionWarning,
+        )
+
+
+def _equal_shares(constraints: RateConstraints) -> np.ndarray:
+    membership = np.asarray(constraints.membership)
+    return np.maximum(membership.sum(axis=1), 1) / membership.shape[1]
+
+
+def project_multipliers(kind: str, multipliers: jax.Array, bound: ArrayLike) -> jax.Array:
+    r"""Projects onto $[0, b]^J$, $[0, \infty)^J$ or $\{\lambda \ge 0, \sum\lambda \le b\}$."""
+    positive = jnp.maximum(multipliers, 0)
+    if kind == "orthant":
+        return positive
+    if kind == "box":
+        return jnp.minimum(positive, bound)
+    return optax.projections.projection_l1_ball(positive, bound)
+
+
+def check_multipliers(kind: str, multipliers: jax.Array, bound: ArrayLike) -> None:
+    """Warns of multipliers at their bound after a run, `[J]`; they are released values.
+
+    Warns:
+      MultiplierWarning: If one is, or their sum for `"l1"`; not of traced values.
+    """
+    if kind == "orthant" or is_traced(multipliers, bound):
+        return
+    ended, most = np.asarray(jax.device_get(multipliers)), float(np.max(bound))
+    at_bound = np.full(ended.shape, ended.sum() > 0.99 * most) & (ended > 0)
+    if kind == "box":
+        at_bound = ended > 0.99 * most
+    if np.any(at_bound):
+        warn(
+            f"multipliers of constraints {np.flatnonzero(at_bound).tolist()} ended at their bound, "
+            f"multiplier_bound = {most:g}: these constraints were not enforced. Relax their slack, "
+            "drop one that contradicts another, raise multiplier_bound or clip_norm, or ask for a "
+            "larger epsilon",
+            MultiplierWarning,
+        )
+
+
+def cell_deviation(histogram: str, noise: ArrayLike) -> Any:
+    """Standard deviation of a cell of the noisy table."""
+    return noise * 2**0.5 if histogram == "laplace" else noise
+
+
+def split_noise(noise: float, share: float, histogram: str) -> tuple[float, float]:
+    """Noise of table and gradient whose precisions stand as `share` to `1 - share`."""
+    if histogram == "none":
+        return 0.0, noise
+    deviation, gradient = split_noise_multiplier(noise, share)
+    return deviation / cell_deviation(histogram, 1.0), gradient
+
+
+def default_share(steps: int) -> float:
+    """Share of the precision for the table, of a run of so many steps."""
+    return 0.1 if steps >= 1000 else 0.2
+
+
+def following(
+    descent: DPSGD,
+    problem: RateConstrained,
+    weights: jax.Array,
+    temperature: ArrayLike,
+    noise_step: ArrayLike | None,
+) -> DPSGD:
+    """The descent of one step: its clip norm, which scales its noise, and its learning rate.
+
+    Args:
+      descent: Its clip norm is the smallest.
+      problem: Only its number of parameters is used (*public*).
+      weights: Weights of the cells in the Lagrangian, `[Q, K]`, times the batch size; a function of
+        released values.
+      temperature: Temperature of the soft rates.
+      noise_step: Largest distance that noise may move a step; None for no limit.
+    """
+    spread = jnp.max(jnp.max(weights, axis=1) - jnp.min(weights, axis=1))
+    clip_norm = jnp.maximum(descent.clip_norm, temperature * spread)
+    rate = jnp.asarray(descent.learning_rate)
+    if noise_step is not None:
+        noise = descent.noise_multiplier * clip_norm * problem.num_params**0.5
+        most = noise_step * descent.batch_size / jnp.where(noise > 0, noise, 1e-9)
+        rate = jnp.minimum(rate, most)
+    return dataclasses.replace(descent, clip_norm=clip_norm, learning_rate=rate)
+
+
+def table_of(
+    problem: RateConstrained,
+    params: PyTree,
+    batch: PyTree,
+    mask: jax.Array,
+    rates: str,
+    temperature: ArrayLike,
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Logits, the mask of valid records, and the noiseless table `[Q, K]`."""
+    logits = problem.class_logits(params, batch["x"])
+    valid = mask & problem.valid(logits, batch)
+    each = problem.rates(wide(logits), temperature=temperature, hard=rates == "hard")
+    each = jnp.where(valid[:, None], each.astype(jnp.promote_types(each.dtype, float)), 0)
+    if rates == "soft":
+        # multiples of a unit, of which a batch's sums are exact; a row's stays within 1, as the
+        # unit is more than what rounding adds to it
+        least = max(4, (each.shape[0] - 1).bit_length())
+        unit = 2.0 ** (least - jnp.finfo(each.dtype).nmant - 1)
+        each = jnp.floor(each / unit) * unit
+    constraints = problem.constraints
+    return logits, valid, constraints.tabulate(each, constraints.part(batch))
+
+
+def optimal_histogram_share(
+    problem: Any,
+    *,
+    batch_size: float,
+    clip_norm: float,
+    multiplier_norm: float,
+    subset_shares: ArrayLike,
+    rates: ArrayLike | None = None,
+    logit_gradient_norm: float = 1.0,
+    temperature: float = 1.0,
+) -> float:
+    r"""Share of the table that minimises the noise in a step's descent direction.
+
+    $$ \phi^* = \frac{\sqrt{A_h}}{\sqrt{A_h} + \sqrt{A_g}}, \quad A_g = \frac{d C^2}{m^2}, \quad
+       A_h = (\bar\lambda \tau \|\partial h\|)^2 \max_j \sum_s |I_s|
+             \sum_k \frac{(\alpha_{jsk} - \bar\alpha_{js})^2}{(m f_s)^2} $$
+
+    By the delta method; minimises $A_g z^2 + A_h z_h^2$ at fixed $z^{-2} + z_h^{-2}$. It counts the
+    noise of the table in the gradient only, not in the multipliers, which average it. For Adult it
+    gives less than 0.1; `for_budget` takes 0.1, or 0.2 of runs of fewer than 1000 steps.
+
+    Guarantee: none needed; a function of *public* guesses.
+
+    Args:
+      problem: A `RateConstrained` problem with J >= 1.
+      batch_size: m.
+      clip_norm: C.
+      multiplier_norm: Guess of the l1 norm of the multipliers.
+      subset_shares: Guess of the subsets' shares of the data, `[S]` in (0, 1].
+      rates: Guess of the prediction rates, `[S, K]`; default uniform.
+      logit_gradient_norm: Guess of the norm of the logits' gradient.
+      temperature: tau.
+
+    Returns:
+      The share, in (0, 1).
+
+    Raises:
+      ValueError: If a guess is not positive, or of the wrong shape.
+
+    Example:
+      >>> import dpjax
+      >>> parity = dpjax.problems.demographic_parity(2, 2, slack=0.05)
+      >>> problem = dpjax.problems.RateConstrained.linear(98, 2, parity)
+      >>> share = dpjax.solvers.optimal_histogram_share(
+      ...     problem, batch_size=1024, clip_norm=4.0, multiplier_norm=0.5,
+      ...     subset_shares=[0.33, 0.67, 0.67, 0.33], logit_gradient_norm=3.3)
+      >>> round(share, 3)
+      0.065
+    """
+    constraints = problem.constraints
+    weights = np.asarray(constraints.weights, float)
+    _, subsets, classes = weights.shape
+    shares = np.asarray(subset_shares, float)
+    for name, value in (
+        ("batch_size", batch_size),
+        ("clip_norm", clip_norm),
+        ("multiplier_norm", multiplier_norm),
+        ("subset_shares", shares),
+        ("logit_gradient_norm", logit_gradient_norm),
+        ("temperature", temperature),
+    ):
+        check_positive(name, value)
+    check_shape("subset_shares", shares, (subsets,))
+    rates = np.full((subsets, classes), 1 / classes) if rates is None else np.asarray(rates, float)
+    check_shape("rates", rates, (subsets, classes))
+    parts = np.asarray(constraints.membership, float).sum(axis=1)
+    centred = weights - (weights * rates).sum(axis=2, keepdims=True)
+    by_row = (parts / (batch_size * shares) ** 2 * (centred**2).sum(axis=2)).sum(axis=1)
+    table = multiplier_norm * temperature * logit_gradient_norm * math.sqrt(by_row.max())
+    gradient = math.sqrt(problem.num_params) * clip_norm / batch_size
+    return table / (table + gradient)

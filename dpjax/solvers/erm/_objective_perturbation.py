@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 
-from dpjax.core import PyTree, check_int, check_key, check_unstacked, static_field
+from dpjax.core import PyTree, check_int, check_key, check_type, check_unstacked, static_field
 from dpjax.geometry import sample_vertices
 from dpjax.privacy import (
     Budget,
@@ -24,14 +24,12 @@ from dpjax.privacy.objective_perturbation._guarantee import NOISES, mean_square
 from dpjax.problems import LinearModel
 from dpjax.random._normal import normal
 from dpjax.sampling import FullBatch
-from dpjax.solvers._check_fields import RELATIONS, check_once, check_values
-from dpjax.solvers._request import requested_relation
+from dpjax.solvers._request import RELATIONS, check_once, check_values, requested_relation
 from dpjax.solvers._summary import register_solver
-from dpjax.solvers.erm._double import in_double
-from dpjax.solvers.erm._minimise import Objective, minimise
+from dpjax.solvers.erm._minimise import Objective, in_double, minimise
 from dpjax.solvers.vertices._steps import shrunk
 from dpjax.transforms.noise._independent import plus_noise
-from dpjax.transforms.noise.correlated._knorm import knorm_noise
+from dpjax.transforms.noise.correlated._strategy import knorm_noise
 
 _BINS = 40  # of the labels' sizes
 _LEAST_BEYOND = 3  # one in this many nonzero labels exceeds the threshold
@@ -326,7 +324,4 @@ def _standard_noise(kind: str, key: jax.Array, like: jax.Array) -> jax.Array:
 
 def check_linear_model(problem: object) -> None:
     """Raises TypeError unless the problem is a `LinearModel`."""
-    if not isinstance(problem, LinearModel):
-        raise TypeError(
-            f"problem must be a dpjax.problems.LinearModel, got {type(problem).__name__}"
-        )
+    check_type("problem", problem, LinearModel, "a dpjax.problems.LinearModel")

@@ -11,16 +11,21 @@ from jax.typing import ArrayLike
 
 from dpjax.core import PyTree, check_unstacked, static_field
 from dpjax.privacy import Budget, MixtureGuarantee, MixturePhase, zcdp_budget
-from dpjax.privacy._relations import relation_factor
+from dpjax.privacy._budget import relation_factor
 from dpjax.problems import Saddle
 from dpjax.sampling import FullBatch
 from dpjax.solvers._summary import register_solver
 from dpjax.solvers.games._nested import (
     Game,
     GameState,
+    Interval,
+    NestedGame,
     all_sums,
+    larger,
+    line_sum,
     nested_measurement,
     placed,
+    present,
     unmeasured,
 )
 from dpjax.solvers.games._oracle import (
@@ -33,12 +38,6 @@ from dpjax.solvers.games._oracle import (
     noisy_gap,
     small_sums,
 )
-from dpjax.solvers.games._sums import (
-    Interval,
-    larger,
-    line_sum,
-    present,
-)
 
 LARGEST_ARRAY = 4e6  # payoffs that are held at once
 _FALLBACKS = ("nested", "rounds")
@@ -48,6 +47,9 @@ _LONGER = 16  # rounds after a check that fails
 # The second check passes with up to twice the predicted gap of the first. Chosen on the same games
 # and on dense ones (600 to 1,800 strategies).
 _WORST = {"nested": 0.1, "rounds": 0.03}
+_MOST_NOISE = 0.15  # of a single release of all payoffs, in units of half their interval
+_FEW_PAYOFFS = 25**2  # as many as an oracle itself may measure
+_MOST_NOISE_OF_ONE = 0.016  # in a single payoff; with more, the check of an oracle says little
 
 
 class _Shares(NamedTuple):
@@ -193,15 +195,12 @@ class DoubleOracle(Game):
         """All rounds, the check and one of the branches."""
         key, draw = jax.random.split(state.key)
         mask = present(batch, mask)
-        payoffs = problem.payoffs
 
-        def row(i: jax.Array) -> Any:
-            return line_sum(lambda record: payoffs.row(record, i), batch, mask, self.interval)
-
-        def column(j: jax.Array) -> Any:
-            return line_sum(lambda record: payoffs.column(record, j), batch, mask, self.interval)
+        def sums(of: Any) -> Any:
+            return lambda at: line_sum(lambda record: of(record, at), batch, mask, self.interval)
 
         first, second = (domain.num_vertices for domain in problem.domains)
+        row, column = sums(problem.payoffs.row), sums(problem.payoffs.column)
         lines = Lines(row, column, (first, second), self.num_records)
         allowed = larger(mask.shape[0])
 
@@ -327,3 +326,47 @@ def _with_largest_rho(solver: DoubleOracle, budget: Budget) -> DoubleOracle:
         if found <= budget.epsilon:
             solver, log_rho = larger, log_rho + gain
     return solver
+
+
+def solver_for_game(problem: Saddle, num_records: int, budget: Budget) -> NestedGame | DoubleOracle:
+    r"""The solver of a matrix game that should do best, by public numbers.
+
+    - `NestedGame` where all payoffs can be held, at most 4e6, and one of these holds: a single
+      release of all has noise of at most .15 of half their interval,
+      $c \sqrt{d_x d_y} / (n \mu) \le .15$; there are at most 625 payoffs; noise on a single one,
+      $c / (n \mu)$, is above .016, with which the check of an oracle says little.
+    - `DoubleOracle` otherwise. Its check finds out whether few strategies matter, and its fallback
+      is the nested measurement where all payoffs can be held and that noise is at most 1.
+
+    Guarantee: none of its own; that of the solver. The choice looks at no data.
+
+    Args:
+      problem: `Saddle` of a loss affine in each block, with `payoff_interval` (*public*).
+      num_records: *Public* number of records (or near it, under add-or-remove-one).
+      budget: epsilon, delta > 0 and relation to meet; the relation defaults to replace-one
+        (*public*).
+
+    Returns:
+      The solver, made by its `for_budget`.
+
+    Raises:
+      ValueError: If a value is outside its bound, the loss is not affine in each block, or the
+        budget cannot be met.
+      TypeError: If the problem is no `Saddle`, or `num_records` no integer.
+
+    Example:
+      >>> import dpjax
+      >>> game = dpjax.problems.Saddle.matrix_game((1000, 1000))
+      >>> type(solver_for_game(game, 30_000, dpjax.Budget(1.0, 1e-6))).__name__
+      'DoubleOracle'
+    """
+    nested = NestedGame.for_budget(problem, num_records, budget)
+    payoffs = math.prod(domain.num_vertices for domain in problem.domains)
+    # the multiplier has c / mu already
+    of_one = np.asarray(nested.noise_multiplier).item() / num_records
+    clear = math.sqrt(payoffs) * of_one <= _MOST_NOISE
+    if payoffs <= LARGEST_ARRAY and (
+        clear or payoffs <= _FEW_PAYOFFS or of_one > _MOST_NOISE_OF_ONE
+    ):
+        return nested
+    return DoubleOracle.for_budget(problem, num_records, budget)

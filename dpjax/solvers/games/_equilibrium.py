@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from dpjax.core import check_shape
-from dpjax.solvers.erm._double import in_double
+from dpjax.solvers.erm._minimise import in_double
 
 _TOLERANCE = 1e-9  # of reduced costs and pivots, for payoffs in [-1, 1]
 _JITTER = 1e-7  # without ties no pivot is degenerate

@@ -10,9 +10,8 @@ from jax.typing import ArrayLike
 from dpjax.core._pairs import Pair
 from dpjax.geometry import sample_vertices
 from dpjax.random._normal import normal
-from dpjax.solvers.erm._double import in_double
-from dpjax.solvers.games._nested import Measured, measured_once, unmeasured
-from dpjax.solvers.games._sums import in_full, noisy_mean
+from dpjax.solvers.erm._minimise import in_double
+from dpjax.solvers.games._nested import Measured, in_full, measured_once, noisy_mean, unmeasured
 from dpjax.solvers.vertices._steps import shrunk
 
 

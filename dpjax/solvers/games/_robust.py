@@ -13,7 +13,6 @@ _PASSES = 2
 _MOVED = 3.0  # deviations of noise by which a payoff is believed to be off, at most
 _CLEAR = 3.0  # standard errors from which on rows, or columns, differ
 _NEARER = 0.5  # of the variances: 3 to 100 normals have a mean largest of .7 of Chernoff's bound
-_EXACT = jax.lax.Precision.HIGHEST
 
 
 class Belief(NamedTuple):
@@ -154,7 +153,9 @@ def _robust(
         entropy = -jnp.sum(jnp.where(there, y * jnp.where(there, log_y, 0), 0))
         of_columns, of_rows = _times(x**2, variance), _times(variance, y)
         # the best temperature for these weights
-        scale = jnp.sqrt(jnp.dot(of_columns, y, precision=_EXACT) / jnp.maximum(2 * entropy, 2e-3))
+        scale = jnp.sqrt(
+            jnp.dot(of_columns, y, precision="highest") / jnp.maximum(2 * entropy, 2e-3)
+        )
         scale = jnp.maximum(scale, jnp.finfo(x.dtype).tiny ** 0.5)
         slope_x = _times(mean, y) + x * (of_rows / scale)
         return slope_x, _times(x, mean) + of_columns / (2 * scale), scale
@@ -188,4 +189,4 @@ def expected_loss(given: Belief, there: jax.Array, x: jax.Array) -> jax.Array:
 
 
 def _times(left: jax.Array, right: jax.Array) -> jax.Array:
-    return jnp.matmul(left, right, precision=_EXACT)
+    return jnp.matmul(left, right, precision="highest")

@@ -22,16 +22,13 @@ from dpjax.core import (
     static_field,
     wide,
 )
-from dpjax.core._moved import renamed_fields
+from dpjax.core._moved import moved_setting, renamed_fields
 from dpjax.privacy import Budget, Guarantee, joint_release
 from dpjax.sampling import DisjointPartition
 from dpjax.sampling._participation import participation_of
-from dpjax.solvers._check_fields import check_values
-from dpjax.solvers._check_sampler import check_sampler
 from dpjax.solvers._increment import in_dtypes_of
-from dpjax.solvers._published import moved_setting
+from dpjax.solvers._request import check_sampler, check_values, checked_gradients
 from dpjax.solvers._summary import register_solver
-from dpjax.solvers._swamped import checked_gradients
 from dpjax.solvers.nonconvex._blocks import SELECTIONS, BlocksState, add_to_block, init_blocks
 from dpjax.solvers.nonconvex._plan import gaussian_multiplier, plan_fields
 from dpjax.solvers.nonconvex._smoothed_oracle import (

@@ -21,8 +21,7 @@ from dpjax.core import (
 )
 from dpjax.privacy import Budget, joint_release
 from dpjax.sampling import DisjointPartition, FullBatch
-from dpjax.solvers._check_sampler import check_sampler
-from dpjax.solvers._request import Request, default_sampler, requested, stated
+from dpjax.solvers._request import Request, check_sampler, default_sampler, requested, stated
 from dpjax.solvers.descent._dpsgd_defaults import most_records
 from dpjax.solvers.nonconvex._smoothed_oracle import ORACLES
 from dpjax.transforms import BufferedToeplitz, NoiseStrategy, RestartNoise, SplitNoise

@@ -18,18 +18,20 @@ from dpjax.core import (
     static_field,
     wide,
 )
-from dpjax.core._moved import renamed_fields
+from dpjax.core._moved import moved_setting, renamed_fields
 from dpjax.privacy import Budget, Guarantee
 from dpjax.sampling import FullBatch
 from dpjax.solvers import _increment as increments
-from dpjax.solvers._check_fields import check_values
-from dpjax.solvers._check_sampler import check_one_or_every_step, check_sampler, distribution_of
-from dpjax.solvers._published import moved_setting
+from dpjax.solvers._request import (
+    check_one_or_every_step,
+    check_sampler,
+    check_values,
+    checked_gradients,
+    distribution_of,
+)
 from dpjax.solvers._summary import register_solver
-from dpjax.solvers._swamped import checked_gradients
 from dpjax.solvers.online._learners import LEARNERS, Learner, make_learner
-from dpjax.solvers.online._plan import plan_fields
-from dpjax.solvers.online._weights import Weights, estimate_degree, weights_at
+from dpjax.solvers.online._plan import Weights, estimate_degree, plan_fields, weights_at
 from dpjax.transforms import (
     NoiseStrategy,
     SplitNoise,
@@ -402,7 +404,6 @@ class OnlineToBatch:
         self, bound: increments.IncrementBound, weights: Weights, reach: jax.Array, count: jax.Array
     ) -> jax.Array:
         """The most that one record adds to the sum over a batch, in `norm`."""
-        del weights, reach, count
         return bound.sensitivity(self.clip)
 
 

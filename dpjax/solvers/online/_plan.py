@@ -1,19 +1,27 @@
-"""Defaults of `OnlineToBatch`, from public sizes and constants."""
+"""Defaults of `OnlineToBatch`, from public sizes and constants, and weights of its steps."""
 
 import inspect
 import math
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 from dp_accounting import dp_event as dpe
 
 from dpjax.core import Problem, check_fields, check_int, check_positive, is_traced
 from dpjax.geometry import L1Ball, Simplex
 from dpjax.privacy import Budget
-from dpjax.privacy._relations import relation_factor
+from dpjax.privacy._budget import relation_factor
 from dpjax.sampling import DisjointPartition, FullBatch
-from dpjax.solvers._check_sampler import check_sampler, distribution_of
-from dpjax.solvers._request import Request, named_strategy, requested, stated
+from dpjax.solvers._request import (
+    Request,
+    check_sampler,
+    distribution_of,
+    named_strategy,
+    requested,
+    stated,
+)
 from dpjax.solvers._vertex_problem import over_vertices
 from dpjax.transforms import NoiseStrategy, SplitNoise
 
@@ -27,6 +35,8 @@ _SCALED = ("distance_adaptive", "parameter_free", "coin_betting")
 
 Fields = dict[str, Any]
 """Fields of a solver by name."""
+if TYPE_CHECKING:
+    from dpjax.solvers.online._online_to_batch import OnlineToBatch
 
 
 def plan_fields(
@@ -192,3 +202,40 @@ def _noise(fields: Fields, path: float) -> NoiseStrategy:
     first = float(fields["clip_norm"])
     share = first / (first + changes) if first + changes > 0 else 0.5
     return SplitNoise(steps, min(max(share, 0.2), 0.95))
+
+
+class Weights(NamedTuple):
+    r"""Weights of one step t, in units of the last step's; scalars.
+
+    Attributes:
+      gradient: $\beta_t$.
+      total: $\sum_{i \le t} \beta_i$.
+      estimate: $\theta_t$.
+      old_estimate: $\theta_t - \theta_{t-1}$, with $\theta_0 = 0$.
+      next_share: $\beta_{t+1} / \sum_{i \le t+1} \beta_i$.
+    """
+
+    gradient: jax.Array
+    total: jax.Array
+    estimate: jax.Array
+    old_estimate: jax.Array
+    next_share: jax.Array
+
+
+def weights_at(solver: "OnlineToBatch", count: jax.Array) -> Weights:
+    """The weights of the step after `count` of them."""
+    steps = solver.sampler.steps
+    t = np.arange(1, steps + 2, dtype=np.float64) / steps
+    gradient, estimate = t ** float(solver.weight_exponent), t[:-1] ** estimate_degree(solver)
+    total = np.cumsum(gradient)
+    old = np.diff(estimate, prepend=0.0)
+    columns = (gradient[:-1], total[:-1], estimate, old, (gradient / total)[1:])
+    dtype = jnp.result_type(float)
+    return Weights(*(jnp.asarray(column, dtype)[count] for column in columns))
+
+
+def estimate_degree(solver: "OnlineToBatch") -> float:
+    r"""j, where $\theta_t = t^j$."""
+    if solver.estimate_exponent is not None:
+        return float(solver.estimate_exponent)
+    return 0.0 if isinstance(solver.sampler, FullBatch) else float(solver.weight_exponent)

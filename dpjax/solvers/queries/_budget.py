@@ -17,7 +17,7 @@ from dpjax.privacy import (
     check_budget,
     zcdp_budget,
 )
-from dpjax.privacy._relations import relation_factor
+from dpjax.privacy._budget import relation_factor
 
 Number: TypeAlias = float | jax.Array | np.ndarray
 """A field that may be swept: one number, or several."""

@@ -9,23 +9,23 @@ import jax.numpy as jnp
 from dp_accounting import dp_event as dpe
 
 from dpjax.core import check_choice, check_int, check_unstacked, static_field
+from dpjax.core._moved import moved_setting
 from dpjax.privacy import Budget, Guarantee
 from dpjax.problems import QueryRelease
 from dpjax.queries import Marginals, Workload
 from dpjax.sampling import FullBatch
-from dpjax.solvers._check_fields import check_values
-from dpjax.solvers._published import moved_setting
-from dpjax.solvers._request import requested_relation
+from dpjax.solvers._request import check_values, checked_answers, drawn_noise, requested_relation
 from dpjax.solvers._summary import register_solver
-from dpjax.solvers._swamped import checked_answers, drawn_noise
 from dpjax.solvers.queries._budget import Number, drawn_event, drawn_rho, largest_range
-from dpjax.solvers.queries._selection_release import (
+from dpjax.solvers.queries._selection import (
+    SelectionInfo,
     SelectionRelease,
+    SelectionState,
     check_selection,
+    loudest_query,
     needed_range,
     per_half_record,
 )
-from dpjax.solvers.queries._state import SelectionInfo, SelectionState, loudest_query
 
 _VERTICES = ("queries", "marginals")
 _SCHEDULES = ("constant", "sqrt")
@@ -185,7 +185,6 @@ class FrankWolfeRelease(SelectionRelease):
 
     def sharpness(self, count: jax.Array) -> jax.Array:
         """1 / tau."""
-        del count
         return 1 / jnp.asarray(self.noise_scale, float)
 
     def gains(self, count: jax.Array) -> tuple[jax.Array, jax.Array]:

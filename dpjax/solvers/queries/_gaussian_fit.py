@@ -25,13 +25,12 @@ from dpjax.problems import QueryRelease
 from dpjax.queries import Hierarchy, Marginals, Tree
 from dpjax.queries._workload import Workload, check_sums
 from dpjax.sampling import FullBatch
-from dpjax.solvers._request import requested_relation
+from dpjax.solvers._request import checked_answers, requested_relation
 from dpjax.solvers._summary import register_solver
-from dpjax.solvers._swamped import checked_answers
 from dpjax.solvers.queries._budget import Number, gaussian_event, gaussian_stddev
 from dpjax.solvers.queries._histogram_release import Measurement
 from dpjax.solvers.queries._log_linear import fit_log_linear
-from dpjax.solvers.queries._state import ReleasedDistribution, counts
+from dpjax.solvers.queries._selection import ReleasedDistribution, counts
 from dpjax.transforms.noise import _noisy_counts as counting
 from dpjax.transforms.noise._independent import plus_gaussian
 
@@ -125,7 +124,6 @@ class AnswersMeasurement(Measurement):
         self, problem: QueryRelease, batch: PyTree, mask: jax.Array, state: GaussianFitState
     ) -> tuple[GaussianFitState, None]:
         """Draws the noisy answers of all records."""
-        del problem
         dtype, (key, draw) = state.measured.dtype, jax.random.split(state.key)
         sums = self._sums(batch, mask)
         if not isinstance(sums, Pair):

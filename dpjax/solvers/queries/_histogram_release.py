@@ -13,12 +13,16 @@ from dpjax.privacy import Budget, Guarantee
 from dpjax.problems import QueryRelease
 from dpjax.queries._workload import spread_cells
 from dpjax.sampling import FullBatch
-from dpjax.solvers._check_fields import RELATIONS, check_once, check_values
-from dpjax.solvers._request import requested_relation
+from dpjax.solvers._request import (
+    RELATIONS,
+    check_once,
+    check_values,
+    checked_answers,
+    requested_relation,
+)
 from dpjax.solvers._summary import register_solver
-from dpjax.solvers._swamped import checked_answers
 from dpjax.solvers.queries import _budget as budgets
-from dpjax.solvers.queries._state import ReleasedDistribution, counts, log_of
+from dpjax.solvers.queries._selection import ReleasedDistribution, counts, log_of
 from dpjax.transforms.noise import _noisy_counts as counting
 
 _PROJECTIONS = ("simplex", "none")

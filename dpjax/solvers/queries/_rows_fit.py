@@ -16,7 +16,7 @@ from dpjax.queries import Hierarchy, Marginals, RowModel
 from dpjax.queries._row_model import TableCells, table_answers
 from dpjax.queries._workload import Workload, check_counted
 from dpjax.sampling import FullBatch
-from dpjax.solvers._check_fields import check_values
+from dpjax.solvers._request import check_values
 from dpjax.solvers._summary import register_solver
 from dpjax.solvers.queries._budget import Number
 from dpjax.solvers.queries._gaussian_fit import FLOOR, AnswersMeasurement, GaussianFitState

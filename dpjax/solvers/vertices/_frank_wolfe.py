@@ -15,20 +15,19 @@ from dpjax.core import (
     check_finite,
     check_int,
     check_key,
+    check_type,
     check_unstacked,
     static_field,
 )
 from dpjax.core._pairs import Pair
 from dpjax.privacy import Budget, Guarantee, PureZCDpEvent, check_budget, zcdp_budget
-from dpjax.privacy._relations import RelationLike, relation_factor
+from dpjax.privacy._budget import RelationLike, relation_factor
 from dpjax.sampling import FullBatch
-from dpjax.solvers._check_fields import RELATIONS, check_values
 from dpjax.solvers._parts import part_size, sum_of_parts
+from dpjax.solvers._request import RELATIONS, check_values, checked_draws
 from dpjax.solvers._summary import register_solver
-from dpjax.solvers._swamped import checked_draws
-from dpjax.solvers._vertex_problem import VertexProblem
+from dpjax.solvers._vertex_problem import VertexProblem, check_vertices, one_block
 from dpjax.solvers.vertices import _steps as vertex_steps
-from dpjax.solvers.vertices._constants import check_vertices, one_block
 from dpjax.solvers.vertices._steps import VertexInfo
 
 # what runs show of the bound's curvature term, relative to what they show of its other term
@@ -117,11 +116,8 @@ class FrankWolfe:
     relation: str = static_field(default="add_or_remove_one")
 
     def __post_init__(self) -> None:
-        if not isinstance(self.sampler, FullBatch):
-            raise TypeError(
-                "sampler must be FullBatch, since the event is that of draws which all see every "
-                f"record, got {type(self.sampler).__name__}"
-            )
+        what = "FullBatch, since the event is that of draws which all see every record"
+        check_type("sampler", self.sampler, FullBatch, what)
         check_values(
             self,
             positive=("sharpness", "grad_range", "num_records"),

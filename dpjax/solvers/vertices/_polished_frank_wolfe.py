@@ -18,6 +18,7 @@ from dpjax.core import (
     check_finite,
     check_key,
     check_nonnegative,
+    check_type,
     check_unstacked,
     derived,
     static_field,
@@ -25,15 +26,13 @@ from dpjax.core import (
 from dpjax.core._checks import known_numbers
 from dpjax.geometry import L1Ball, Simplex
 from dpjax.privacy import Budget, Guarantee, zcdp_budget
-from dpjax.privacy._relations import relation_factor
+from dpjax.privacy._budget import relation_factor
 from dpjax.sampling import FullBatch
 from dpjax.solvers._parts import part_size, sum_of_parts
-from dpjax.solvers._request import requested
+from dpjax.solvers._request import checked_draws, requested
 from dpjax.solvers._summary import register_solver
-from dpjax.solvers._swamped import checked_draws
-from dpjax.solvers._vertex_problem import VertexProblem
+from dpjax.solvers._vertex_problem import VertexProblem, one_block
 from dpjax.solvers.descent._dpsgd import DPSGD, SGD, DPSGDState
-from dpjax.solvers.vertices._constants import one_block
 from dpjax.solvers.vertices._frank_wolfe import FrankWolfe, FrankWolfeState, planned
 from dpjax.transforms import OuterProduct, PackedSigns
 from dpjax.transforms.clipping._by_norm import per_example_norm
@@ -184,10 +183,8 @@ class PolishedFrankWolfe:
     reach: ArrayLike = dataclasses.field(default=math.inf, kw_only=True)
 
     def __post_init__(self) -> None:
-        if not isinstance(self.draws, FrankWolfe):
-            raise TypeError(f"draws must be a FrankWolfe, got {type(self.draws).__name__}")
-        if not isinstance(self.descent, DPSGD):
-            raise TypeError(f"descent must be a DPSGD, got {type(self.descent).__name__}")
+        check_type("draws", self.draws, FrankWolfe, "a FrankWolfe")
+        check_type("descent", self.descent, DPSGD, "a DPSGD")
         other = self.descent.noise is not None or self.descent.looks
         if not isinstance(self.descent.sampler, FullBatch) or other:
             raise TypeError(

@@ -10,7 +10,7 @@ from dpjax.core import PyTree, wide
 from dpjax.core._pairs import Pair, add_pairs, pair_of
 from dpjax.geometry import Domain, Polytope, Simplex
 from dpjax.transforms import OuterProduct, PackedSigns
-from dpjax.transforms.clipping._by_range import range_sum
+from dpjax.transforms.clipping._by_norm import range_sum
 
 
 class VertexInfo(NamedTuple):
@@ -65,7 +65,7 @@ def _in_coordinates(domain: Domain, leaf: PyTree) -> PyTree:
 
     def scores(rows: jax.Array | PackedSigns) -> jax.Array:
         rows = wide(rows.unpack() if isinstance(rows, PackedSigns) else rows)
-        return jnp.matmul(rows, domain.vertices.T, precision=jax.lax.Precision.HIGHEST)
+        return jnp.matmul(rows, domain.vertices.T, precision="highest")
 
     if isinstance(leaf, OuterProduct):
         return leaf._replace(left=scores(leaf.left))

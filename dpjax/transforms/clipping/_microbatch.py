@@ -1,19 +1,78 @@
 """Aggregation in microbatches, so that per-example values of a whole batch never coexist."""
 
+import functools
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 
 from dpjax.core import Aggregator, PyTree, check_int, many_devices
 from dpjax.core._pairs import Pair, add_pairs, pair_of
-from dpjax.transforms.clipping._parts import fold_in_parts
 
 _MOST_EXAMPLES = 2**16
 _MOST_BYTES = 2**28
 _CACHED_BYTES = 2**24  # on CPU, 1.4 to 2 times faster than 2^28
 _FEW = 64
 _MOST_IN_FLOAT32 = 2**24
+
+
+def fold_in_parts(
+    of: Callable[[PyTree, jax.Array, jax.Array], PyTree],
+    batch: PyTree,
+    mask: jax.Array,
+    size: int,
+    add: Callable[[Any, PyTree], Any],
+    *,
+    start: Callable[[PyTree], Any] = lambda zeros: zeros,
+    strided: bool = False,
+) -> Any:
+    """Folds `of(part, part_mask, number)` over parts of at most `size` examples.
+
+    Nothing is copied: parts are consecutive, the last one reaching back over examples of the one
+    before it, masked; or, where it comes out even, a part takes every so-manieth example, so that
+    each device that holds a share of them has its share of each part.
+
+    Args:
+      of: Gives a tree of arrays.
+      batch: Tree with leaves `[B, ...]`.
+      mask: bool `[B]`.
+      size: Examples a part, `< B`.
+      add: `add(carry, tree) -> carry`.
+      start: Makes the first carry of zeros like the tree.
+      strided: Whether parts are of every so-manieth example, if so many divide their number.
+
+    Returns:
+      The last carry.
+    """
+    num = mask.shape[0]
+    least = max(1, -(-num // size))
+    even = (parts for parts in range(least, 2 * least) if num % parts == 0)
+    parts = next(even, least) if strided else least
+
+    def column_of(number: jax.Array) -> PyTree:
+        def column(leaf: jax.Array) -> jax.Array:
+            return leaf.reshape(num // parts, parts, *leaf.shape[1:])[:, number]
+
+        return of(jax.tree.map(column, batch), column(mask), number)
+
+    def slice_of(number: jax.Array) -> PyTree:
+        begin = jnp.minimum(number * size, num - size)
+
+        def cut(leaf: jax.Array) -> jax.Array:
+            return jax.lax.dynamic_slice_in_dim(leaf, begin, size)
+
+        new = begin + jnp.arange(size, dtype=jnp.int32) >= number * size
+        return of(jax.tree.map(cut, batch), cut(mask) & new, number)
+
+    part = column_of if strided and num % parts == 0 else slice_of
+    shapes = jax.eval_shape(part, jnp.zeros((), jnp.int32))
+    zeros = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), shapes)
+
+    def body(carry: PyTree, number: jax.Array) -> tuple[Any, None]:
+        return add(carry, part(number)), None
+
+    return jax.lax.scan(body, start(zeros), jnp.arange(parts, dtype=jnp.int32))[0]
 
 
 def microbatched_sum(
@@ -73,9 +132,6 @@ def microbatched_sum(
         total, _ = aggregator.update(values, aggregator.init(None), mask=part_mask, key=part_key)
         return total
 
-    def start(zeros: PyTree) -> PyTree:
-        return jax.tree.map(pair_of, zeros)
-
     def add(carry: PyTree, term: PyTree) -> PyTree:
         return jax.tree.map(lambda one, pair: add_pairs(pair, pair_of(one)), term, carry)
 
@@ -83,7 +139,8 @@ def microbatched_sum(
         total = of(batch, mask)
     else:
         strided = many_devices() and not consecutive
-        pairs = fold_in_parts(of, batch, mask, size, add, start, strided=strided)
+        start = functools.partial(jax.tree.map, pair_of)
+        pairs = fold_in_parts(of, batch, mask, size, add, start=start, strided=strided)
         total = jax.tree.map(
             lambda pair: pair.high, pairs, is_leaf=lambda node: isinstance(node, Pair)
         )

@@ -19,9 +19,8 @@ from jax.typing import ArrayLike, DTypeLike
 
 from dpjax.core import PyTree, Transform, many_devices, wide
 from dpjax.core._pairs import Pair, add_pairs, pair_of
-from dpjax.transforms.clipping._outer import is_outer
-from dpjax.transforms.clipping._parts import fold_in_parts
-from dpjax.transforms.clipping._signs import PackedSigns
+from dpjax.transforms.clipping._leaves import PackedSigns, is_outer
+from dpjax.transforms.clipping._microbatch import fold_in_parts
 
 # from here on CPU takes rows in parts that stay in the cache: 2 against 120 ms for 1000 x 20000
 _LONG_ROW = 2**13
@@ -31,7 +30,6 @@ _FINE = 2.0**-16
 # more columns of an outer product than these are taken in a loop
 _MANY_COLUMNS = 16
 # by default accelerators multiply float32 with 10 bits
-_EXACT = jax.lax.Precision.HIGHEST
 # of norms of up to 2^40 numbers, scales, products and bounds, relative to the sensitivity
 _ARITHMETIC = 2.0**-12
 
@@ -106,13 +104,13 @@ def weighted_sum(leaf: PyTree, scale: jax.Array, bound: ArrayLike | None = None)
         return bounded_sum(leaf, scale, bound).high
     if is_outer(leaf):
         return jnp.einsum(
-            "bp,bk->pk", _kept(leaf.left, scale), _scaled(leaf.right, scale), precision=_EXACT
+            "bp,bk->pk", _kept(leaf.left, scale), _scaled(leaf.right, scale), precision="highest"
         )
     if isinstance(leaf, PackedSigns):
         return leaf.weighted_sum(scale)
     leaf = jnp.asarray(leaf)
     scale = scale.astype(_dtype(leaf))
-    return jnp.tensordot(scale, _kept(leaf, scale), axes=1, precision=_EXACT)
+    return jnp.tensordot(scale, _kept(leaf, scale), axes=1, precision="highest")
 
 
 def bounded_sum(
@@ -252,12 +250,11 @@ def _in_parts(
     rest = terms._replace(centre=None) if shared else terms
 
     def part(rows: _Rows, mask: jax.Array, number: jax.Array) -> Any:
-        del number
         rows = rows._replace(scale=jnp.where(mask, rows.scale, 0))
         return of(rows._replace(centre=terms.centre) if shared else rows)
 
     everyone = jnp.ones(terms.scale.shape[0], bool)
-    return fold_in_parts(part, rest, everyone, size, add, lambda zeros: zeros, strided=strided)
+    return fold_in_parts(part, rest, everyone, size, add, strided=strided)
 
 
 def _most_rows(width: int) -> int:

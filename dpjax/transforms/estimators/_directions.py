@@ -14,7 +14,6 @@ from dpjax.random._threefry import threefry_2x32
 KINDS = ("shared", "record")
 
 # accelerators multiply float32 with 10 bits by default, and directions would not be unit vectors
-_EXACT = jax.lax.Precision.HIGHEST
 # sin(pi t) = q P(|q|) with q = t (1 - |t|), to 6e-8 on [-1, 1]
 _SINE = (3.141586, 3.1418488, 1.1123958, 0.21931567)
 _QUARTER = np.uint32(1 << 30)  # of a turn
@@ -173,7 +172,7 @@ def combined(weights: jax.Array, directions: Directions) -> jax.Array:
     """The sums of `weights[..., i] * direction[i]`, `[..., d]`; `unflatten` makes trees of them."""
     inverse = jnp.expand_dims(directions.inverse, range(weights.ndim - 1))
     scaled = weights.astype(inverse.dtype) * inverse
-    return jnp.matmul(scaled, directions.rows.astype(scaled.dtype), precision=_EXACT)
+    return jnp.matmul(scaled, directions.rows.astype(scaled.dtype), precision="highest")
 
 
 def unflatten(flat: jax.Array, params: PyTree) -> PyTree:

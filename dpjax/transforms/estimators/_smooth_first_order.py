@@ -12,11 +12,10 @@ from dpjax.core import (
     check_choice,
     check_int,
     check_key,
-    check_nonnegative,
-    check_scalar,
+    check_nonnegative_scalar,
     wide,
 )
-from dpjax.transforms.clipping._outer import OuterProduct, is_outer
+from dpjax.transforms.clipping._leaves import OuterProduct, is_outer
 from dpjax.transforms.estimators import _directions as lines
 
 
@@ -88,8 +87,7 @@ def smooth_first_order(
     Source: Flaxman, Kalai and McMahan, "Online convex optimization in the bandit setting", 2005,
     lemma 2.1; Kornowski, Liu and Talwar, "Private nonsmooth nonconvex optimization", 2025.
     """
-    check_scalar("radius", radius)
-    check_nonnegative("radius", radius)
+    check_nonnegative_scalar("radius", radius)
     check_int("num_directions", num_directions, minimum=1)
     check_choice("directions", directions, lines.KINDS)
 

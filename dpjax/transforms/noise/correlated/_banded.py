@@ -11,13 +11,14 @@ import jax.numpy as jnp
 import numpy as np
 from dp_accounting import dp_event as dpe
 from jax.typing import ArrayLike
-from scipy import signal
+from scipy import optimize, signal
 
 from dpjax.core import PyTree, check_finite, check_int, check_positive
 from dpjax.privacy import RelationLike
 from dpjax.sampling import Participation
 from dpjax.transforms.noise.correlated import _strategy as strategies
-from dpjax.transforms.noise.correlated._banded_fit import fitted_bands
+
+_OVERFLOWS = 1e3  # in place of the logarithm of an infinite error
 
 
 class BandedState(NamedTuple):
@@ -118,7 +119,6 @@ class Banded(strategies.GaussianStrategy):
         Raises:
           ValueError: If two of these steps may be less than `bands` apart.
         """
-        del relation
         if participation is None:
             most = self.participation.most
             return strategies.gaussian_event(float(noise_multiplier) / math.sqrt(most))
@@ -130,19 +130,15 @@ class Banded(strategies.GaussianStrategy):
 
     def init(self, params: PyTree) -> BandedState:
         """The state before the first step; `params` gives shapes and dtypes."""
-
-        def past(leaf: PyTree) -> jax.Array:
-            zero = strategies.wide_zeros(leaf)
-            return jnp.broadcast_to(zero, (self._p - 1, *zero.shape))
-
-        return BandedState(jnp.zeros((), jnp.int32), jax.tree.map(past, params))
+        past = strategies.stacked_zeros(params, self._p - 1)
+        return BandedState(jnp.zeros((), jnp.int32), past)
 
     def next(
         self, draw: strategies.Draw, scale: ArrayLike, state: BandedState
     ) -> tuple[PyTree, BandedState]:
         """The increment of the prefix noise, and the state."""
         dtype, memory = jnp.result_type(float), self._p - 1
-        scale = strategies.valid_scale(scale, state.count, self.num_steps, dtype)
+        scale = strategies.valid_scale(scale, state.count, self.num_steps)
         live, t = state.count < self.num_steps, state.count
         stddev = scale * self._norm(t).astype(dtype)
         c = jnp.asarray(self._c)
@@ -207,3 +203,44 @@ class Banded(strategies.GaussianStrategy):
     @property
     def _p(self) -> int:
         return len(self.coefficients or ())
+
+
+@functools.lru_cache(maxsize=256)
+def fitted_bands(num_steps: int, bands: int) -> tuple[float, ...]:
+    r"""Coefficients of least $\|c\|^2 \sum_t \sum_{i \le t} B_i^2$, B the sums of those of 1/c.
+
+    By L-BFGS from square-root and from geometric coefficients: in long runs of few bands either one
+    may stop short.
+    """
+    if bands == 1:
+        return (1.0,)
+    j = np.arange(1, bands)
+    starts = (np.cumprod((2 * j - 1) / (2 * j)), 0.6**j)
+    found = [
+        optimize.minimize(
+            _log_error,
+            start,
+            (num_steps,),
+            jac=True,
+            method="L-BFGS-B",
+            options={"maxiter": 1000, "maxfun": 2000, "ftol": 1e-13, "gtol": 1e-9},
+        )
+        for start in starts
+    ]
+    best = min(found, key=lambda result: result.fun)
+    return (1.0, *best.x.tolist())
+
+
+def _log_error(rest: np.ndarray, num_steps: int) -> tuple[float, np.ndarray]:
+    """Of the mean square, with its gradient in all coefficients but the first, which is 1."""
+    c = np.append(1.0, rest)
+    weights = np.arange(num_steps, 0, -1) / num_steps
+    with np.errstate(over="ignore", invalid="ignore"):
+        sums = signal.lfilter([1.0], c, np.ones(num_steps))
+        error = weights @ sums**2
+        if not np.isfinite(error) or error > 1e100:
+            return _OVERFLOWS, np.zeros_like(rest)
+        back = signal.lfilter([1.0], c, (weights * sums)[::-1])[::-1]
+        slope = np.array([back[j:] @ sums[: num_steps - j] for j in range(1, len(c))])
+    square = c @ c
+    return float(np.log(error) + np.log(square)), -2 * slope / error + 2 * rest / square

@@ -147,9 +147,8 @@ class StreamingStrategy(strategies.GaussianStrategy):
         self, draw: strategies.Draw, scale: ArrayLike, state: StreamingState
     ) -> tuple[PyTree, StreamingState]:
         """The increment of the prefix noise, and the state."""
-        dtype = jnp.result_type(float)
-        scale = strategies.valid_scale(scale, state.count, self.num_steps, dtype)
-        stddev = scale * jnp.asarray(self.column_norms, dtype)[state.count]
+        scale = strategies.valid_scale(scale, state.count, self.num_steps)
+        stddev = scale * jnp.asarray(self.column_norms, scale.dtype)[state.count]
         with _as_they_compute():
             y, stream = self.stream.multiply_next(draw(0), state.stream)
         return strategies.times(stddev, y), StreamingState(state.count + 1, stream)

@@ -1,6 +1,7 @@
-"""Features of +1 and -1, one bit each, with the products that linear losses need."""
+"""Leaves that stand for larger arrays: outer products, and signs packed into words."""
 
 import dataclasses
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -10,6 +11,31 @@ from dpjax.core import check_int, check_shape, register_dataclass, wide
 
 _WORD = 32
 _SIGN = 0x8000_0000
+
+
+class OuterProduct(NamedTuple):
+    r"""The per-example matrices $x_b c_b^\top$, never formed.
+
+    A leaf of a per-example tree, standing for an array `[B, p, K]`. Since
+    $\|x c^\top\| = \|x\|\,\|c\|$ entrywise in l1, l2 and linf, clipping needs the factors only, and
+    the clipped sum is one matrix product.
+
+    Attributes:
+      left: Inputs of the layer, `[B, p]`.
+      right: Cotangents of its outputs, `[B, K]`.
+    """
+
+    left: jax.Array
+    right: jax.Array
+
+    def materialize(self) -> jax.Array:
+        """The array `[B, p, K]` this stands for."""
+        return self.left[:, :, None] * self.right[:, None, :]
+
+
+def is_outer(leaf: object) -> bool:
+    """Whether a node of a per-example tree is an `OuterProduct` leaf."""
+    return isinstance(leaf, OuterProduct)
 
 
 @register_dataclass
