@@ -21,6 +21,7 @@ def demographic_parity(
     slack: ArrayLike | None = None,
     *,
     bounds: Mapping[int, tuple[float, float]] | None = None,
+    dedupe: bool = False,
 ) -> RateConstraints:
     r"""Each class is predicted in each group about as often as outside it.
 
@@ -36,6 +37,7 @@ def demographic_parity(
       slack: gamma, one number or `[num_groups * num_classes]`, ordered by group, then class; a
         tuple (low, high) is the bounds of every group.
       bounds: `{group: (low, high)}` (*public*).
+      dedupe: Whether to drop repeated constraints (for two groups and classes, 4 become 2).
 
     Returns:
       `RateConstraints` with J = groups x classes; of bounds with two rows a group, upper and lower.
@@ -64,7 +66,7 @@ def demographic_parity(
         raise ValueError(f"give slack or bounds, not both: got slack={slack}, bounds={bounds}")
     if bounds is None:
         rows = weights.reshape(-1, 2 * num_groups, num_classes)
-        return constraints_of(membership, rows, slack, rule)
+        return constraints_of(membership, rows, slack, rule, dedupe)
     signed, limits = [], []
     for z, (low, high) in bounds.items():
         check_int("bounds", z, minimum=0)
@@ -75,7 +77,7 @@ def demographic_parity(
             )
         signed += [weights[z, -1], -weights[z, -1]]
         limits += [high, -low]
-    return constraints_of(membership, np.stack(signed), limits, rule)
+    return constraints_of(membership, np.stack(signed), limits, rule, dedupe)
 
 
 def equality_of_odds(
@@ -84,6 +86,7 @@ def equality_of_odds(
     slack: ArrayLike,
     *,
     pairs: str = "rest",
+    dedupe: bool = False,
 ) -> RateConstraints:
     r"""Demographic parity within each true label.
 
@@ -95,6 +98,7 @@ def equality_of_odds(
       num_classes: K `>= 2` (*public*).
       slack: One number or one for each constraint, ordered by label, group (pair), class.
       pairs: `"rest"` compares each group with all others together, `"all"` with each other.
+      dedupe: Whether to drop repeated constraints.
 
     Returns:
       `RateConstraints` with J = K^2 a for `"rest"`, K^2 a (a - 1) for `"all"`.
@@ -129,7 +133,7 @@ def equality_of_odds(
                     row[this, k], row[other, k] = 1, -1
                     rows.append(row)
     rule = ByLabelAndGroup(num_classes, num_groups)
-    return constraints_of(membership, np.stack(rows), slack, rule)
+    return constraints_of(membership, np.stack(rows), slack, rule, dedupe)
 
 
 def false_negative_rate(
@@ -205,6 +209,7 @@ def from_masks(
     slack: ArrayLike,
     *,
     field: str = "cell",
+    dedupe: bool = False,
 ) -> RateConstraints:
     r"""Any subsets of a finite public domain: $\sum_{s,k} A_{jsk} P_k(D_s) \le \gamma_j$.
 
@@ -216,6 +221,7 @@ def from_masks(
       weights: `[J, S, K]`.
       slack: One number or `[J]`.
       field: Name of the integer field in the data that holds each record's cell.
+      dedupe: Whether to merge equal subsets and drop repeated constraints.
 
     Returns:
       `RateConstraints` whose parts are the distinct columns of `masks`.
@@ -237,7 +243,7 @@ def from_masks(
     check_shape("weights", weights, (None, masks.shape[0], None))
     columns, table = np.unique(masks, axis=1, return_inverse=True)
     rule = ByTable(field, tuple(int(q) for q in table.reshape(-1)))
-    return constraints_of(columns, weights, slack, rule)
+    return constraints_of(columns, weights, slack, rule, dedupe)
 
 
 def _classes(num_classes: int, classes: Sequence[int] | None) -> tuple[int, ...]:

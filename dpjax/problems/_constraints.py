@@ -386,9 +386,34 @@ class RateConstraints:
         slack = np.concatenate([np.asarray(each.slack) for each in constraints])
         return constraints_of(np.concatenate(memberships), np.concatenate(rows), slack, rule)
 
+    def dedupe(self) -> "RateConstraints":
+        r"""The same feasible set with equal subsets merged and equal rows dropped (host).
+
+        Rows are made canonical first: rates of a subset sum to 1, so $A_{js,K-1}$ can be taken
+        from the row and from $\gamma_j$. Multipliers of dropped copies add up: halve nothing,
+        but expect the effective dual step of two copies to be that of one twice as large.
+
+        Raises:
+          TypeError: If the arrays are traced.
+        """
+        if is_traced(self.membership, self.weights, self.slack):
+            raise TypeError("dedupe looks at the values: call it outside jit and vmap")
+        membership, place = np.unique(np.asarray(self.membership), axis=0, return_inverse=True)
+        weights = np.asarray(self.weights, np.float64)
+        merged = np.zeros((weights.shape[0], membership.shape[0], weights.shape[2]))
+        for subset, target in enumerate(place.reshape(-1)):
+            merged[:, target] += weights[:, subset]
+        slack = np.broadcast_to(np.asarray(self.slack, np.float64), weights.shape[:1])
+        slack = slack - merged[:, :, -1].sum(axis=1)
+        merged = merged - merged[:, :, -1:]
+        rows = np.concatenate([merged.reshape(len(slack), -1), slack[:, None]], axis=1)
+        _, kept = np.unique(rows.round(12), axis=0, return_index=True)
+        kept = np.sort(kept)
+        return constraints_of(membership, merged[kept], slack[kept], self.part)
+
 
 def constraints_of(
-    membership: ArrayLike, weights: ArrayLike, slack: Any, part: PartRule
+    membership: ArrayLike, weights: ArrayLike, slack: Any, part: PartRule, dedupe: bool = False
 ) -> RateConstraints:
     """Arrays to the default float type, one slack for each row."""
     weights = jnp.asarray(weights, float)
@@ -397,7 +422,8 @@ def constraints_of(
     if np.ndim(slack) > 1 or (np.ndim(slack) == 1 and np.shape(slack)[0] != rows):
         raise ValueError(f"slack must be a number or have shape [{rows}], got {np.shape(slack)}")
     slack = jnp.broadcast_to(jnp.asarray(slack, float), (rows,))
-    return RateConstraints(jnp.asarray(membership, float), weights, slack, part)
+    made = RateConstraints(jnp.asarray(membership, float), weights, slack, part)
+    return made.dedupe() if dedupe else made
 
 
 def violation(values: ArrayLike, slack: ArrayLike) -> jax.Array:

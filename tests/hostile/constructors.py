@@ -111,6 +111,7 @@ TRANSFORMS = {
         T.clipped_displacement,
         learning_rate=(1.0, nonnegative()),
         max_displacement=(1.0, nonnegative()),
+        reset_every=(2, Count(optional=True)),
     ),
     "coin_betting": row(
         learners.coin_betting, initial_scale=(1.0, positive()), gradient_norm=(1.0, positive())

@@ -87,6 +87,24 @@ def test_binary_false_negative_rate_is_one_constraint_on_class_one():
     )
 
 
+def test_dedupe_halves_binary_parity_and_keeps_the_violations():
+    con = problems.demographic_parity(2, 2, slack=0.07)
+    short = con.dedupe()
+    assert (con.num_constraints, short.num_constraints) == (4, 2)
+    assert short.membership.shape == (2, 2)
+    batch, rates = _random(2, 2)
+    before = _values(con, batch, rates) - np.asarray(con.slack)
+    after = _values(short, batch, rates) - np.asarray(short.slack)
+    np.testing.assert_allclose(sorted(set(before.round(5))), sorted(after.round(5)), atol=2e-5)
+
+
+def test_dedupe_keeps_distinct_constraints():
+    con = problems.demographic_parity(3, 3, slack=0.07)
+    assert con.dedupe().num_constraints == con.num_constraints
+    with pytest.raises(TypeError, match="outside jit"):
+        jax.jit(lambda c: c.dedupe())(con)
+
+
 def test_from_masks_finds_the_smallest_partition_and_the_same_values():
     batch, rates = _random(3, 2)
     con = problems.equality_of_odds(3, 2, slack=0.1)

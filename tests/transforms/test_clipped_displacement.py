@@ -32,7 +32,7 @@ def run(transform, start, gradients, key):
     return jax.tree.map(np.asarray, scan(start, gradients))
 
 
-def by_hand(start, gradients, shares, rates, bounds):
+def by_hand(start, gradients, shares, rates, bounds, reset_every=None):
     """x_t, z_t and the steps, in NumPy; shares are those drawn."""
     x, step = start, np.zeros_like(start)
     points, steps = [start], [step]
@@ -40,14 +40,17 @@ def by_hand(start, gradients, shares, rates, bounds):
         step = step - rates[t] * gradient
         size = np.linalg.norm(step)
         step = step * min(1.0, bounds[t] / size) if size else step
+        if reset_every and (t + 1) % reset_every == 0:
+            step = np.zeros_like(start)
         points.append(x + shares[t + 1] * step)
         steps.append(step)
         x = x + step
     return np.array(points), np.array(steps)
 
 
+@pytest.mark.parametrize("reset_every", [None, 1, 4])
 @pytest.mark.parametrize("schedules", [False, True])
-def test_points_are_those_computed_by_hand(schedules, rng, key, x64):
+def test_points_are_those_computed_by_hand(reset_every, schedules, rng, key, x64):
     count, rate, bound = 13, 0.3, 0.5
     gradients = rng.normal(size=(count, 3)) * 10.0 ** rng.uniform(-1, 1, size=(count, 1))
     gradients[5] = 0
@@ -60,9 +63,9 @@ def test_points_are_those_computed_by_hand(schedules, rng, key, x64):
         )
         steps = np.arange(count)
         rates, bounds = rate * (1 - steps / count), bound * 0.9**steps
-    transform = clipped_displacement(*given)
+    transform = clipped_displacement(*given, reset_every)
     points, state = run(transform, jnp.ones(3), jnp.asarray(gradients), key)
-    want, steps = by_hand(np.ones(3), gradients, state.share, rates, bounds)
+    want, steps = by_hand(np.ones(3), gradients, state.share, rates, bounds, reset_every)
     close = 1e-5 if schedules else 1e-9  # optax has its schedules in float32
     np.testing.assert_allclose(points, want, rtol=close)
     np.testing.assert_allclose(state.displacement, steps, rtol=close, atol=1e-15)
@@ -215,6 +218,7 @@ def test_wrong_arguments():
         ((-1.0, 1.0), "learning_rate must be >= 0, got -1"),
         ((1.0, -2.0), "max_displacement must be >= 0, got -2"),
         ((1.0, np.inf), "max_displacement must be finite, got inf"),
+        ((1.0, 1.0, 0), "reset_every must be >= 1, got 0"),
     ):
         with pytest.raises(ValueError, match=message):
             clipped_displacement(*arguments)
