@@ -32,8 +32,8 @@ PASSES = ("multi", "single")
 _STEPS = 1000
 _DISPLACEMENT = 2.0  # times 1 / sqrt(moves)
 _RATE = 4.0  # displacements for a gradient of half the clip norm, and the noise
-_FAR, _FAR_RATE = 12.6, 8.0  # the same where features and slopes are known to be bounded
-_LITTLE_NOISE = 0.1  # of the clip norm, in all coordinates
+_FAR, _FAR_RATE = 6.3, 8.0  # the same where features and slopes are known to be bounded
+_LITTLE_NOISE = 0.3  # of the clip norm, in all coordinates
 _SINGLE_PASS_NOISE = 0.15  # of the clip norm, in all coordinates
 _FEWEST_STEPS = 20
 _MOST_DIRECTIONS = 32
@@ -146,7 +146,7 @@ def goes_far(problem: Problem) -> bool:
 
 
 def _shorter(fields: Fields, noise: ArrayLike) -> float:
-    """By what steps are shorter where noise is more than a tenth of a gradient."""
+    """By what steps are shorter where noise is more than a third of a gradient or so."""
     clip_norm = fields["clip_norm"]
     if is_traced(noise, clip_norm) or np.ndim(noise) or not noise:
         return 1.0
