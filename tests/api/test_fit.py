@@ -36,10 +36,15 @@ def linear_risk(radius, dim=10):
     return Risk.linear(logistic, dim, radius=radius, lipschitz=1.0, smoothness=0.25)
 
 
+def ramp(margin, y):
+    return jnp.clip(0.5 - y * margin, 0.0, 1.0)
+
+
 PROBLEMS = {
     "classes": (LinearModel("logistic", 10, radius=2.0), "objective_perturbation"),
     "squares": (LinearModel("squared", 10, radius=2.0), "sufficient_statistics"),
     "linear": (linear_risk(4.0), "dpsgd"),
+    "jumps": (Risk.linear(ramp, 10, lipschitz=1.0), "online_to_nonconvex"),
     "network": (Risk(lambda w, record: jnp.sum(w * record["x"]), jnp.zeros(3)), "dpsgd"),
     "sparse": (
         SimplexRisk.linear(
@@ -264,3 +269,24 @@ def test_the_choice_has_less_error_on_fresh_instances(problem, noisy):
             found += [float(problem.mean_loss(w, data)) for w in jax.jit(run)(keys)]
     measured = min(losses, key=lambda name: np.mean(losses[name]))
     assert measured == dpjax.plan(problem, n, budget).method
+
+
+@pytest.mark.slow
+def test_slopes_that_jump_have_less_loss_by_the_choice():
+    """Where the optimum is far and where it is near, on instances of no study."""
+    n, d, budget = 10_000, 15, dpjax.Budget(1.0, 1e-5)
+    rng = np.random.default_rng(7)
+    x = rng.standard_t(4, size=(n, d))
+    x /= np.maximum(1, np.linalg.norm(x, axis=1, keepdims=True))
+    margin = 5 * x @ rng.normal(size=d)
+    signs = np.where(margin + rng.logistic(size=n) > 1, 1.0, -1.0)
+    answers = margin / 5 + 0.1 * rng.standard_t(2, size=n)
+    for link, y, most in ((ramp, signs, 0.95), (lambda m, y: jnp.abs(m - y), answers, 1.02)):
+        problem = Risk.linear(link, d, lipschitz=1.0)
+        data = {"x": jnp.asarray(x, jnp.float32), "y": jnp.asarray(y, jnp.float32)}
+        losses = {}
+        for name in ("online_to_nonconvex", "dpsgd"):
+            solver = dpjax.plan(problem, n, budget, method=name).solver
+            params = dpjax.solve(solver, problem, data, key=jax.random.key(0)).params
+            losses[name] = float(problem.mean_loss(params, data))
+        assert losses["online_to_nonconvex"] <= most * losses["dpsgd"]

@@ -75,8 +75,8 @@ def told(monkeypatch, everywhere_x64):
         jax.debug.callback(_tell_place, _flat(point), _flat(gradient), ordered=True)
         return real_add(state, point, gradient, *rest)
 
-    def descent(*arguments):
-        inner = real_descent(*arguments)
+    def descent(*arguments, **named):
+        inner = real_descent(*arguments, **named)
 
         def update(*given, **named):
             moves, state = inner.update(*given, **named)
@@ -203,7 +203,8 @@ def by_hand(solver, data, every, shares):
         gradients.append(g)
         left = 1.0 if solver.schedule == "constant" else 1 - t / total
         share, before = shares[t - 1] if t else 1.0, step
-        step = clip(step - solver.learning_rate * left * g, solver.max_displacement * left)
+        step = solver.decay * step - solver.learning_rate * left * g
+        step = clip(step, solver.max_displacement * left)
         steps.append(step)
         moved = z + (1 - share) * before + shares[t] * step
         last, z = z, clip(moved, solver_radius(data))
@@ -235,7 +236,7 @@ CHANGES = {"difference_batch_size": 1, "relation": "replace_one"}
 VALUES = {"oracle": "zeroth", "num_directions": 4, "smoothing_radius": 0.3}
 APART = {"directions": "record", "reuse_directions": False}
 BY_HAND = {
-    "poisson": (_solver(PoissonSampler(0.4, 8, N, capacity=N), block_size=4), None),
+    "poisson": (_solver(PoissonSampler(0.4, 8, N, capacity=N), block_size=4, decay=0.9), None),
     "restarts": (
         _solver(
             DisjointPartition(2, 6), RestartNoise(BufferedToeplitz(3)), block_size=2, **CHANGES
@@ -644,6 +645,24 @@ def test_batches_that_may_be_cut_are_paid_for():
         assert 2e-7 < sampler.failure_probability() < 2e-6
         solver = OnlineToNonconvex.for_budget(PROBLEM, 1000, budget, sampler=sampler)
         assert 0.999 < solver.guarantee().epsilon(1e-5) <= 1.0
+
+
+def test_steps_on_bounded_features_follow_their_scale():
+    """Features three times as long want steps a third as long; noise shortens them."""
+
+    def fields(lipschitz, epsilon=1.0, smoothness=None, **options):
+        problem = Risk.linear(
+            lambda m, y: jnp.abs(m - y), 8, lipschitz=lipschitz, smoothness=smoothness
+        )
+        return OnlineToNonconvex.for_budget(problem, 4_000, Budget(epsilon, 1e-6), **options)
+
+    one, long, noisy = fields(1.0), fields(3.0), fields(1.0, epsilon=0.05)
+    assert one.decay == long.decay == 0.99
+    np.testing.assert_allclose(3 * long.max_displacement, one.max_displacement, rtol=1e-6)
+    np.testing.assert_allclose(9 * long.learning_rate, one.learning_rate, rtol=1e-6)
+    assert noisy.max_displacement < 0.7 * one.max_displacement
+    assert fields(1.0, smoothness=1.0).decay == fields(1.0, oracle="zeroth").decay == 1.0
+    assert fields(1.0, decay=0.5, max_displacement=0.1).max_displacement == 0.1
 
 
 @pytest.mark.slow

@@ -32,12 +32,12 @@ def run(transform, start, gradients, key):
     return jax.tree.map(np.asarray, scan(start, gradients))
 
 
-def by_hand(start, gradients, shares, rates, bounds, reset_every=None):
+def by_hand(start, gradients, shares, rates, bounds, reset_every=None, decay=1.0):
     """x_t, z_t and the steps, in NumPy; shares are those drawn."""
     x, step = start, np.zeros_like(start)
     points, steps = [start], [step]
     for t, gradient in enumerate(gradients):
-        step = step - rates[t] * gradient
+        step = decay * step - rates[t] * gradient
         size = np.linalg.norm(step)
         step = step * min(1.0, bounds[t] / size) if size else step
         if reset_every and (t + 1) % reset_every == 0:
@@ -49,8 +49,8 @@ def by_hand(start, gradients, shares, rates, bounds, reset_every=None):
 
 
 @pytest.mark.parametrize("reset_every", [None, 1, 4])
-@pytest.mark.parametrize("schedules", [False, True])
-def test_points_are_those_computed_by_hand(reset_every, schedules, rng, key, x64):
+@pytest.mark.parametrize(("schedules", "decay"), [(False, 1.0), (True, 1.0), (False, 0.7)])
+def test_points_are_those_computed_by_hand(reset_every, schedules, decay, rng, key, x64):
     count, rate, bound = 13, 0.3, 0.5
     gradients = rng.normal(size=(count, 3)) * 10.0 ** rng.uniform(-1, 1, size=(count, 1))
     gradients[5] = 0
@@ -63,9 +63,9 @@ def test_points_are_those_computed_by_hand(reset_every, schedules, rng, key, x64
         )
         steps = np.arange(count)
         rates, bounds = rate * (1 - steps / count), bound * 0.9**steps
-    transform = clipped_displacement(*given, reset_every)
+    transform = clipped_displacement(*given, reset_every, decay=decay)
     points, state = run(transform, jnp.ones(3), jnp.asarray(gradients), key)
-    want, steps = by_hand(np.ones(3), gradients, state.share, rates, bounds, reset_every)
+    want, steps = by_hand(np.ones(3), gradients, state.share, rates, bounds, reset_every, decay)
     close = 1e-5 if schedules else 1e-9  # optax has its schedules in float32
     np.testing.assert_allclose(points, want, rtol=close)
     np.testing.assert_allclose(state.displacement, steps, rtol=close, atol=1e-15)
