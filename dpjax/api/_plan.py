@@ -115,6 +115,7 @@ def plan(
     | --- | --- | --- |
     | `LinearModel` | `linear_model_solver` | $R L \phi$ |
     | `Risk` | `DPSGD` | $R L \phi$ |
+    | `Risk.linear` with `lipschitz`, no `smoothness` | `OnlineToNonconvex` | none |
     | `SimplexRisk`, l1 ball or simplex | `PolishedFrankWolfe` | a tenth of the next |
     | `SimplexRisk` | `FrankWolfe` | its plan's typical error |
     | `SimplexRisk`, each record once | `AnytimeMirrorDescent` | its plan's bound |

@@ -650,9 +650,9 @@ def test_batches_that_may_be_cut_are_paid_for():
 def test_steps_on_bounded_features_follow_their_scale():
     """Features three times as long want steps a third as long; noise shortens them."""
 
-    def fields(lipschitz, epsilon=1.0, smoothness=None, **options):
+    def fields(lipschitz, epsilon=1.0, smoothness=None, within=None, **options):
         problem = Risk.linear(
-            lambda m, y: jnp.abs(m - y), 8, lipschitz=lipschitz, smoothness=smoothness
+            lambda m, y: jnp.abs(m - y), 8, within, lipschitz=lipschitz, smoothness=smoothness
         )
         return OnlineToNonconvex.for_budget(problem, 4_000, Budget(epsilon, 1e-6), **options)
 
@@ -662,6 +662,7 @@ def test_steps_on_bounded_features_follow_their_scale():
     np.testing.assert_allclose(9 * long.learning_rate, one.learning_rate, rtol=1e-6)
     assert noisy.max_displacement < 0.7 * one.max_displacement
     assert fields(1.0, smoothness=1.0).decay == fields(1.0, oracle="zeroth").decay == 1.0
+    assert fields(1.0, within=0.5).max_displacement == pytest.approx(0.025)
     assert fields(1.0, decay=0.5, max_displacement=0.1).max_displacement == 0.1
 
 

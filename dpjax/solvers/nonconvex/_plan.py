@@ -33,6 +33,7 @@ _STEPS = 1000
 _DISPLACEMENT = 2.0  # times 1 / sqrt(moves)
 _RATE = 4.0  # displacements for a gradient of half the clip norm, and the noise
 _FAR, _FAR_RATE = 6.3, 8.0  # the same where features and slopes are known to be bounded
+_LARGEST_PART = 0.05  # of the radius of parameters, in a step
 _LITTLE_NOISE = 0.3  # of the clip norm, in all coordinates
 _SINGLE_PASS_NOISE = 0.15  # of the clip norm, in all coordinates
 _FEWEST_STEPS = 20
@@ -126,8 +127,10 @@ def plan_fields(
     if far:
         fields.setdefault("decay", max(0.0, 1 - 10 / moves))
         shorter = _shorter(fields, noise)
-        longest = _FAR * shorter / (asked.lipschitz * moves**0.5)
-        fields.setdefault("max_displacement", longest)
+        longest = _FAR / (float(asked.lipschitz) * moves**0.5)
+        if (ball := optional(problem, "radius")) is not None:
+            shorter = min(shorter, _LARGEST_PART * float(ball) / longest)
+        fields.setdefault("max_displacement", longest * shorter)
         rate = _FAR_RATE * shorter
     fields.setdefault("block_size", _block(moves, fields, radius))
     if "learning_rate" not in fields:
@@ -141,8 +144,10 @@ def goes_far(problem: Problem) -> bool:
 
     Its optimum may be many units away, or at infinity (ramps, sigmoids), where gradients vanish.
     """
-    known = optional(problem, "lipschitz") is not None
-    return known and bool(optional(problem, "factored")) and optional(problem, "smoothness") is None
+    lipschitz, smoothness = optional(problem, "lipschitz"), optional(problem, "smoothness")
+    if lipschitz is None or smoothness is not None or not optional(problem, "factored"):
+        return False
+    return not is_traced(lipschitz, optional(problem, "radius"))
 
 
 def _shorter(fields: Fields, noise: ArrayLike) -> float:
