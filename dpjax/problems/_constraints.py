@@ -23,8 +23,6 @@ from dpjax.core import (
 )
 from dpjax.core._records import held
 
-# by default accelerators multiply with 10 bits
-
 
 class PartRule(Protocol):
     """Maps records to part ids; a value outside its public range gives -1."""

@@ -29,7 +29,6 @@ _PART = 8
 _FINE = 2.0**-16
 # more columns of an outer product than these are taken in a loop
 _MANY_COLUMNS = 16
-# by default accelerators multiply float32 with 10 bits
 # of norms of up to 2^40 numbers, scales, products and bounds, relative to the sensitivity
 _ARITHMETIC = 2.0**-12
 
