@@ -86,7 +86,7 @@ def regrets(points: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def defaults() -> dict[str, Any]:
-    """What `fit` chooses in five cells."""
+    """What `fit` chooses in seven cells."""
     budget = dpjax.Budget(1.0, DELTA, "replace_one")
     problems = {
         "linear risk": Risk.linear(_logistic, 15, radius=4.0, lipschitz=1.0, smoothness=0.25),
@@ -94,6 +94,8 @@ def defaults() -> dict[str, Any]:
         "risk": Risk(lambda w, r: optax.huber_loss(r["x"] @ w, r["z"]), jnp.zeros(25)),
         "l1 ball": SimplexRisk.linear(_squared, L1Ball(60), grad_range=4.0, smoothness=1.0),
         "game": Saddle.matrix_game((12, 12)),
+        "settles": Risk.linear(_absolute, 15, lipschitz=1.0),
+        "goes far": Risk.linear(_ramp, 15, lipschitz=1.0),
     }
     return {name: dpjax.plan(problem, 3_000, budget).solver for name, problem in problems.items()}
 
@@ -179,6 +181,14 @@ def _logistic(margin: jax.Array, y: jax.Array) -> jax.Array:
 
 def _squared(margin: jax.Array, y: jax.Array) -> jax.Array:
     return (margin - y) ** 2 / 2
+
+
+def _ramp(margin: jax.Array, y: jax.Array) -> jax.Array:
+    return jnp.clip(0.5 - y * margin, 0, 1)
+
+
+def _absolute(margin: jax.Array, y: jax.Array) -> jax.Array:
+    return jnp.abs(margin - y)
 
 
 def _on_ball(radius: float | None) -> Callable[[jax.Array], jax.Array]:
@@ -315,12 +325,49 @@ def _games() -> Iterator[Cell]:
             yield Cell("game", f"{rows} x {columns}, n = {n:,}", problem, data, epsilon, gap)
 
 
+def _jumps() -> Iterator[Cell]:
+    """Bounded features, losses without a smoothness; errors below a thousandth count as that."""
+
+    def hinge(margin: jax.Array, y: jax.Array) -> jax.Array:
+        return jnp.maximum(0, 1 - y * margin)
+
+    def sigmoid(margin: jax.Array, y: jax.Array) -> jax.Array:
+        return jax.nn.sigmoid(-y * margin)
+
+    def quantile(margin: jax.Array, y: jax.Array) -> jax.Array:
+        return jnp.maximum(0.8 * (y - margin), 0.2 * (margin - y))
+
+    for seed, (link, dim, n, length) in enumerate(
+        [
+            (_ramp, 15, 3_000, 4.0),
+            (_ramp, 60, 30_000, 8.0),
+            (hinge, 60, 30_000, 8.0),
+            (sigmoid, 15, 10_000, 4.0),
+            (_absolute, 15, 3_000, 1.0),
+            (quantile, 30, 10_000, 2.0),
+        ]
+    ):
+        answers = "squared" if link in (_absolute, quantile) else "logistic"
+        data = _linear(answers, dim, n, length, 1000 + seed)
+        problem = Risk.linear(link, dim, lipschitz=1.0)
+        share = _share(problem, data, _on_ball(None))
+
+        def error(params: Any, share: Callable[[Any], float] = share) -> float:
+            return max(share(params), 1e-3)
+
+        for epsilon in EPSILONS:
+            name = f"{link.__name__.strip('_')}, d = {dim}, n = {n:,}"
+            settings = (NONCONVEX,) if answers == "squared" else ()  # elsewhere planned
+            yield Cell("jumping slope", name, problem, data, epsilon, error, settings)
+
+
 KINDS: dict[str, Callable[[], Iterator[Cell]]] = {
     "linear risk": _linear_risks,
     "linear model": _linear_models,
     "risk": _general_risks,
     "l1 ball": _sparse,
     "game": _games,
+    "jumping slope": _jumps,
 }
 
 

@@ -115,7 +115,7 @@ def plan(
     | --- | --- | --- |
     | `LinearModel` | `linear_model_solver` | $R L \phi$ |
     | `Risk` | `DPSGD` | $R L \phi$ |
-    | `Risk.linear` with `lipschitz`, no `smoothness` | `OnlineToNonconvex` | none |
+    | `Risk.linear`, not smooth, optimum far | `OnlineToNonconvex` | none |
     | `SimplexRisk`, l1 ball or simplex | `PolishedFrankWolfe` | a tenth of the next |
     | `SimplexRisk` | `FrankWolfe` | its plan's typical error |
     | `SimplexRisk`, each record once | `AnytimeMirrorDescent` | its plan's bound |
@@ -230,7 +230,7 @@ def _of_linear_model(problem: LinearModel, n: int, budget: Budget) -> Iterator[_
 def _of_risk(problem: Risk, n: int, budget: Budget) -> Iterator[_Offer]:
     constants = problem.radius, problem.lipschitz
     if goes_far(problem):
-        remark = "a loss that is linear in bounded features but for a slope that may jump"
+        remark = "a loss of bounded features whose optimum may be far, of no stated smoothness"
         yield _Offer("online_to_nonconvex", OnlineToNonconvex.for_budget, None, remark)
         why = "up to 40 times the error where the optimum is far, and as little as half elsewhere"
         yield _Offer("dpsgd", DPSGD.for_budget, None, why)

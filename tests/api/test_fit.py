@@ -23,6 +23,7 @@ from dpjax.problems import (
 )
 from dpjax.queries import Domain, Marginals
 from dpjax.sklearn import PrivacyWarning
+from dpjax.solvers import DPSGD, OnlineToNonconvex
 
 BUDGET = dpjax.Budget(1.0, 1e-6, "replace_one")
 TABLE = Marginals.all_kway(Domain({"a": ["x", "y"], "b": 3}), 2)
@@ -273,7 +274,7 @@ def test_the_choice_has_less_error_on_fresh_instances(problem, noisy):
 
 @pytest.mark.slow
 def test_slopes_that_jump_have_less_loss_by_the_choice():
-    """Where the optimum is far and where it is near, on instances of no study."""
+    """A ramp, whose optimum is far; an absolute loss, whose is near. On instances of no study."""
     n, d, budget = 10_000, 15, dpjax.Budget(1.0, 1e-5)
     rng = np.random.default_rng(7)
     x = rng.standard_t(4, size=(n, d))
@@ -281,12 +282,16 @@ def test_slopes_that_jump_have_less_loss_by_the_choice():
     margin = 5 * x @ rng.normal(size=d)
     signs = np.where(margin + rng.logistic(size=n) > 1, 1.0, -1.0)
     answers = margin / 5 + 0.1 * rng.standard_t(2, size=n)
-    for link, y, most in ((ramp, signs, 0.95), (lambda m, y: jnp.abs(m - y), answers, 1.02)):
+    for link, y, chosen in (
+        (ramp, signs, OnlineToNonconvex),
+        (lambda m, y: jnp.abs(m - y), answers, DPSGD),
+    ):
         problem = Risk.linear(link, d, lipschitz=1.0)
         data = {"x": jnp.asarray(x, jnp.float32), "y": jnp.asarray(y, jnp.float32)}
         losses = {}
-        for name in ("online_to_nonconvex", "dpsgd"):
-            solver = dpjax.plan(problem, n, budget, method=name).solver
+        for kind in (OnlineToNonconvex, DPSGD):
+            solver = kind.for_budget(problem, n, budget)
             params = dpjax.solve(solver, problem, data, key=jax.random.key(0)).params
-            losses[name] = float(problem.mean_loss(params, data))
-        assert losses["online_to_nonconvex"] <= most * losses["dpsgd"]
+            losses[kind] = float(problem.mean_loss(params, data))
+        assert min(losses, key=losses.get) is chosen
+        assert isinstance(dpjax.plan(problem, n, budget).solver, chosen)

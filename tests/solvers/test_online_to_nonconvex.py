@@ -650,10 +650,11 @@ def test_batches_that_may_be_cut_are_paid_for():
 def test_steps_on_bounded_features_follow_their_scale():
     """Features three times as long want steps a third as long; noise shortens them."""
 
-    def fields(lipschitz, epsilon=1.0, smoothness=None, within=None, **options):
-        problem = Risk.linear(
-            lambda m, y: jnp.abs(m - y), 8, within, lipschitz=lipschitz, smoothness=smoothness
-        )
+    def hinge(margin, y):
+        return jnp.maximum(0, 1 - y * margin)
+
+    def fields(lipschitz, epsilon=1.0, smoothness=None, within=None, link=hinge, **options):
+        problem = Risk.linear(link, 8, within, lipschitz=lipschitz, smoothness=smoothness)
         return OnlineToNonconvex.for_budget(problem, 4_000, Budget(epsilon, 1e-6), **options)
 
     one, long, noisy = fields(1.0), fields(3.0), fields(1.0, epsilon=0.05)
@@ -661,6 +662,7 @@ def test_steps_on_bounded_features_follow_their_scale():
     np.testing.assert_allclose(3 * long.max_displacement, one.max_displacement, rtol=1e-6)
     np.testing.assert_allclose(9 * long.learning_rate, one.learning_rate, rtol=1e-6)
     assert noisy.max_displacement < 0.7 * one.max_displacement
+    assert fields(1.0, link=lambda m, y: jnp.abs(m - y)).decay == 1.0  # it settles
     assert fields(1.0, smoothness=1.0).decay == fields(1.0, oracle="zeroth").decay == 1.0
     assert fields(1.0, within=0.5).max_displacement == pytest.approx(0.025)
     assert fields(1.0, decay=0.5, max_displacement=0.1).max_displacement == 0.1

@@ -5,6 +5,7 @@ import math
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from dp_accounting import dp_event as dpe
 from jax.typing import ArrayLike
@@ -33,6 +34,7 @@ _STEPS = 1000
 _DISPLACEMENT = 2.0  # times 1 / sqrt(moves)
 _RATE = 4.0  # displacements for a gradient of half the clip norm, and the noise
 _FAR, _FAR_RATE = 6.3, 8.0  # the same where features and slopes are known to be bounded
+_FARTHEST_MARGIN, _MARGINS, _FLAT = 10.0, 201, 1e-3
 _LARGEST_PART = 0.05  # of the radius of parameters, in a step
 _LITTLE_NOISE = 0.3  # of the clip norm, in all coordinates
 _SINGLE_PASS_NOISE = 0.15  # of the clip norm, in all coordinates
@@ -140,14 +142,29 @@ def plan_fields(
 
 
 def goes_far(problem: Problem) -> bool:
-    """Whether a loss is linear in bounded features, but for a slope that nothing says is smooth.
+    """Whether the optimum of a loss that is linear in bounded features may be many units away.
 
-    Its optimum may be many units away, or at infinity (ramps, sigmoids), where gradients vanish.
+    So where nothing says that its slope is smooth, unless it is convex and has a minimum for each
+    label, as absolute and quantile losses: these want to settle. Ramps and sigmoids have theirs at
+    infinity, where gradients vanish.
     """
     lipschitz, smoothness = optional(problem, "lipschitz"), optional(problem, "smoothness")
     if lipschitz is None or smoothness is not None or not optional(problem, "factored"):
         return False
-    return not is_traced(lipschitz, optional(problem, "radius"))
+    return not is_traced(lipschitz, optional(problem, "radius")) and not _settles(problem)
+
+
+def _settles(problem: Any) -> bool:
+    """Whether slopes rise with the margin, from below 0 to above, at labels of both signs."""
+    with jax.ensure_compile_time_eval():
+        margins = jnp.linspace(-_FARTHEST_MARGIN, _FARTHEST_MARGIN, _MARGINS)
+        slopes = jax.vmap(jax.grad(problem.loss.link_loss), in_axes=(0, None))
+        try:
+            found = np.stack([np.asarray(slopes(margins, jnp.asarray(y))) for y in (-1.0, 1.0)])
+        except TypeError:  # labels of another kind
+            return False
+    rises = bool(np.all(np.diff(found, axis=1) >= -_FLAT))
+    return rises and bool(np.all((found[:, 0] < -_FLAT) & (found[:, -1] > _FLAT)))
 
 
 def _shorter(fields: Fields, noise: ArrayLike) -> float:
