@@ -152,7 +152,7 @@ def test_a_solution_shows_shapes_and_nothing_secret():
     assert head == "Solution"
     assert rest[:3] == [
         "  params ['b'] [2], ['w'] [3, 2]",
-        "  info .gradient_norm [5]",
+        "  info .gradient_norm [5], .clip_norm [5]",
         "  sensitive: raw values, not private",
     ]
     assert "\n".join(line[2:] for line in rest[3:]) == repr(solution.guarantee)
