@@ -10,11 +10,11 @@ from dpjax.solvers.descent._group_thresholds import ThresholdModel as ThresholdM
 from dpjax.solvers.descent._group_thresholds import ThresholdsState as ThresholdsState
 from dpjax.solvers.descent._group_thresholds import TrainedModel as TrainedModel
 from dpjax.solvers.descent._rate_constrained_sgda import RateConstrainedSGDA as RateConstrainedSGDA
-from dpjax.solvers.descent._rate_constrained_sgda import SGDAInfo as SGDAInfo
-from dpjax.solvers.descent._rate_constrained_sgda import SGDAState as SGDAState
 from dpjax.solvers.descent._rates import (
     optimal_histogram_share as optimal_histogram_share,
 )
+from dpjax.solvers.descent._sgda_state import SGDAInfo as SGDAInfo
+from dpjax.solvers.descent._sgda_state import SGDAState as SGDAState
 from dpjax.solvers.erm._objective_perturbation import ObjectivePerturbation as ObjectivePerturbation
 from dpjax.solvers.erm._objective_perturbation import (
     ObjectivePerturbationState as ObjectivePerturbationState,

@@ -3,7 +3,7 @@
 import dataclasses
 import importlib
 import math
-from typing import Any, NamedTuple
+from typing import Any
 
 import dp_accounting
 import jax
@@ -30,7 +30,7 @@ from dpjax.problems import RateConstrained
 from dpjax.sampling import FullBatch
 from dpjax.solvers._request import check_values, checked_gradients, default_sampler, requested
 from dpjax.solvers._summary import register_solver
-from dpjax.solvers.descent._dpsgd import DPSGD, DPSGDState, clipping_diagnostics
+from dpjax.solvers.descent._dpsgd import DPSGD, clipping_diagnostics
 from dpjax.solvers.descent._dpsgd_defaults import (
     MOST_WIDTH,
     fall_by_default,
@@ -53,49 +53,10 @@ from dpjax.solvers.descent._rates import (
     split_noise,
     table_of,
 )
+from dpjax.solvers.descent._sgda_state import SGDAInfo, SGDAState
 from dpjax.transforms import AddNoiseState, add_gaussian, add_laplace
 from dpjax.transforms.noise import _noisy_counts as counting
 from dpjax.transforms.noise._independent import noise_on_leaves
-
-
-class SGDAState(NamedTuple):
-    """State of `RateConstrainedSGDA`; all of it but the keys is covered by the guarantee.
-
-    Attributes:
-      primal: State of the descent.
-      multipliers: lambda, `[J]`.
-      memory: Running estimates from earlier tables.
-      noise: State of the table noise.
-      key: Key of the table noise, `[]` (*secret*).
-    """
-
-    primal: DPSGDState
-    multipliers: jax.Array
-    memory: RateMemory
-    noise: AddNoiseState
-    key: jax.Array
-
-
-class SGDAInfo(NamedTuple):
-    """Released values of a step.
-
-    Attributes:
-      gradient_norm: l2 norm of the noisy mean gradient, `[]`.
-      multipliers: lambda after the step, `[J]`.
-      constraint_values: Gamma of `rates`, `[J]`.
-      sizes: Estimated number of records of each subset in a batch, `[S]`.
-      rates: Estimated rates, `[S, K]`; they lag behind the parameters.
-      deviation: Standard deviation of the estimate of Gamma in the multiplier update, `[J]`.
-      clip_norm: Clip norm C of the step, `[]`.
-    """
-
-    gradient_norm: jax.Array
-    multipliers: jax.Array
-    constraint_values: jax.Array
-    sizes: jax.Array
-    rates: jax.Array
-    deviation: jax.Array
-    clip_norm: jax.Array
 
 
 @register_solver
