@@ -20,6 +20,7 @@ from dp_accounting import pld
 from replays import noise_matrix
 from scipy import optimize, stats
 
+import dpjax
 import dpjax.testing as dpt
 from dpjax.core import register_dataclass
 from dpjax.papers.nonsmooth_nonconvex import PublishedOnlineToNonconvex
@@ -823,3 +824,18 @@ def test_directions_belong_to_places_and_records_have_no_say():
     first = angles(x, s)
     np.testing.assert_allclose(angles(x[::-1], 1e3 * s), first, atol=1e-3)
     dpt.check_distribution(first / np.pi, lambda u: np.clip(u, 0, 1))
+
+
+def test_the_noise_of_a_run_is_what_its_event_says():
+    """Features of 0 have no gradient: what is released is the noise, 400 times 50 draws of it."""
+    dpt.count_false_alarm(1e-9)
+    problem = Risk.linear(lambda margin, y: jnp.abs(margin - y), 50, lipschitz=2.0)
+    solver = OnlineToNonconvex.for_budget(
+        problem, 20, dpjax.Budget(5.0, 1e-5, "add_or_remove_one"), sampler=FullBatch(400)
+    )
+    data = {"x": jnp.zeros((20, 50)), "y": jnp.ones(20)}
+    solution = dpjax.solve(solver, problem, data, key=jax.random.key(0))
+    spread = float(jnp.mean(solution.info.gradient_norm**2) / 50) ** 0.5
+    relative = spread * float(solver.batch_size) / float(solver.clip_norm)
+    declared = solution.guarantee.event.event.noise_multiplier
+    assert declared * 0.95 <= relative <= declared * 1.1  # smoothing and rounding add a little
