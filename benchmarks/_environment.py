@@ -53,13 +53,13 @@ def environment() -> dict[str, Any]:
 
 
 def commit(root: Path = ROOT) -> str | None:
-    """Short hash of the checkout, "+dirty" where code differs from it; None without git."""
+    """Short hash of the checkout, "+dirty" where code differs from it; without git, COMMIT."""
     try:
         head = _git(root, "rev-parse", "--short=12", "HEAD").strip()
         # results and pages are what a run writes: they do not change what it measures
         changed = _git(root, "status", "--porcelain", "--", ".", ":!benchmarks/results", ":!*.md")
     except (OSError, subprocess.SubprocessError):
-        return None
+        return os.environ.get("COMMIT")
     return head + ("+dirty" if changed.strip() else "")
 
 

@@ -5,19 +5,25 @@ measured with. Times come from `measure` (JAX functions, compiled ahead of time)
 (any calls).
 """
 
+import contextlib
 import json
+import os
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import filelock
 import jax
 
 from benchmarks import _environment
 
 RESULTS = Path(__file__).parent / "results"
 QUARTILES = ("median", "lower_quartile", "upper_quartile")
+# names a file: studies that run at once take it to time calls, and compile side by side
+TURNS = "DPJAX_BENCHMARK_TURNS"
 
 
 class Task(NamedTuple):
@@ -40,7 +46,8 @@ class Task(NamedTuple):
 def measure(tasks: dict[str, Task], *, repeats: int, warmup: int = 2) -> dict[str, dict[str, Any]]:
     """Compiles each task by itself, then times the compiled ones in turn, A B C A B C ....
 
-    Caches are cleared before each is traced, so that no task gains by what another left there.
+    Caches are cleared before each is traced, so that no task gains by what another left there. On
+    an accelerator, whose host has cores to spare, programs compile side by side.
 
     Args:
       tasks: by name.
@@ -53,7 +60,15 @@ def measure(tasks: dict[str, Task], *, repeats: int, warmup: int = 2) -> dict[st
       the compiler counts them: `argument_bytes`, `output_bytes`, `temp_bytes`, and `peak_bytes`,
       which on CPU leaves out temporaries. None where there is no such figure.
     """
-    built = {name: _compiled(task) for name, task in tasks.items()}
+    traced = ((task, _traced(task)) for task in tasks.values())
+    if jax.default_backend() == "cpu":
+        compiled = [_compiled(*each) for each in traced]
+    else:
+        with ThreadPoolExecutor(_COMPILERS) as pool:
+            compiled = [
+                each.result() for each in [pool.submit(_compiled, *each) for each in traced]
+            ]
+    built = dict(zip(tasks, compiled, strict=True))
     calls = {
         name: lambda run=run, task=tasks[name]: run(*task.arguments)
         for name, (run, _) in built.items()
@@ -102,15 +117,26 @@ def _rounds(
 ) -> tuple[dict[str, float], dict[str, list[float]]]:
     """Seconds of each call's first run, and of its timed ones."""
     first = {}
-    for name, call in calls.items():
-        first[name] = _seconds(call)
-        for _ in range(warmup - 1):
-            _seconds(call)
     seconds: dict[str, list[float]] = {name: [] for name in calls}
-    for _ in range(repeats):
+    with _turn():
         for name, call in calls.items():
-            seconds[name].append(_seconds(call))
+            first[name] = _seconds(call)
+            for _ in range(warmup - 1):
+                _seconds(call)
+        for _ in range(repeats):
+            for name, call in calls.items():
+                seconds[name].append(_seconds(call))
     return first, seconds
+
+
+@contextlib.contextmanager
+def _turn() -> Iterator[None]:
+    """Waits until no other study times its calls."""
+    if (path := os.environ.get(TURNS)) is None:
+        yield
+    else:
+        with filelock.FileLock(path):
+            yield
 
 
 def _seconds(call: Callable[[], Any]) -> float:
@@ -119,26 +145,35 @@ def _seconds(call: Callable[[], Any]) -> float:
     return time.perf_counter() - start
 
 
-def _compiled(task: Task) -> tuple[Callable[..., Any], dict[str, float | int | None]]:
+def _traced(task: Task) -> tuple[Any, float]:
+    """What to compile, and the seconds of tracing it."""
+    if task.host:
+        return None, 0.0
+    jitted = task.function if hasattr(task.function, "lower") else jax.jit(task.function)
+    jax.clear_caches()
+    start = time.perf_counter()
+    return jitted.lower(*task.arguments), time.perf_counter() - start
+
+
+def _compiled(
+    task: Task, traced: tuple[Any, float]
+) -> tuple[Callable[..., Any], dict[str, float | int | None]]:
     """What to call, and what it took to make it."""
     if task.host:
         return task.function, dict.fromkeys(
             ("trace_seconds", "compile_seconds", *(f"{part}_bytes" for part in _PARTS))
         )
-    jitted = task.function if hasattr(task.function, "lower") else jax.jit(task.function)
-    jax.clear_caches()
+    lowered, seconds = traced
     start = time.perf_counter()
-    lowered = jitted.lower(*task.arguments)
-    traced = time.perf_counter()
     compiled = lowered.compile()
-    done = time.perf_counter()
     return compiled, {
-        "trace_seconds": traced - start,
-        "compile_seconds": done - traced,
+        "trace_seconds": seconds,
+        "compile_seconds": time.perf_counter() - start,
         **_bytes(compiled),
     }
 
 
+_COMPILERS = 8
 _PARTS = {
     "argument": "argument_size_in_bytes",
     "output": "output_size_in_bytes",

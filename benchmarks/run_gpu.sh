@@ -5,29 +5,31 @@
 #
 #     --fast        studies at small sizes    --slow        slow tests too
 #     --no-install  use what is there         --no-tests, --no-studies
+#     --at-once     studies compile side by side, and take turns to time
 #
 # Makes a virtual environment (VENV, by default .venv-DEVICE; PYTHON, by default python3), runs every
 # test on the device (results/tests.DEVICE.json) and writes benchmarks/results/STUDY.DEVICE.json for
-# each study; without names: scaling, hot_paths (4,096 seeds at once), noise_throughput,
+# each study; without names: roofline, scaling, hot_paths (4,096 seeds at once), noise_throughput,
 # sampling_cost, step_time and query_universe, as far as they are there.
 #
 # Where JAX is there already: WHEELS is a folder of wheels, from which what is missing is installed,
-# without a network, into VENV, which is made beside the packages of PYTHON if need be. --no-install
+# without a network, into VENV, which is made if need be and sees the packages of PYTHON. --no-install
 # uses VENV as it is, or, where it is not set and there is no .venv-DEVICE, PYTHON.
 #
 # WORKERS test processes share the device, 2 by default. DATA is the folder with data files, for
-# studies that need one. With DRY=1 it only says what it would do. The exit status is not 0 if a test
-# or a study failed; what comes after still runs.
+# studies that need one; COMMIT is what results name where git is not. With DRY=1 it only says what
+# it would do. The exit status is not 0 if a test or a study failed; what comes after still runs.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
-device=gpu fast='' slow='' install=yes tests=yes run_studies=yes studies=()
+device=gpu fast='' slow='' install=yes tests=yes run_studies=yes at_once='' studies=()
 for argument in "$@"; do
   case "$argument" in
     gpu | tpu | cpu) device=$argument ;;
     --fast) fast=--fast ;;
     --slow) slow='slow or not slow' ;;
     --no-install) install='' ;;
+    --at-once) at_once=yes ;;
     --no-tests) tests='' ;;
     --no-studies) run_studies='' ;;
     -*)
@@ -38,7 +40,7 @@ for argument in "$@"; do
   esac
 done
 if [[ ${#studies[@]} -eq 0 ]]; then
-  for study in scaling hot_paths noise_throughput sampling_cost step_time query_universe; do
+  for study in roofline scaling hot_paths noise_throughput sampling_cost step_time query_universe; do
     if [[ -f benchmarks/$study.py ]]; then studies+=("$study"); fi
   done
 fi
@@ -63,7 +65,13 @@ attempt() { # NAME COMMAND ...: goes on if the command fails
 }
 
 if [[ -n $install ]]; then
-  [[ -x $python ]] || do_it "${PYTHON:-python3}" -m venv ${WHEELS:+--system-site-packages} "$venv"
+  if [[ ! -x $python ]]; then
+    do_it "${PYTHON:-python3}" -m venv "$venv"
+    # what PYTHON sees, also where it is in an environment of its own
+    [[ -z ${WHEELS:-} || -n ${DRY:-} ]] || "${PYTHON:-python3}" -c \
+      'import site; print(*site.getsitepackages(), sep="\n")' \
+      >"$("$python" -c 'import site; print(site.getsitepackages()[0])')/beside.pth"
+  fi
   package=.[${tests:+test,}bench]
   case $device in
     gpu) jax='jax[cuda12]' ;;
@@ -104,10 +112,22 @@ if [[ -n $tests ]]; then
 fi
 
 if [[ -n $run_studies ]]; then
+  logs=$(mktemp -d) jobs=()
+  trap 'rm -rf "$logs"' EXIT
+  # a process each: memory is given back
   for study in "${studies[@]}"; do
-    # a process each: memory is given back
-    attempt "$study" "$python" -m benchmarks._on_device "$device" --study "$study" \
-      ${fast:+"$fast"} ${DATA:+--data "$DATA"}
+    command=("$python" -m benchmarks._on_device "$device" --study "$study"
+      ${fast:+"$fast"} ${DATA:+--data "$DATA"})
+    if [[ -z $at_once ]]; then
+      attempt "$study" "${command[@]}"
+    else
+      DPJAX_BENCHMARK_TURNS=$logs/turns do_it "${command[@]}" >"$logs/$study" 2>&1 &
+      jobs+=($!)
+    fi
+  done
+  for i in "${!jobs[@]}"; do
+    wait "${jobs[i]}" || failed+=("${studies[i]}")
+    cat "$logs/${studies[i]}"
   done
 fi
 

@@ -46,6 +46,7 @@ def test_a_bare_clone_is_installed_tested_and_timed():
 def test_the_studies_are_there():
     named = re.findall(r"--study (\w+)", said()[1])
     assert named == [
+        "roofline",
         "scaling",
         "hot_paths",
         "noise_throughput",
@@ -55,10 +56,14 @@ def test_the_studies_are_there():
     ]
 
 
+def test_studies_that_start_at_once_are_all_waited_for():
+    assert said("--no-tests")[1].splitlines() == said("--no-tests", "--at-once")[1].splitlines()
+
+
 def test_what_is_missing_is_installed_from_a_folder(tmp_path):
     asked = ("cpu", "--no-tests", "--no-studies")
     made, installed, _ = said(*asked, WHEELS="a b")[1].splitlines()
-    assert made == "+ python3 -m venv --system-site-packages .venv-cpu"
+    assert made == "+ python3 -m venv .venv-cpu"
     assert installed.endswith("-m pip install --no-index --find-links a b -e .[bench]")
     assert "-e .[test,bench]" in said("gpu", WHEELS="w")[1]
     # an environment that is there is taken as it is
