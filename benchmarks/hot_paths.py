@@ -28,7 +28,7 @@ from benchmarks import _runner
 from benchmarks._text import table
 
 ROUNDS = 5
-ROUNDS_ON_ACCELERATOR = 2
+ROUNDS_ON_ACCELERATOR = 1
 GOALS = {"descent": 1.4, "noise": 1.3, "draws": 2.0, "seeds": 40.0}
 _FLOORS = {
     "clip, Gaussian, SGD, rbg": "jax.random.normal, rbg",

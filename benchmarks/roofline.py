@@ -11,6 +11,7 @@ Beside them: a short step in a loop whose bounds are data, as `solve` alone runs
 `lax.scan`, as within `jit`; and 4,096 small runs at once against one after another.
 """
 
+import functools
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -195,19 +196,20 @@ _PATHS = {
 
 
 def _loops(fast: bool) -> dict[str, float]:
-    """Seconds of a short step, by what compiles the loop."""
-    steps = 16 if fast else 512
-    made = _scaling_instances.dpsgd(n=4096, m=64, p=16, c=2, T=steps)
-    given, key = made[:3], jax.random.key(0)
-    scan = jax.jit(_scaling_instances.program)
-    times = _runner.interleaved(
-        {
-            "solve": lambda: _scaling_instances.program(*given, key),
-            "solve within jit": lambda: scan(*given, key),
-        },
-        repeats=3 if fast else 11,
-    )
-    return {name: t["median"] / steps for name, t in times.items()}
+    """Seconds of a short step, by what compiles the loop: of long runs less short ones."""
+    counts, key = ((8, 16) if fast else (256, 2048)), jax.random.key(0)
+    scan, calls = jax.jit(_scaling_instances.program), {}
+    for steps in counts:
+        given = _scaling_instances.dpsgd(n=4096, m=64, p=16, c=2, T=steps)[:3]
+        calls[f"solve, {steps}"] = functools.partial(_scaling_instances.program, *given, key)
+        calls[f"solve within jit, {steps}"] = functools.partial(scan, *given, key)
+    times = _runner.interleaved(calls, repeats=3 if fast else 11)
+    short, long = counts
+    return {
+        name: (times[f"{name}, {long}"]["median"] - times[f"{name}, {short}"]["median"])
+        / (long - short)
+        for name in ("solve", "solve within jit")
+    }
 
 
 def _sweep(fast: bool) -> dict[str, float]:

@@ -168,6 +168,13 @@ def unrounded_steps(monkeypatch):
 
 
 @pytest.fixture
+def exact_products():
+    """For losses of a test's own, whose products an accelerator rounds as a caller's."""
+    with jax.default_matmul_precision("highest"):
+        yield
+
+
+@pytest.fixture
 def key():
     """A fresh typed key, the same in every test."""
     return jax.random.key(0)

@@ -503,6 +503,7 @@ def test_blocks_shrink_with_batches_on_cpu(monkeypatch):
         return [dpjax.solvers.DPSGD(sampler, 1.0, 1.0, 1.0, 1.0)]
 
     wide = dpjax.problems.Risk.linear(lambda m, y: m * y, 1000)
+    monkeypatch.setattr(jax, "default_backend", lambda: "cpu")
     sizes = [_tune._block(solvers_of(slots), wide, 10_000) for slots in (10, 32, 128, 4096)]
     assert sizes == [16, 8, 2, 1]
     everyone = [dpjax.solvers.DPSGD(dpjax.sampling.FullBatch(3), 1.0, 1.0, 1.0, 1.0)]

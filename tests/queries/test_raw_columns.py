@@ -249,7 +249,7 @@ MISSING = {
     "flag": (Categorical([False, True], missing=True), [False, None, True, None], [0, 2, 1, 2]),
     "date": (
         Date("2020-01-01", "2020-02-01", missing=True),
-        [datetime.date(2020, 1, 2), None, datetime.date(2020, 2, 1), np.datetime64("NaT")],
+        [datetime.date(2020, 1, 2), None, datetime.date(2020, 2, 1), np.datetime64("NaT", "D")],
         [0, 2, 1, 2],
     ),
 }

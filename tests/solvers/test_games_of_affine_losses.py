@@ -19,6 +19,7 @@ from dpjax.solvers.games import _nested
 
 _BUDGET = dpjax.Budget(1.0, 1e-6, "replace_one")
 _N = 64
+pytestmark = pytest.mark.usefixtures("exact_products")
 
 
 def _value(matrix):

@@ -17,6 +17,7 @@ from dpjax.transforms import multilevel
 QUICK = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
 BOTH = pytest.mark.parametrize("antithetic", [False, True])
 RECORDS = {0: 3, 1: 9, 2: 17}
+pytestmark = pytest.mark.usefixtures("exact_products")
 
 
 def solver_of(solver, problem, options=QUICK):

@@ -10,6 +10,7 @@ import pytest
 from dpjax.transforms import polar_estimate, polar_interval
 
 _M = 4
+pytestmark = pytest.mark.usefixtures("exact_products")
 
 
 def _quadratic(seed):

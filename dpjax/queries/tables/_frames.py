@@ -83,7 +83,7 @@ def _filled(values: np.ndarray, absent: np.ndarray | None) -> np.ndarray:
     if values.dtype.kind == "f":
         return np.where(absent, np.nan, values)
     if values.dtype.kind == "M":
-        return np.where(absent, np.datetime64("NaT"), values)
+        return np.where(absent, np.datetime64("NaT", "D"), values)
     return _with_none(values, absent)
 
 

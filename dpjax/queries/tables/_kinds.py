@@ -290,7 +290,7 @@ class Date(Column):
             try:
                 day = np.datetime64(value, "D")
             except (ValueError, TypeError):
-                day = np.datetime64("NaT")
+                day = np.datetime64("NaT", "D")
             if np.isnat(day):
                 raise ValueError(f"{name} must be a day like '2020-01-31', got {value!r}")
             vars(self)[name] = str(day)
@@ -331,7 +331,8 @@ class Date(Column):
         """A day of each period."""
         periods = codes + self._period(self._ends)[0]
         first = np.maximum(self._first_day(periods), self._ends[0]).astype(np.int64)
-        after = np.minimum(self._first_day(periods + 1), self._ends[1] + 1).astype(np.int64)
+        end = self._ends[1] + np.timedelta64(1, "D")
+        after = np.minimum(self._first_day(periods + 1), end).astype(np.int64)
         return generator.integers(first, after).astype("datetime64[D]")
 
     @functools.cached_property

@@ -225,11 +225,13 @@ def _sum_in_blocks(values: jax.Array) -> jax.Array:
     if values.ndim == 1:
         return values
     values = values.reshape(values.shape[0], math.prod(values.shape[1:]))
+    rests = []  # added at the end: XLA for GPUs takes long to put them beside the sums of blocks
     while values.shape[1] > _BLOCK:
         used = values.shape[1] // _BLOCK * _BLOCK
-        blocks = jnp.sum(values[:, :used].reshape(values.shape[0], -1, _BLOCK), axis=2)
-        values = jnp.concatenate([blocks, values[:, used:]], axis=1)
-    return jnp.sum(values, axis=1)
+        if used < values.shape[1]:
+            rests.append(jnp.sum(values[:, used:], axis=1))
+        values = jnp.sum(values[:, :used].reshape(values.shape[0], -1, _BLOCK), axis=2)
+    return functools.reduce(operator.add, rests, jnp.sum(values, axis=1))
 
 
 def clip_or_measure(max_norm: ArrayLike, measuring: ArrayLike) -> Aggregator:

@@ -153,7 +153,13 @@ def bounded_sum(
         return _sum_of_rows(left, at[0], scale.astype(right.dtype), bound, at[1], cut)
 
     if right.shape[1] > _MANY_COLUMNS:
-        return Pair(*(part.T for part in jax.lax.map(column, (right.T, columns))))
+        one = functools.partial(jax.lax.map, column)
+        if many_devices():
+            parts = one((right.T, columns))
+        else:
+            several = functools.partial(jax.lax.map, column, batch_size=_MANY_COLUMNS)
+            parts = jax.lax.platform_dependent((right.T, columns), cpu=one, default=several)
+        return Pair(*(part.T for part in parts))
     each = [column((right[:, k], columns[k])) for k in range(right.shape[1])]
     return Pair(*(jnp.stack(parts, axis=1) for parts in zip(*each, strict=True)))
 
@@ -224,17 +230,59 @@ def _sum_of_rows(
     bound = jnp.maximum(jnp.asarray(bound, scale.dtype), 0)
     grid = _grid(bound, min(num, most), scale.dtype)
     terms = _Rows(rows, factor, scale, centre)
-    if num <= most:
-        total = _sum_on_grid(cut, terms, grid, bound)
-    else:
-        total = _in_parts(
+
+    def in_turn(terms: _Rows, grid: jax.Array, bound: jax.Array) -> Pair:
+        return _in_parts(
             lambda part: _sum_on_grid(cut, part, grid, bound),
             terms,
             most,
             add_pairs,
             many_devices(),
         )
+
+    if num <= most:
+        total = _sum_on_grid(cut, terms, grid, bound)
+    elif isinstance(rows, PackedSigns) or many_devices():
+        total = in_turn(terms, grid, bound)
+    else:
+        at_once = functools.partial(_sum_at_once, cut, most)
+        total = jax.lax.platform_dependent(terms, grid, bound, cpu=in_turn, default=at_once)
     return Pair(total.high.reshape(shape), total.low.reshape(shape))
+
+
+def _sum_at_once(cut: bool, size: int, terms: _Rows, grid: jax.Array, bound: jax.Array) -> Pair:
+    """The sum of parts of so many rows by one program, where a turn of a loop would be the cost.
+
+    A part's numbers are read once and never written; what is kept is a row of sums a part.
+    """
+    num = terms.scale.shape[0]
+    shared = terms.centre is not None and terms.centre.shape[0] == 1
+    centre = terms.centre if shared else None
+    each = terms._replace(centre=None) if shared else terms
+    whole = num // size * size
+
+    def sum_of(part: _Rows) -> Pair:
+        return _sum_on_grid(cut, part._replace(centre=centre) if shared else part, grid, bound)
+
+    head = jax.tree.map(lambda a: a[:whole].reshape(-1, size, *a.shape[1:]), each)
+    total = _tree_sum(jax.vmap(sum_of)(head))
+    if whole < num:
+        total = add_pairs(total, sum_of(jax.tree.map(lambda a: a[whole:], each)))
+    return total
+
+
+def _tree_sum(pairs: Pair) -> Pair:
+    """The sum of pairs `[k, p]` over their first axis, by halves."""
+    while (number := pairs.high.shape[0]) > 1:
+        half = number // 2
+        first, second, odd = (
+            Pair(*(part[at] for part in pairs))
+            for at in (slice(half), slice(half, 2 * half), slice(2 * half, number))
+        )
+        pairs = add_pairs(first, second)
+        if number % 2:
+            pairs = Pair(*map(lambda *a: jnp.concatenate(a), pairs, odd))
+    return Pair(pairs.high[0], pairs.low[0])
 
 
 def _in_parts(
