@@ -53,13 +53,15 @@ def environment() -> dict[str, Any]:
 
 
 def commit(root: Path = ROOT) -> str | None:
-    """Short hash of the checkout, "+dirty" where code differs from it; without git, COMMIT."""
+    """Short hash of the checkout, "+dirty" where code differs from it; DPJAX_COMMIT if set."""
+    if told := os.environ.get("DPJAX_COMMIT"):  # by who took a copy elsewhere
+        return told
     try:
         head = _git(root, "rev-parse", "--short=12", "HEAD").strip()
         # results and pages are what a run writes: they do not change what it measures
         changed = _git(root, "status", "--porcelain", "--", ".", ":!benchmarks/results", ":!*.md")
     except (OSError, subprocess.SubprocessError):
-        return os.environ.get("COMMIT")
+        return None
     return head + ("+dirty" if changed.strip() else "")
 
 

@@ -62,7 +62,7 @@ def page(folder: Path = _runner.RESULTS) -> str:
     rows = [_row(name, result, name in plots) for name, result in found.items()]
     head = ["study", "question", "command", "run", "with", "on", "files"]
     sections = [
-        _section(name, result, name in plots)
+        _section(name, result, name in plots, folder)
         for name, result in found.items()
         if result is not None
     ]
@@ -180,6 +180,21 @@ def _doc(name: str) -> str:
     return inspect.cleandoc(importlib.import_module(f"benchmarks.{name}").__doc__ or "")
 
 
-def _section(name: str, result: dict[str, Any], plot: bool) -> str:
-    parts = [f"## {name}", _doc(name), *tables(name, result)]
+def _elsewhere(name: str, folder: Path) -> list[str]:
+    """The same tables of runs on accelerators, where they are."""
+    parts = []
+    for device in ("gpu", "tpu"):
+        if not (folder / f"{name}.{device}.json").exists():
+            continue
+        result = _runner.load(f"{name}.{device}", folder)
+        environment = result["environment"]
+        ran = f"jax {environment['versions']['jax']}, {environment['date']}"
+        ran += f", {environment['commit']}; [JSON](results/{name}.{device}.json)"
+        note = f"; {result['note']}" if "note" in result else ""
+        parts += [f"On {_machine(environment)} ({ran}{note}):", *tables(name, result)]
+    return parts
+
+
+def _section(name: str, result: dict[str, Any], plot: bool, folder: Path) -> str:
+    parts = [f"## {name}", _doc(name), *tables(name, result), *_elsewhere(name, folder)]
     return "\n\n".join([*parts, *([f"![{name}](results/{name}.png)"] if plot else [])])

@@ -210,7 +210,7 @@ def _of_generator(rows: list[dict[str, Any]], generator: str) -> str:
 
 def _cell(row: dict[str, Any]) -> str:
     nanoseconds = row["nanoseconds_per_coordinate"]["median"]
-    return f"{nanoseconds:.2f} ({row['ratio_to_normal']:.2f})"
+    return f"{nanoseconds:.3g} ({row['ratio_to_normal']:.2f})"
 
 
 summary = readme

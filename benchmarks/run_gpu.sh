@@ -17,8 +17,8 @@
 # uses VENV as it is, or, where it is not set and there is no .venv-DEVICE, PYTHON.
 #
 # WORKERS test processes share the device, 2 by default. DATA is the folder with data files, for
-# studies that need one; COMMIT is what results name where git is not. With DRY=1 it only says what
-# it would do. The exit status is not 0 if a test or a study failed; what comes after still runs.
+# studies that need one; DPJAX_COMMIT is what results of a copy name. With DRY=1 it only says what it
+# would do. The exit status is not 0 if a test or a study failed; what comes after still runs.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 

@@ -168,6 +168,17 @@ def unrounded_steps(monkeypatch):
 
 
 @pytest.fixture
+def elsewhere(monkeypatch):
+    """What is written for other devices than a CPU, run here."""
+
+    def default(*arguments, default, **_):
+        return default(*arguments)
+
+    monkeypatch.setattr(jax.lax, "platform_dependent", default)
+    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+
+
+@pytest.fixture
 def exact_products():
     """For losses of a test's own, whose products an accelerator rounds as a caller's."""
     with jax.default_matmul_precision("highest"):

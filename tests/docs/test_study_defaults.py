@@ -14,7 +14,7 @@ from benchmarks.__main__ import main, studies
 # what they measure are times and bytes, errors of noise that is set by hand, or peers
 WITHOUT = {
     *("hot_paths", "many_devices", "noise_strategies", "noise_throughput"),
-    *("network_cost", "query_aim", "sampling_cost", "scaling", "step_time"),
+    *("network_cost", "query_aim", "roofline", "sampling_cost", "scaling", "step_time"),
 }
 
 

@@ -57,6 +57,19 @@ def dense(workload):
     return np.array(rows, float)
 
 
+@pytest.mark.usefixtures("elsewhere")
+@pytest.mark.parametrize("masked", [False, True])
+def test_tables_are_counted_elsewhere(case, masked, rng):
+    workload = case[0]
+    codes = rng.integers(0, workload.domain.shape, (3000, len(workload.domain.shape)))
+    mask = rng.uniform(size=3000) < 0.5 if masked else np.ones(3000, bool)
+    counts = jax.jit(workload.counts)(jnp.asarray(codes, jnp.int32), jnp.asarray(mask))
+    flat = np.ravel_multi_index(codes[mask].T, workload.domain.shape)
+    cells = np.bincount(flat, minlength=workload.universe_size)
+    np.testing.assert_array_equal(counts, case[1] @ cells)
+    assert counts.dtype == np.int32
+
+
 def close(got, want):
     np.testing.assert_allclose(got, want, rtol=2e-5, atol=1e-6)
 

@@ -93,7 +93,7 @@ def _rows():
     return solver, problem, jax.ShapeDtypeStruct((10**6, 50), jnp.int32)
 
 
-@pytest.mark.parametrize(("make", "most"), [(_game, 200 * 10**6), (_rows, 512 * _MIB)])
+@pytest.mark.parametrize(("make", "most"), [(_game, 300 * 10**6), (_rows, 512 * _MIB)])
 def test_games_and_tables(make, most, monkeypatch):
     monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
     solver, problem, data = make()

@@ -150,7 +150,8 @@ def test_a_game_of_functions_is_solved_in_the_limit_of_no_noise():
 
 
 def test_records_are_read_in_parts_whatever_a_loss_forms_of_them(monkeypatch):
-    monkeypatch.setattr(_parts, "_NUMBERS", 2**12)
+    for name in ("_NUMBERS", "_NUMBERS_ELSEWHERE"):
+        monkeypatch.setattr(_parts, name, 2**12)
     problem, data, _ = _max_over(None)
     many = jax.tree.map(lambda leaf: jnp.tile(leaf, (400,) + (1,) * (leaf.ndim - 1)), data)
     n = 400 * _N
