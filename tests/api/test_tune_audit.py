@@ -10,6 +10,7 @@ import pytest
 
 import dpjax
 from dpjax.api import _tune
+from dpjax.api._tune_scores import Scores, levels_of
 from dpjax.audit import lower_bound_of_scores
 
 RELATION = "add_or_remove_one"
@@ -68,6 +69,20 @@ def test_training_has_the_noise_that_is_accounted(plan):
     assert 0.95 < noise_that_runs(plan) / declared < 1.05
     for factor in (0.5, 2 / 3, 1.5):
         assert not 0.95 < noise_that_runs(with_noise(plan, factor)) / declared < 1.05
+
+
+@pytest.mark.parametrize("grades", [False, True])
+def test_scores_have_the_noise_that_is_accounted(grades):
+    def correct(params, records):
+        x = records["x"][:, 0] * params[0]
+        return jnp.full_like(x, 0.5) if grades else x > 0
+
+    size, noise = 50.0, 8.0
+    scores = Scores(MEAN, correct, size, 0.0, 1, RELATION, levels_of(correct, MEAN, ABSENT, 8))
+    keys = jax.random.split(jax.random.key(0), 400)
+    found = jax.vmap(lambda key: scores(jnp.zeros((1, 1)), ABSENT, noise, key)[1])(keys)
+    assert 0.8 < np.std(np.asarray(found)) * 2 * size / noise < 1.25
+    assert scores.guarantee(noise).event.noise_multiplier == noise
 
 
 def winners(plan, data, runs, seed):

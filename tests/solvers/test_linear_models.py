@@ -167,6 +167,19 @@ def test_inputs_are_brought_within_their_bounds():
     assert not inputs[1].any()
 
 
+@pytest.mark.always  # noise as claimed
+def test_one_run_has_both_noises_of_its_event():
+    dim = 400
+    problem = LinearModel("logistic", dim)
+    data = {"x": jnp.zeros((1, dim)), "y": jnp.zeros(1, jnp.int32)}
+    # without records the minimiser is -b / lam
+    for fields, deviation in (({"scale": 6.0}, 3.0), ({"output_scale": 5.0}, 5.0)):
+        params = dpjax.solve(
+            quiet(problem, 2.0, **fields), problem, data, key=jax.random.key(3)
+        ).params
+        assert 0.8 < np.std(np.asarray(params)) / deviation < 1.25
+
+
 @pytest.mark.slow  # compiles a float64 solver
 @pytest.mark.parametrize("noise", ["gaussian", "gamma"])
 def test_moments_of_the_noise_and_their_foils(noise):

@@ -76,6 +76,20 @@ def test_an_oracle_uses_noisy_means_and_draws_alone(monkeypatch, passes, fallbac
     assert (again == gap) == (passes or fallback == "rounds")
 
 
+@pytest.mark.always  # noise as claimed
+def test_a_check_has_the_noise_it_is_charged_with():
+    sums, places = Pair(jnp.zeros((3, 3)), jnp.zeros((3, 3))), jnp.arange(3)
+    weights = jnp.full(3, 1 / 3)
+    at = _oracle.Supports(places, places, sums, sums, None, weights, weights)
+    lines = Lines(lambda i: sums, lambda j: sums, (3, 3), _N)
+
+    def gap(key):
+        return _oracle.noisy_gap(key, at, 0, 1, lines, 0.25)
+
+    gaps = jax.vmap(gap)(jax.random.split(jax.random.key(0), 2000))
+    assert 0.2 < np.std(np.asarray(gaps)) < 0.3
+
+
 @pytest.mark.always  # a payoff is paid for once
 def test_what_is_measured_is_not_measured_again():
     sums = next(_games(4, 4))

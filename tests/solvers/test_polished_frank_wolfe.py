@@ -20,6 +20,7 @@ from dpjax.solvers.vertices._polished_frank_wolfe import (
     norm_counts,
 )
 from dpjax.testing._trees import QUICK
+from dpjax.transforms.noise import _noisy_counts as counting
 
 ADD, REPLACE = "add_or_remove_one", "replace_one"
 
@@ -205,6 +206,23 @@ def test_rates_fall_where_noise_would_move_further_and_not_below_a_tenth():
         assert float(rate) == pytest.approx(expected, rel=0.01)
     with pytest.raises(ValueError, match="reach must be"):
         dataclasses.replace(crowded, reach=-1.0)
+
+
+@pytest.mark.always  # noise as claimed
+def test_the_noise_of_a_histogram_is_that_of_its_event(monkeypatch):
+    problem, n = ball(4), 40
+    solver, seen = small(problem, n, counts=7.0), []
+    noisy = counting.noisy_counts
+
+    def recorded(key, counts, stddev, tables):
+        seen.append(float(stddev))
+        return noisy(key, counts, stddev, tables)
+
+    monkeypatch.setattr(counting, "noisy_counts", recorded)
+    state = solver.init(problem, key=jax.random.key(0))
+    state = state._replace(count=jnp.asarray(3, jnp.int32))
+    jax.eval_shape(solver.step, problem, rows(n, 4), jnp.ones(n, bool), state)
+    assert set(seen) == {7.0}
 
 
 def test_draws_histograms_and_rounds_have_keys_of_their_own():

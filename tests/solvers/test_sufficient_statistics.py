@@ -95,6 +95,17 @@ def test_without_noise_it_is_ridge_regression_on_the_ball(ridge, radius):
     assert np.linalg.norm(found) <= radius * (1 + 1e-6)
 
 
+@pytest.mark.always  # noise as claimed
+def test_one_run_has_the_noise_of_its_event():
+    dim, solver = 60, quiet(gram_stddev=4.0, moment_stddev=2.0)
+    empty = {"x": jnp.zeros((1, dim)), "y": jnp.zeros(1)}
+    problem = LinearModel("squared", dim, 1.0)
+    state = dpjax.solve(solver, problem, empty, key=jax.random.key(1)).state
+    pairs = np.asarray(state.gram, float)[np.triu_indices(dim, 1)]
+    assert 0.85 < np.std(pairs) * np.sqrt(2) / 4.0 < 1.15
+    assert 0.7 < np.std(np.asarray(state.moment)) / 2.0 < 1.4
+
+
 @pytest.mark.slow  # compiles a float64 solver
 def test_the_law_of_the_noise_and_its_foils():
     problem = LinearModel("squared", P, 1.0)
