@@ -283,7 +283,8 @@ def _records(problem: PyTree, data: PyTree) -> PyTree:
     if isinstance(data, tuple) and len(data) == 2 and not hasattr(data, "_fields"):
         data = dict(zip(("x", "y"), data, strict=True))
     elif hasattr(data, "columns") and hasattr(data, "__getitem__"):
-        data = {str(name): data[name] for name in data.columns}
+        names = getattr(data, "column_names", data.columns)  # of pyarrow, whose columns are arrays
+        data = {str(name): data[name] for name in names}
     if isinstance(data, dict):
         codes = _code_fields(problem)
         data = {name: _column(name, leaf, name in codes) for name, leaf in data.items()}

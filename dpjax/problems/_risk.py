@@ -130,7 +130,13 @@ def check_fields(data: PyTree, *fields: str) -> None:
     """Raises ValueError unless `data` is a dict that has these fields."""
     for field in fields:
         if not isinstance(data, dict) or field not in data:
-            raise ValueError(f'data must be a dict with the field "{field}"')
+            got = (
+                f"a dict with {', '.join(map(repr, [*data][:5]))}" if isinstance(data, dict) else ""
+            )
+            raise ValueError(
+                f'data must be a dict with the field "{field}", got {got or type(data).__name__}: '
+                "of a table with a column for each feature pass the pair (features, labels) to fit"
+            )
 
 
 def check_records(data: PyTree, dim: int) -> None:

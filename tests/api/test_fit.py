@@ -146,6 +146,26 @@ def test_who_joins_does_not_change_the_type_of_other_records(library, problem):
     assert codes == ({"y", "group"} if problem is PARITY else set())
 
 
+def test_a_table_whose_columns_are_no_names_is_read_by_its_names():
+    class Arrow:
+        column_names = ("x", "y")
+        columns = ([1.0, 2.0], [0, 1])
+
+        def __getitem__(self, name):
+            return np.asarray(self.columns[self.column_names.index(name)])
+
+    found = _records(PARITY, Arrow())
+    assert {name: leaf.tolist() for name, leaf in found.items()} == {"x": [1.0, 2.0], "y": [0, 1]}
+
+
+def test_a_table_with_a_column_for_each_feature_is_told_the_remedy():
+    table = {"age": np.zeros(3), "hours": np.zeros(3), "y": np.zeros(3, int)}
+    with pytest.raises(
+        ValueError, match=r"got a dict with 'age', 'hours', 'y'.*\(features, labels\)"
+    ):
+        dpjax.fit(PARITY, table, BUDGET, key=jax.random.key(0), num_records=3)
+
+
 def test_columns_of_frames_as_numbers():
     pandas = pytest.importorskip("pandas")
     frame = pandas.DataFrame({"x": [1.0, math.nan, 2.0], "y": [0, 1, 1], "group": [True, None, 1]})
