@@ -64,9 +64,9 @@ _IN_PAPERS = (
 __getattr__ = _moved(
     __name__,
     {
-        "release": "dpjax",
-        "Release": "dpjax",
-        "stationarity_plan": "dpjax.papers.nonsmooth_nonconvex",
+        "release": "dpjax.release",
+        "Release": "dpjax.Release",
+        "stationarity_plan": "dpjax.papers.nonsmooth_nonconvex.stationarity_plan",
     },
     kept=("dpjax.papers", _IN_PAPERS.split()),
 )

@@ -20,13 +20,8 @@ from dpjax.transforms.descent._descent import (
     clipped_displacement as clipped_displacement,
 )
 from dpjax.transforms.descent._descent import mirror_step as mirror_step
-from dpjax.transforms.estimators._multilevel import MaureySampleState as MaureySampleState
-from dpjax.transforms.estimators._multilevel import Multilevel as Multilevel
-from dpjax.transforms.estimators._multilevel import draw_levels as draw_levels
-from dpjax.transforms.estimators._multilevel import maurey_sample as maurey_sample
-from dpjax.transforms.estimators._multilevel import multilevel as multilevel
-from dpjax.transforms.estimators._multilevel import polar_estimate as polar_estimate
-from dpjax.transforms.estimators._multilevel import polar_interval as polar_interval
+from dpjax.transforms.estimators._maurey import MaureySampleState as MaureySampleState
+from dpjax.transforms.estimators._maurey import maurey_sample as maurey_sample
 from dpjax.transforms.estimators._smooth_first_order import smooth_first_order as smooth_first_order
 from dpjax.transforms.estimators._zeroth_order import ZerothOrder as ZerothOrder
 from dpjax.transforms.estimators._zeroth_order import smooth_zeroth_order as smooth_zeroth_order
@@ -81,4 +76,9 @@ _LEARNERS = (
     "StronglyConvexState adagrad_norm coin_betting distance_adaptive dual_averaging mirrored "
     "optimistic_descent parameter_free strongly_convex_descent"
 )
-__getattr__ = _moved(__name__, dict.fromkeys(_LEARNERS, "dpjax.papers.learners"))
+_ESTIMATORS = "Multilevel draw_levels multilevel polar_estimate polar_interval"
+__getattr__ = _moved(
+    __name__,
+    {name: f"dpjax.papers.learners.{name}" for name in _LEARNERS.split()}
+    | {name: f"dpjax.papers.estimators.{name}" for name in _ESTIMATORS.split()},
+)

@@ -26,7 +26,6 @@ HELPERS = {
     "clip_scale",
     "per_example_norm",
     "microbatched_sum",
-    "draw_levels",
     "weighted_sum",
     "rounding_allowance",
     "fit_buffered_toeplitz",
@@ -34,8 +33,6 @@ HELPERS = {
     "is_every_step",
     "discrete_gaussian_shortfall",
     "rounded_gaussian_shortfall",
-    "polar_estimate",
-    "polar_interval",
     "smooth_first_order",
     "smooth_zeroth_order",
 }

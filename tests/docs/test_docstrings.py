@@ -22,6 +22,7 @@ PACKAGES = [
         if symbols(f"dpjax.{path.parent.name}")
         and (path.parent.name != "sklearn" or importlib.util.find_spec("sklearn"))
     ),
+    "dpjax.papers.estimators",
     "dpjax.papers.learners",
 ]
 
@@ -41,9 +42,9 @@ EXEMPT = {
     "dpjax.transforms.rounding_allowance": "a number",
     "dpjax.transforms.discrete_gaussian_shortfall": "a number for add_discrete_gaussian",
     "dpjax.transforms.rounded_gaussian_shortfall": "a number for add_rounded_gaussian",
-    "dpjax.transforms.draw_levels": "draws what is public",
+    "dpjax.papers.estimators.draw_levels": "draws what is public",
     "dpjax.transforms.is_every_step": "asks a strategy",
-    "dpjax.transforms.Multilevel": "made by multilevel, which says it",
+    "dpjax.papers.estimators.Multilevel": "made by multilevel, which says it",
     "dpjax.transforms.ZerothOrder": "made by smooth_zeroth_order, which says it",
     "dpjax.transforms.OuterProduct": "a form of values",
     "dpjax.transforms.PackedSigns": "a form of values",

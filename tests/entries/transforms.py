@@ -18,6 +18,7 @@ from dpjax.geometry import (
     log_normalize,
     product,
 )
+from dpjax.papers.estimators import multilevel
 from dpjax.testing import TransformCase, register
 from dpjax.transforms import (
     add_discrete_gaussian,
@@ -27,7 +28,6 @@ from dpjax.transforms import (
     anytime_average,
     maurey_sample,
     mirror_step,
-    multilevel,
 )
 
 

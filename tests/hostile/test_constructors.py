@@ -12,6 +12,7 @@ from .constructors import ROWS
 _PACKAGES = (
     "core",
     "transforms",
+    "papers.estimators",
     "papers.learners",
     "sampling",
     "geometry",

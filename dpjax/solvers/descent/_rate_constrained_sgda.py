@@ -484,7 +484,7 @@ class RateConstrainedSGDA:
     def _estimator(self) -> Any:
         deviation = cell_deviation(self.histogram, self.histogram_noise)
         if self.estimator == "ratio" or self.denominator in ("batch", "ema"):
-            kind = importlib.import_module("dpjax.papers._noisy_ratios").Ratio
+            kind = importlib.import_module("dpjax.papers.rate_constrained").Ratio
             return kind(deviation, self.denominator or "batch", self.size_floor, self.size_decay)
         fixed = self.denominator == "fixed"
         size, steps = self.primal.batch_size, self.sampler.steps

@@ -1,0 +1,7 @@
+"""Gradient estimators that no default uses: multilevel, and by the polar form."""
+
+from dpjax.papers.estimators._multilevel import Multilevel as Multilevel
+from dpjax.papers.estimators._multilevel import draw_levels as draw_levels
+from dpjax.papers.estimators._multilevel import multilevel as multilevel
+from dpjax.papers.estimators._multilevel import polar_estimate as polar_estimate
+from dpjax.papers.estimators._multilevel import polar_interval as polar_interval
