@@ -10,16 +10,12 @@ from dpjax.transforms.clipping._leaves import PackedSigns as PackedSigns
 from dpjax.transforms.clipping._microbatch import microbatched_sum as microbatched_sum
 from dpjax.transforms.clipping._weighted_sum import rounding_allowance as rounding_allowance
 from dpjax.transforms.clipping._weighted_sum import weighted_sum as weighted_sum
-from dpjax.transforms.descent._descent import AnytimeState as AnytimeState
 from dpjax.transforms.descent._descent import (
     ClippedDisplacementState as ClippedDisplacementState,
 )
-from dpjax.transforms.descent._descent import MirrorStepState as MirrorStepState
-from dpjax.transforms.descent._descent import anytime_average as anytime_average
 from dpjax.transforms.descent._descent import (
     clipped_displacement as clipped_displacement,
 )
-from dpjax.transforms.descent._descent import mirror_step as mirror_step
 from dpjax.transforms.estimators._maurey import MaureySampleState as MaureySampleState
 from dpjax.transforms.estimators._maurey import maurey_sample as maurey_sample
 from dpjax.transforms.estimators._smooth_first_order import smooth_first_order as smooth_first_order
@@ -81,4 +77,8 @@ __getattr__ = _moved(
     __name__,
     {name: f"dpjax.papers.learners.{name}" for name in _LEARNERS.split()}
     | {name: f"dpjax.papers.estimators.{name}" for name in _ESTIMATORS.split()},
+    kept=(
+        "dpjax.papers.mirror",
+        ("AnytimeState", "MirrorStepState", "anytime_average", "mirror_step"),
+    ),
 )

@@ -70,7 +70,7 @@ def test_everything_public_is_registered():
         value = getattr(dpjax.transforms, name)
         if isinstance(value, types.FunctionType) and name[0] != "_" and name not in HELPERS:
             assert name in names, f"{name} has no entry in the registry"
-    for name in ("chain", "seeded"):
+    for name in ("chain", "seeded", "multilevel", "mirror_step", "anytime_average"):
         assert name in names
 
 

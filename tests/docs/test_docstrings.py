@@ -24,6 +24,7 @@ PACKAGES = [
     ),
     "dpjax.papers.estimators",
     "dpjax.papers.learners",
+    "dpjax.papers.mirror",
 ]
 
 # Of names that touch privacy by the rule below, those with nothing to guarantee.

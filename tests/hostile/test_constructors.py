@@ -14,6 +14,7 @@ _PACKAGES = (
     "transforms",
     "papers.estimators",
     "papers.learners",
+    "papers.mirror",
     "sampling",
     "geometry",
     "problems",
