@@ -16,11 +16,7 @@ from dpjax.papers._tapered import TaperedPartition
 from dpjax.papers._vertex_plan import BlockProblem, draft_sampler
 from dpjax.privacy import Budget, Guarantee, PureZCDpEvent, check_budget
 from dpjax.privacy._budget import relation_factor
-from dpjax.sampling import (
-    DisjointPartition,
-    IndependentPartition,
-    poisson_capacity,
-)
+from dpjax.sampling import DisjointPartition, IndependentPartition, poisson_capacity
 from dpjax.solvers._request import RELATIONS, check_sampler, checked_draws
 from dpjax.solvers.vertices._steps import VertexInfo, coordinates, shrunk
 

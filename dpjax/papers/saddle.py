@@ -65,11 +65,7 @@ class PublishedMultilevelSaddle(MultilevelSaddle):
 
 
 def mirror_descent(
-    problem: Saddle | SimplexRisk,
-    num_records: int,
-    budget: Budget,
-    *,
-    smooth: Smooth = "second",
+    problem: Saddle | SimplexRisk, num_records: int, budget: Budget, *, smooth: Smooth = "second"
 ) -> SaddleMirrorDescent:
     r"""Algorithm 1: T iterates, K vertices for each and a fresh one for the output.
 

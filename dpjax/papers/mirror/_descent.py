@@ -24,8 +24,7 @@ class MirrorStepState(NamedTuple):
 
 
 def mirror_step(
-    mirror_map: MirrorMap,
-    step_size: ArrayLike | tuple[ArrayLike, ...] | Callable[[jax.Array], Any],
+    mirror_map: MirrorMap, step_size: ArrayLike | tuple[ArrayLike, ...] | Callable[[jax.Array], Any]
 ) -> Transform:
     r"""A step of mirror descent, in the coordinates of the mirror map.
 

@@ -257,8 +257,5 @@ def _noise_for(sampler: Sampler) -> NoiseStrategy:
         return BufferedToeplitz(sampler.steps)
     columns = "periodic" if stated.kind == "fixed" else "constant"
     return BufferedToeplitz(
-        sampler.steps,
-        participations=stated.most,
-        separation=stated.separation,
-        columns=columns,
+        sampler.steps, participations=stated.most, separation=stated.separation, columns=columns
     )

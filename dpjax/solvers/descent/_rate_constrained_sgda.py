@@ -31,11 +31,7 @@ from dpjax.sampling import FullBatch
 from dpjax.solvers._request import check_values, checked_gradients, default_sampler, requested
 from dpjax.solvers._summary import register_solver
 from dpjax.solvers.descent._dpsgd import DPSGD, clipping_diagnostics
-from dpjax.solvers.descent._dpsgd_defaults import (
-    MOST_WIDTH,
-    fall_by_default,
-    with_defaults,
-)
+from dpjax.solvers.descent._dpsgd_defaults import MOST_WIDTH, fall_by_default, with_defaults
 from dpjax.solvers.descent._rates import (
     HISTOGRAMS,
     MULTIPLIER_SETS,

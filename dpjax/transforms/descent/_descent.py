@@ -8,13 +8,7 @@ import jax.numpy as jnp
 import optax
 from jax.typing import ArrayLike
 
-from dpjax.core import (
-    PyTree,
-    Transform,
-    check_between,
-    check_int,
-    check_nonnegative_scalar,
-)
+from dpjax.core import PyTree, Transform, check_between, check_int, check_nonnegative_scalar
 from dpjax.core._chain import keyed
 from dpjax.transforms.noise.correlated._strategy import wide_zeros
 
