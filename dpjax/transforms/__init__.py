@@ -12,8 +12,6 @@ from dpjax.transforms.clipping._weighted_sum import rounding_allowance as roundi
 from dpjax.transforms.clipping._weighted_sum import weighted_sum as weighted_sum
 from dpjax.transforms.descent._descent import ClippedDisplacementState as ClippedDisplacementState
 from dpjax.transforms.descent._descent import clipped_displacement as clipped_displacement
-from dpjax.transforms.estimators._maurey import MaureySampleState as MaureySampleState
-from dpjax.transforms.estimators._maurey import maurey_sample as maurey_sample
 from dpjax.transforms.estimators._smooth_first_order import smooth_first_order as smooth_first_order
 from dpjax.transforms.estimators._zeroth_order import ZerothOrder as ZerothOrder
 from dpjax.transforms.estimators._zeroth_order import smooth_zeroth_order as smooth_zeroth_order
@@ -64,7 +62,10 @@ _LEARNERS = (
     "StronglyConvexState adagrad_norm coin_betting distance_adaptive dual_averaging mirrored "
     "optimistic_descent parameter_free strongly_convex_descent"
 )
-_ESTIMATORS = "Multilevel draw_levels multilevel polar_estimate polar_interval"
+_ESTIMATORS = (
+    "MaureySampleState Multilevel draw_levels maurey_sample multilevel polar_estimate "
+    "polar_interval"
+)
 __getattr__ = _moved(
     __name__,
     {name: f"dpjax.papers.learners.{name}" for name in _LEARNERS.split()}

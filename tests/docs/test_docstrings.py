@@ -66,7 +66,9 @@ def touches_privacy(package, name, obj):
     """Whether it aggregates, draws or releases, so that its docstring owes a Guarantee."""
     if f"{package}.{name}" in EXEMPT or (inspect.isclass(obj) and issubclass(obj, tuple)):
         return False
-    if package in ("dpjax.privacy", "dpjax.transforms"):
+    if package in ("dpjax.privacy", "dpjax.transforms", "dpjax.papers.estimators"):
+        return True
+    if name in ("mirror_step", "anytime_average"):
         return True
     if inspect.isclass(obj):
         return any(callable(getattr(obj, method, None)) for method in PRIVATE_METHODS)

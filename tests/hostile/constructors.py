@@ -142,7 +142,7 @@ TRANSFORMS = {
         separation=(4, Count(optional=True)),
         objective=("mean", Choice()),
     ),
-    "maurey_sample": row(T.maurey_sample, num_draws=(2, Count())),
+    "maurey_sample": row(estimators.maurey_sample, num_draws=(2, Count())),
     "mirror_step": row(
         T.mirror_step, {"mirror_map": G.entropic()}, step_size=(1.0, nonnegative(leaf=True))
     ),

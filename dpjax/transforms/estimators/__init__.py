@@ -1,1 +1,1 @@
-"""Gradient estimators: Maurey sampling, randomised smoothing."""
+"""Gradient estimators: randomised smoothing."""

@@ -49,7 +49,7 @@ def maurey_sample(num_draws: int) -> Transform:
 
     Example:
       >>> import dpjax, jax, jax.numpy as jnp
-      >>> draw = dpjax.transforms.maurey_sample(4)
+      >>> draw = dpjax.papers.estimators.maurey_sample(4)
       >>> logits = jnp.array([0.0, 1.0, 2.0])
       >>> indices, _ = draw.update(logits, draw.init(logits), key=jax.random.key(0))
       >>> float(dpjax.geometry.maurey(indices, 3).sum())
