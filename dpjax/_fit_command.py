@@ -52,54 +52,45 @@ def _parser() -> argparse.ArgumentParser:
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("data", type=Path, help="CSV file with a header (secret)")
-    parser.add_argument(
-        "--schema", type=Path, required=True, help="JSON file: see below", metavar="FILE"
-    )
-    parser.add_argument("--target", required=True, help="column to predict", metavar="COLUMN")
-    parser.add_argument(
-        "--epsilon", type=float, required=True, help="privacy loss, > 0; inf for no privacy"
-    )
-    parser.add_argument(
+    add = parser.add_argument
+    add("data", type=Path, help="CSV file with a header (secret)")
+    add("--schema", type=Path, required=True, help="JSON file: see below", metavar="FILE")
+    add("--target", required=True, help="column to predict", metavar="COLUMN")
+    add("--epsilon", type=float, required=True, help="privacy loss, > 0; inf for no privacy")
+    add(
         "--delta",
         type=float,
         help="failure probability, in [0, 1) (default: n^-1.5, at most 1e-5; n: number of rows)",
     )
-    parser.add_argument(
+    add(
         "--relation",
         choices=("replace_one", "add_or_remove_one"),
         default="replace_one",
         help="which tables are neighbours (default: replace_one)",
     )
-    parser.add_argument(
+    add(
         "--num-records",
         type=int,
         metavar="N",
         help="public number near that of rows (default: their number; required with "
         "add_or_remove_one, which keeps it secret)",
     )
-    parser.add_argument(
+    add(
         "--method",
         default="auto",
         help="a method of the table printed at the end (default: the first of it)",
     )
-    parser.add_argument(
-        "--test", type=Path, metavar="FILE", help="CSV file of public rows to report errors on"
-    )
-    parser.add_argument(
+    add("--test", type=Path, metavar="FILE", help="CSV file of public rows to report errors on")
+    add(
         "--missing",
         nargs="*",
         default=list(MISSING),
         metavar="TEXT",
         help=f"texts that stand for a missing value (default: the empty one, {shown})",
     )
-    parser.add_argument(
-        "--output", type=Path, metavar="FILE", help="where to keep the model, for dpjax.load"
-    )
-    parser.add_argument(
-        "--seed", type=int, help="repeats a run, for trials on public data (default: a secret key)"
-    )
-    parser.add_argument("--json", action="store_true", help="print one JSON object to stdout")
+    add("--output", type=Path, metavar="FILE", help="where to keep the model, for dpjax.load")
+    add("--seed", type=int, help="repeats a run, for trials on public data (default: a secret key)")
+    add("--json", action="store_true", help="print one JSON object to stdout")
     return parser
 
 

@@ -2,6 +2,7 @@
 
 import ast
 import importlib
+import inspect
 import pathlib
 import subprocess
 import sys
@@ -58,3 +59,25 @@ def test_each_name_can_be_had():
 def test_other_names_are_not_found():
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         _ = dpjax.nothing
+
+
+def old_names():
+    """Names that have moved, each with the path that it has now."""
+    for package in ("core", "queries", "solvers", "transforms"):
+        find = importlib.import_module(f"dpjax.{package}").__getattr__
+        moved = inspect.getclosurevars(find).nonlocals["names"]
+        yield from ((f"dpjax.{package}", old, now) for old, now in moved.items())
+
+
+@pytest.mark.parametrize(("package", "old", "now"), list(old_names()))
+def test_old_names_are_had_with_a_warning(package, old, now):
+    home, _, name = now.rpartition(".")
+    with pytest.warns(DeprecationWarning, match=f"{package}.{old} is {now} since 0.2"):
+        found = getattr(importlib.import_module(package), old)
+    assert found is getattr(importlib.import_module(home), name)
+
+
+def test_old_names_are_those_of_the_changelog():
+    old = {name for _, name, _ in old_names()}
+    assert {"solve", "Release", "stationarity_plan", "CellRecords", "adagrad_norm"} <= old
+    assert {"multilevel", "polar_interval", "strongly_convex_descent", "MirroredState"} <= old

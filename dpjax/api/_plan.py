@@ -15,14 +15,7 @@ from dpjax.geometry import L1Ball, Simplex
 from dpjax.papers._anytime_mirror_descent import AnytimeMirrorDescent
 from dpjax.papers._saddle_mirror_descent import SaddleMirrorDescent
 from dpjax.privacy import Budget, calibrate_gaussian, check_budget
-from dpjax.problems import (
-    LinearModel,
-    QueryRelease,
-    RateConstrained,
-    Risk,
-    Saddle,
-    SimplexRisk,
-)
+from dpjax.problems import LinearModel, QueryRelease, RateConstrained, Risk, Saddle, SimplexRisk
 from dpjax.solvers._request import candidates
 from dpjax.solvers._vertex_problem import one_block
 from dpjax.solvers.descent._dpsgd import DPSGD

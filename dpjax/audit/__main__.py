@@ -77,31 +77,26 @@ def _parse(argv: list[str] | None) -> argparse.Namespace:
         epilog="Exit status: 0 if no bound is above its claim, 1 if one is, 2 if an input cannot "
         "be used.",
     )
-    parser.add_argument("names", nargs="*", help="parts of solvers' names (default: all solvers)")
-    parser.add_argument(
-        "--entries", metavar="MODULE", help="module to import, which registers solvers"
-    )
-    parser.add_argument("--all", action="store_true", help="every registered solver")
-    parser.add_argument("--list", action="store_true", help="print the names and stop")
-    parser.add_argument(
-        "--runs", type=int, default=4000, help="runs on each of two neighbours (default: 4000)"
-    )
-    parser.add_argument(
+    add = parser.add_argument
+    add("names", nargs="*", help="parts of solvers' names (default: all solvers)")
+    add("--entries", metavar="MODULE", help="module to import, which registers solvers")
+    add("--all", action="store_true", help="every registered solver")
+    add("--list", action="store_true", help="print the names and stop")
+    add("--runs", type=int, default=4000, help="runs on each of two neighbours (default: 4000)")
+    add(
         "--epsilon",
         type=float,
         default=4.0,
         help="what each solver is set to claim, about; > 0 (default: 4)",
     )
-    parser.add_argument(
-        "--delta", type=float, default=1e-2, help="at which epsilons are compared (default: 0.01)"
-    )
-    parser.add_argument(
+    add("--delta", type=float, default=1e-2, help="at which epsilons are compared (default: 0.01)")
+    add(
         "--confidence",
         type=float,
         default=0.999,
         help="probability that all bounds hold together, in (0, 1) (default: 0.999)",
     )
-    parser.add_argument("--seed", type=int, default=0, help="of the keys, >= 0 (default: 0)")
+    add("--seed", type=int, default=0, help="of the keys, >= 0 (default: 0)")
     args = parser.parse_args(argv)
     if not (args.all or args.names):
         args.all = True

@@ -41,4 +41,6 @@ from dpjax.core._types import Transform as Transform
 from dpjax.core._types import check_sampler as check_sampler
 from dpjax.core._types import optional as optional
 
-__getattr__ = _moved(__name__, {"solve": "dpjax", "UnknownGuarantee": "dpjax.runtime"})
+__getattr__ = _moved(
+    __name__, {"solve": "dpjax.solve", "UnknownGuarantee": "dpjax.runtime.UnknownGuarantee"}
+)

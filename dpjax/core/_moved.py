@@ -13,8 +13,8 @@ def moved(
 ) -> Callable[[str], Any]:
     """A module's `__getattr__` for names that are elsewhere now.
 
-    It warns of `names`, given with their new homes, and not of those that are `kept` here too: the
-    home of these is imported when they are asked for.
+    It warns of `names`, each given with the path that it has now, and not of those that are `kept`
+    here too: the home of these is imported when they are asked for.
     """
 
     def find(name: str) -> Any:
@@ -22,9 +22,9 @@ def moved(
             return getattr(importlib.import_module(kept[0]), name)
         if name not in names:
             raise AttributeError(f"module {module!r} has no attribute {name!r}")
-        home = names[name]
-        deprecated(f"{module}.{name}", f"{home}.{name}", depth=2)
-        return getattr(importlib.import_module(home), name)
+        deprecated(f"{module}.{name}", names[name], depth=2)
+        home, _, current = names[name].rpartition(".")
+        return getattr(importlib.import_module(home), current)
 
     return find
 

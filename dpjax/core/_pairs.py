@@ -77,12 +77,3 @@ def power_of_two(scale: jax.Array) -> jax.Array:
     exponent = np.array(-1, integers) << jnp.finfo(scale.dtype).nmant
     bits = jax.lax.bitcast_convert_type(scale, integers) & exponent
     return jax.lax.bitcast_convert_type(bits, scale.dtype)
-
-
-def two_to(exponent: jax.Array, dtype: DTypeLike) -> jax.Array:
-    """2 to integers `<= 0`, given as floats, exactly; 0 below the normal range and for -inf."""
-    info = jnp.finfo(dtype)
-    integers = jnp.dtype(f"int{info.bits}")
-    bias = info.maxexp - 1
-    biased = jnp.maximum(exponent, -bias).astype(integers) + np.array(bias, integers)
-    return jax.lax.bitcast_convert_type(biased << info.nmant, info.dtype)

@@ -15,4 +15,6 @@ from dpjax.papers._mwem import MWEMState as MWEMState
 from dpjax.papers._saddle_mirror_descent import MirrorState as MirrorState
 from dpjax.papers._saddle_mirror_descent import SaddleMirrorDescent as SaddleMirrorDescent
 from dpjax.papers._saddle_release import SaddleRelease as SaddleRelease
+from dpjax.papers._tapered import TaperedPartition as TaperedPartition
+from dpjax.papers._tapered import tapered_sizes as tapered_sizes
 from dpjax.papers._vertex_solver import Replay as Replay

@@ -7,9 +7,10 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.typing import DTypeLike
 
 from dpjax.core import PyTree, check_int, check_key, static_field
-from dpjax.core._pairs import add_pairs, pair_of, scale_pair, two_to
+from dpjax.core._pairs import add_pairs, pair_of, scale_pair
 from dpjax.geometry import log_normalize, sample_vertices
 from dpjax.papers._vertex_plan import (
     BlockProblem,
@@ -188,7 +189,7 @@ class AnytimeMirrorDescent(VertexSolver):
         scaled = iterate * _LOG2_E
         largest = jnp.maximum(exponent, jnp.floor(scaled))
         # powers of two change no digit: what is rounded is each term, once
-        mass = scale_pair(mass, two_to(exponent - largest, iterate.dtype))
+        mass = scale_pair(mass, _two_to(exponent - largest, iterate.dtype))
         mass = add_pairs(mass, pair_of(jnp.exp2(scaled - largest)))
         return state._replace(average=(largest, mass))
 
@@ -344,3 +345,12 @@ class _Bound(NamedTuple):
         spread = np.sqrt(2 * (1 + math.log(2) + self.constants.log_vertices[0]) / self.draws)
         variation = np.minimum(2 * third / self.draws + smooth * spread, 2 * smooth) ** 2
         return 4 * self.every * variation / self.constants.half_ranges[0] * (self.every > 1)
+
+
+def _two_to(exponent: jax.Array, dtype: DTypeLike) -> jax.Array:
+    """2 to integers `<= 0`, given as floats, exactly; 0 below the normal range and for -inf."""
+    info = jnp.finfo(dtype)
+    integers = jnp.dtype(f"int{info.bits}")
+    bias = info.maxexp - 1
+    biased = jnp.maximum(exponent, -bias).astype(integers) + np.array(bias, integers)
+    return jax.lax.bitcast_convert_type(biased << info.nmant, info.dtype)

@@ -5,8 +5,8 @@ import math
 import numpy as np
 
 from dpjax.papers._vertex_plan import BlockProblem, Constants, Setting, VertexPlan
+from dpjax.papers.estimators import polar_interval
 from dpjax.problems._max_loss import WeightedLosses
-from dpjax.transforms import polar_interval
 
 OUTPUTS = ("played", "fresh")
 

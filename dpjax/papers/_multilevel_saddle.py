@@ -12,10 +12,10 @@ from dpjax.core import PyTree, check_int, check_key, static_field
 from dpjax.core._pairs import Pair
 from dpjax.papers._vertex_plan import BlockProblem, Setting, draft_sampler, setting_of
 from dpjax.papers._vertex_solver import SinglePass, VertexSolver
+from dpjax.papers.estimators import Multilevel, draw_levels, multilevel
 from dpjax.privacy import Budget
 from dpjax.solvers._summary import register_solver
 from dpjax.solvers.vertices._steps import add_scores, draw_vertices, no_scores, range_sums
-from dpjax.transforms import Multilevel, draw_levels, multilevel
 
 _TAPER_GAIN = 1.5
 

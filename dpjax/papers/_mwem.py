@@ -25,12 +25,7 @@ from dpjax.queries._workload import num_records, spread_cells
 from dpjax.sampling import FullBatch
 from dpjax.solvers._request import checked_answers
 from dpjax.solvers._summary import register_solver
-from dpjax.solvers.queries._budget import (
-    Number,
-    drawn_event,
-    drawn_rho,
-    gaussian_event,
-)
+from dpjax.solvers.queries._budget import Number, drawn_event, drawn_rho, gaussian_event
 from dpjax.solvers.queries._selection import (
     ReleasedDistribution,
     check_selection,

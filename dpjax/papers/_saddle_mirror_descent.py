@@ -12,10 +12,10 @@ from dpjax.core import PyTree, check_choice, check_int, check_key, static_field
 from dpjax.papers._mirror_descent_plan import OUTPUTS, curved_losses, least_plan
 from dpjax.papers._vertex_plan import BlockProblem, VertexPlan, draw_grid, geometric, setting_of
 from dpjax.papers._vertex_solver import SinglePass, VertexSolver
+from dpjax.papers.estimators import polar_estimate
 from dpjax.privacy import Budget
 from dpjax.solvers._summary import register_solver
 from dpjax.solvers.vertices._steps import add_scores, draw_vertices, no_scores, range_sums
-from dpjax.transforms import polar_estimate
 
 
 class MirrorState(NamedTuple):

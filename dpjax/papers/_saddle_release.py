@@ -8,13 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from dpjax.core import (
-    check_fields,
-    check_finite,
-    check_int,
-    check_unstacked,
-    static_field,
-)
+from dpjax.core import check_fields, check_finite, check_int, check_unstacked, static_field
 from dpjax.core._moved import moved_setting
 from dpjax.privacy import Budget, Guarantee, PureZCDpEvent, bounded_range_rho, check_budget
 from dpjax.problems import QueryRelease

@@ -7,9 +7,10 @@ from typing import NamedTuple, Protocol
 import numpy as np
 
 from dpjax.core import PyTree, check_int
+from dpjax.papers._tapered import TaperedPartition
 from dpjax.privacy import Budget, check_budget, zcdp_budget
 from dpjax.privacy._budget import relation_factor
-from dpjax.sampling import IndependentPartition, TaperedPartition
+from dpjax.sampling import IndependentPartition
 from dpjax.sampling._capacity import DELTA_SHARE
 from dpjax.solvers._vertex_problem import VertexProblem, check_vertices
 

@@ -12,15 +12,11 @@ from dp_accounting import dp_event as dpe
 from jax.typing import ArrayLike, DTypeLike
 
 from dpjax.core import PyTree, check_choice, check_fields, check_positive, check_unstacked
+from dpjax.papers._tapered import TaperedPartition
 from dpjax.papers._vertex_plan import BlockProblem, draft_sampler
 from dpjax.privacy import Budget, Guarantee, PureZCDpEvent, check_budget
 from dpjax.privacy._budget import relation_factor
-from dpjax.sampling import (
-    DisjointPartition,
-    IndependentPartition,
-    TaperedPartition,
-    poisson_capacity,
-)
+from dpjax.sampling import DisjointPartition, IndependentPartition, poisson_capacity
 from dpjax.solvers._request import RELATIONS, check_sampler, checked_draws
 from dpjax.solvers.vertices._steps import VertexInfo, coordinates, shrunk
 

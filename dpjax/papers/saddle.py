@@ -15,11 +15,11 @@ from dpjax.papers._log_delta import log_inverse_delta
 from dpjax.papers._multilevel_saddle import MultilevelSaddle
 from dpjax.papers._saddle_mirror_descent import SaddleMirrorDescent
 from dpjax.papers._vertex_plan import BlockProblem, Constants, constants_of
+from dpjax.papers.estimators import Multilevel, draw_levels
 from dpjax.privacy import Budget, check_budget
 from dpjax.problems import Saddle, SimplexRisk
 from dpjax.sampling import DisjointPartition
 from dpjax.solvers._summary import register_solver
-from dpjax.transforms import Multilevel, draw_levels
 
 Smooth = Literal["quadratic", "second", "first"]
 """Which derivatives are bounded: third ones are 0, bounded, or unknown."""
@@ -65,11 +65,7 @@ class PublishedMultilevelSaddle(MultilevelSaddle):
 
 
 def mirror_descent(
-    problem: Saddle | SimplexRisk,
-    num_records: int,
-    budget: Budget,
-    *,
-    smooth: Smooth = "second",
+    problem: Saddle | SimplexRisk, num_records: int, budget: Budget, *, smooth: Smooth = "second"
 ) -> SaddleMirrorDescent:
     r"""Algorithm 1: T iterates, K vertices for each and a fresh one for the output.
 

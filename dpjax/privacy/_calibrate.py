@@ -155,10 +155,7 @@ def calibrate_gaussian(
 
 
 def zcdp_budget(
-    budget: Budget,
-    *,
-    relation: RelationLike | None = None,
-    failure_probability: float = 0.0,
+    budget: Budget, *, relation: RelationLike | None = None, failure_probability: float = 0.0
 ) -> float:
     """The largest rho such that rho-zero-concentrated DP meets the budget, rounded down.
 

@@ -40,7 +40,7 @@ def max_loss(
       third_order: Lipschitz constant of these second derivatives, 0 for quadratics; None where it
         is unknown. The saddle point's is at least `smoothness`: its derivative in $y_i$ and twice
         in x is the Hessian of $f_i$. Stated quadratic losses get unbiased values from two draws
-        (`dpjax.transforms.polar_estimate`).
+        (`dpjax.papers.estimators.polar_estimate`).
       payoff_interval: Of a record's losses at the vertices of X, for the methods of games where all
         losses are affine (`smoothness=0`).
 

@@ -1,7 +1,6 @@
 """Domains of tables, and families of linear queries over their cells as operators."""
 
-import warnings
-
+from dpjax.core._moved import moved as _moved
 from dpjax.queries._domain import Domain as Domain
 from dpjax.queries._halfspace import Halfspace as Halfspace
 from dpjax.queries._marginals import Hierarchy as Hierarchy
@@ -20,12 +19,4 @@ from dpjax.queries.tables._kinds import Column as Column
 from dpjax.queries.tables._kinds import Date as Date
 from dpjax.queries.tables._kinds import Numeric as Numeric
 
-
-def __getattr__(name: str) -> type[Workload]:
-    if name != "CellRecords":
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    message = (
-        "dpjax.queries.CellRecords is dpjax.queries.Workload since 0.2: the old name goes in 0.3"
-    )
-    warnings.warn(message, DeprecationWarning, stacklevel=2)
-    return Workload
+__getattr__ = _moved(__name__, {"CellRecords": "dpjax.queries.Workload"})

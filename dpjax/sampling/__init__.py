@@ -1,5 +1,6 @@
 """Samplers: which records enter each step (Poisson, full batch, partitions)."""
 
+from dpjax.core._moved import moved as _moved
 from dpjax.sampling._capacity import default_capacity as default_capacity
 from dpjax.sampling._capacity import overflow_probability as overflow_probability
 from dpjax.sampling._capacity import poisson_capacity as poisson_capacity
@@ -9,6 +10,6 @@ from dpjax.sampling._independent import IndependentPartition as IndependentParti
 from dpjax.sampling._participation import Participation as Participation
 from dpjax.sampling._partition import DisjointPartition as DisjointPartition
 from dpjax.sampling._partition import RepeatedPartition as RepeatedPartition
-from dpjax.sampling._partition import TaperedPartition as TaperedPartition
-from dpjax.sampling._partition import tapered_sizes as tapered_sizes
 from dpjax.sampling._poisson import PoissonSampler as PoissonSampler
+
+__getattr__ = _moved(__name__, {}, kept=("dpjax.papers", ("TaperedPartition", "tapered_sizes")))

@@ -10,9 +10,6 @@ from dpjax.solvers.descent._group_thresholds import ThresholdModel as ThresholdM
 from dpjax.solvers.descent._group_thresholds import ThresholdsState as ThresholdsState
 from dpjax.solvers.descent._group_thresholds import TrainedModel as TrainedModel
 from dpjax.solvers.descent._rate_constrained_sgda import RateConstrainedSGDA as RateConstrainedSGDA
-from dpjax.solvers.descent._rates import (
-    optimal_histogram_share as optimal_histogram_share,
-)
 from dpjax.solvers.descent._sgda_state import SGDAInfo as SGDAInfo
 from dpjax.solvers.descent._sgda_state import SGDAState as SGDAState
 from dpjax.solvers.erm._objective_perturbation import ObjectivePerturbation as ObjectivePerturbation
@@ -64,9 +61,10 @@ _IN_PAPERS = (
 __getattr__ = _moved(
     __name__,
     {
-        "release": "dpjax",
-        "Release": "dpjax",
-        "stationarity_plan": "dpjax.papers.nonsmooth_nonconvex",
+        "release": "dpjax.release",
+        "Release": "dpjax.Release",
+        "optimal_histogram_share": "dpjax.papers.rate_constrained.optimal_histogram_share",
+        "stationarity_plan": "dpjax.papers.nonsmooth_nonconvex.stationarity_plan",
     },
     kept=("dpjax.papers", _IN_PAPERS.split()),
 )

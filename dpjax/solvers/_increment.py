@@ -12,6 +12,7 @@ from dpjax.core import Aggregator, PyTree
 from dpjax.privacy import RelationLike
 from dpjax.transforms import OuterProduct, clip_by_norm, per_example_norm
 from dpjax.transforms.clipping._by_norm import aggregator_of
+from dpjax.transforms.clipping._leaves import is_outer
 from dpjax.transforms.clipping._weighted_sum import bounded_sum, clipping_bound, normal_or_zero
 
 CLIPS = ("centred", "plain", "whole")
@@ -120,23 +121,23 @@ def _clip_around(centre: PyTree, change: PyTree, mask: jax.Array, radius: ArrayL
     bound = clipping_bound(radius, norms.dtype)
 
     def total(leaf: PyTree, offset: jax.Array) -> jax.Array:
-        if _is_outer(leaf):
+        if is_outer(leaf):
             around = offset.reshape(leaf.left.shape[1], leaf.right.shape[1])
         else:
             around, leaf = offset, leaf.reshape(leaf.shape[0], *offset.shape)
         return bounded_sum(leaf, scale, bound, around).high.reshape(offset.shape)
 
-    return jax.tree.map(total, change, centre, is_leaf=_is_outer)
+    return jax.tree.map(total, change, centre, is_leaf=is_outer)
 
 
 def _distance(centre: PyTree, change: PyTree) -> jax.Array:
     """l2 norms `[B]` of the change less the centre, rounded up."""
-    squares = jax.tree.map(_squared_distance, change, centre, is_leaf=_is_outer)
+    squares = jax.tree.map(_squared_distance, change, centre, is_leaf=is_outer)
     return jnp.sqrt(functools.reduce(operator.add, jax.tree.leaves(squares)))
 
 
 def _squared_distance(leaf: PyTree, offset: jax.Array) -> jax.Array:
-    if not _is_outer(leaf):
+    if not is_outer(leaf):
         leaf = leaf.reshape(leaf.shape[0], *offset.shape)
         # in the offset's dtype, at least float32, as the sum has it
         return jnp.square(per_example_norm(leaf - offset[None]))
@@ -153,12 +154,12 @@ def combination(a: ArrayLike, first: PyTree, b: ArrayLike, second: PyTree) -> Py
     """`a * first + b * second`, kept factored where both have the same inputs."""
 
     def add(x: PyTree, y: PyTree) -> PyTree:
-        if _is_outer(x) and _is_outer(y) and x.left is y.left:
+        if is_outer(x) and is_outer(y) and x.left is y.left:
             return OuterProduct(x.left, a * x.right + b * y.right)
-        x, y = (leaf.materialize() if _is_outer(leaf) else leaf for leaf in (x, y))
+        x, y = (leaf.materialize() if is_outer(leaf) else leaf for leaf in (x, y))
         return a * x + b * y
 
-    return jax.tree.map(add, first, second, is_leaf=_is_outer)
+    return jax.tree.map(add, first, second, is_leaf=is_outer)
 
 
 def in_dtypes_of(tree: PyTree, like: PyTree) -> PyTree:
@@ -169,7 +170,3 @@ def in_dtypes_of(tree: PyTree, like: PyTree) -> PyTree:
 def _shaped(total: PyTree, like: PyTree) -> PyTree:
     """A sum of factored gradients may have a trailing axis of one that the parameters have not."""
     return jax.tree.map(lambda t, o: t.reshape(o.shape), total, like)
-
-
-def _is_outer(leaf: object) -> bool:
-    return isinstance(leaf, OuterProduct)

@@ -181,10 +181,7 @@ class Request(NamedTuple):
     ) -> float:
         """The least with which the event, and a failure, meet the budget."""
         return calibrate_noise(
-            event,
-            self.budget,
-            relation=self.relation,
-            failure_probability=failure_probability,
+            event, self.budget, relation=self.relation, failure_probability=failure_probability
         )
 
     def one_pass(self, steps: int) -> DisjointPartition | IndependentPartition:
@@ -256,11 +253,7 @@ def stated(problem: object, name: str, default: _Value) -> _Value:
 
 
 def named_strategy(
-    noise: NoiseStrategy | str,
-    steps: int,
-    *,
-    exponent: float = 0.0,
-    pure: str | None = None,
+    noise: NoiseStrategy | str, steps: int, *, exponent: float = 0.0, pure: str | None = None
 ) -> NoiseStrategy:
     """The strategy itself, or that of this name for so many steps.
 

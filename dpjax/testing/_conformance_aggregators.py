@@ -11,6 +11,7 @@ from dpjax.testing import _trees as trees
 from dpjax.testing._cases import AggregatorCase, Entry
 from dpjax.testing._neighbours import worst_of_each_kind
 from dpjax.transforms import OuterProduct
+from dpjax.transforms.clipping._leaves import is_outer
 
 
 def check_aggregator(entry: Entry) -> None:
@@ -105,9 +106,6 @@ def check_aggregator(entry: Entry) -> None:
 
 def _total_like(per_example: PyTree, shape: tuple[int, ...] | None) -> PyTree:
     """Zeros of the shapes and types a sum must have."""
-
-    def is_outer(leaf: PyTree) -> bool:
-        return isinstance(leaf, OuterProduct)
 
     def zero(leaf: jax.Array | OuterProduct) -> jax.Array:
         made = jax.eval_shape(leaf.materialize) if isinstance(leaf, OuterProduct) else leaf

@@ -259,8 +259,7 @@ def _starting_points(
             column = np.repeat(floats[i], len(combinations), axis=0)
         else:
             column = np.broadcast_to(
-                chosen[i].reshape(-1, *(1,) * (leaf.ndim - 1)),
-                (len(chosen[i]), *leaf.shape[1:]),
+                chosen[i].reshape(-1, *(1,) * (leaf.ndim - 1)), (len(chosen[i]), *leaf.shape[1:])
             )
         columns.append(column.astype(leaf.dtype))
     return jax.tree.unflatten(treedef, columns)

@@ -10,30 +10,13 @@ from dpjax.transforms.clipping._leaves import PackedSigns as PackedSigns
 from dpjax.transforms.clipping._microbatch import microbatched_sum as microbatched_sum
 from dpjax.transforms.clipping._weighted_sum import rounding_allowance as rounding_allowance
 from dpjax.transforms.clipping._weighted_sum import weighted_sum as weighted_sum
-from dpjax.transforms.descent._descent import AnytimeState as AnytimeState
-from dpjax.transforms.descent._descent import (
-    ClippedDisplacementState as ClippedDisplacementState,
-)
-from dpjax.transforms.descent._descent import MirrorStepState as MirrorStepState
-from dpjax.transforms.descent._descent import anytime_average as anytime_average
-from dpjax.transforms.descent._descent import (
-    clipped_displacement as clipped_displacement,
-)
-from dpjax.transforms.descent._descent import mirror_step as mirror_step
-from dpjax.transforms.estimators._multilevel import MaureySampleState as MaureySampleState
-from dpjax.transforms.estimators._multilevel import Multilevel as Multilevel
-from dpjax.transforms.estimators._multilevel import draw_levels as draw_levels
-from dpjax.transforms.estimators._multilevel import maurey_sample as maurey_sample
-from dpjax.transforms.estimators._multilevel import multilevel as multilevel
-from dpjax.transforms.estimators._multilevel import polar_estimate as polar_estimate
-from dpjax.transforms.estimators._multilevel import polar_interval as polar_interval
+from dpjax.transforms.descent._descent import ClippedDisplacementState as ClippedDisplacementState
+from dpjax.transforms.descent._descent import clipped_displacement as clipped_displacement
 from dpjax.transforms.estimators._smooth_first_order import smooth_first_order as smooth_first_order
 from dpjax.transforms.estimators._zeroth_order import ZerothOrder as ZerothOrder
 from dpjax.transforms.estimators._zeroth_order import smooth_zeroth_order as smooth_zeroth_order
 from dpjax.transforms.learners._learner import LeaderState as LeaderState
-from dpjax.transforms.learners._learner import (
-    exponentiated_gradient as exponentiated_gradient,
-)
+from dpjax.transforms.learners._learner import exponentiated_gradient as exponentiated_gradient
 from dpjax.transforms.learners._learner import projected as projected
 from dpjax.transforms.noise._independent import AddNoiseState as AddNoiseState
 from dpjax.transforms.noise._independent import add_discrete_gaussian as add_discrete_gaussian
@@ -70,9 +53,7 @@ from dpjax.transforms.noise.correlated._split_noise import SplitNoise as SplitNo
 from dpjax.transforms.noise.correlated._split_noise import SplitNoiseState as SplitNoiseState
 from dpjax.transforms.noise.correlated._split_noise import is_every_step as is_every_step
 from dpjax.transforms.noise.correlated._strategy import NoiseStrategy as NoiseStrategy
-from dpjax.transforms.noise.correlated._strategy import (
-    RestartedSumsState as RestartedSumsState,
-)
+from dpjax.transforms.noise.correlated._strategy import RestartedSumsState as RestartedSumsState
 from dpjax.transforms.noise.correlated._strategy import correlated_noise as correlated_noise
 from dpjax.transforms.noise.correlated._strategy import restarted_sums as restarted_sums
 
@@ -81,4 +62,16 @@ _LEARNERS = (
     "StronglyConvexState adagrad_norm coin_betting distance_adaptive dual_averaging mirrored "
     "optimistic_descent parameter_free strongly_convex_descent"
 )
-__getattr__ = _moved(__name__, dict.fromkeys(_LEARNERS, "dpjax.papers.learners"))
+_ESTIMATORS = (
+    "MaureySampleState Multilevel draw_levels maurey_sample multilevel polar_estimate "
+    "polar_interval"
+)
+__getattr__ = _moved(
+    __name__,
+    {name: f"dpjax.papers.learners.{name}" for name in _LEARNERS.split()}
+    | {name: f"dpjax.papers.estimators.{name}" for name in _ESTIMATORS.split()},
+    kept=(
+        "dpjax.papers.mirror",
+        ("AnytimeState", "MirrorStepState", "anytime_average", "mirror_step"),
+    ),
+)

@@ -22,7 +22,9 @@ PACKAGES = [
         if symbols(f"dpjax.{path.parent.name}")
         and (path.parent.name != "sklearn" or importlib.util.find_spec("sklearn"))
     ),
+    "dpjax.papers.estimators",
     "dpjax.papers.learners",
+    "dpjax.papers.mirror",
 ]
 
 # Of names that touch privacy by the rule below, those with nothing to guarantee.
@@ -41,9 +43,9 @@ EXEMPT = {
     "dpjax.transforms.rounding_allowance": "a number",
     "dpjax.transforms.discrete_gaussian_shortfall": "a number for add_discrete_gaussian",
     "dpjax.transforms.rounded_gaussian_shortfall": "a number for add_rounded_gaussian",
-    "dpjax.transforms.draw_levels": "draws what is public",
+    "dpjax.papers.estimators.draw_levels": "draws what is public",
     "dpjax.transforms.is_every_step": "asks a strategy",
-    "dpjax.transforms.Multilevel": "made by multilevel, which says it",
+    "dpjax.papers.estimators.Multilevel": "made by multilevel, which says it",
     "dpjax.transforms.ZerothOrder": "made by smooth_zeroth_order, which says it",
     "dpjax.transforms.OuterProduct": "a form of values",
     "dpjax.transforms.PackedSigns": "a form of values",
@@ -64,7 +66,9 @@ def touches_privacy(package, name, obj):
     """Whether it aggregates, draws or releases, so that its docstring owes a Guarantee."""
     if f"{package}.{name}" in EXEMPT or (inspect.isclass(obj) and issubclass(obj, tuple)):
         return False
-    if package in ("dpjax.privacy", "dpjax.transforms"):
+    if package in ("dpjax.privacy", "dpjax.transforms", "dpjax.papers.estimators"):
+        return True
+    if name in ("mirror_step", "anytime_average"):
         return True
     if inspect.isclass(obj):
         return any(callable(getattr(obj, method, None)) for method in PRIVATE_METHODS)

@@ -11,6 +11,7 @@ import optax
 
 from dpjax.core import PyTree
 from dpjax.geometry import L1Ball
+from dpjax.papers.estimators import multilevel
 from dpjax.problems import (
     RateConstrained,
     Risk,
@@ -41,7 +42,6 @@ from dpjax.solvers import (
 from dpjax.solvers.vertices._polished_frank_wolfe import OnSupport, norm_counts
 from dpjax.solvers.vertices._steps import coordinates
 from dpjax.testing import SolverCase, Statistic, register
-from dpjax.transforms import multilevel
 from tests.entries.later import Later
 from tests.entries.planned import GAME, ON_SIMPLEX, PARITY, RATES, RISK
 from tests.entries.rows import (

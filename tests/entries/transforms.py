@@ -18,6 +18,7 @@ from dpjax.geometry import (
     log_normalize,
     product,
 )
+from dpjax.papers.estimators import maurey_sample, multilevel
 from dpjax.testing import TransformCase, register
 from dpjax.transforms import (
     add_discrete_gaussian,
@@ -25,9 +26,7 @@ from dpjax.transforms import (
     add_laplace,
     add_rounded_gaussian,
     anytime_average,
-    maurey_sample,
     mirror_step,
-    multilevel,
 )
 
 

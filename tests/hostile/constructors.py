@@ -17,7 +17,7 @@ from dpjax import queries as Q
 from dpjax import release
 from dpjax import sampling as S
 from dpjax import transforms as T
-from dpjax.papers import learners
+from dpjax.papers import estimators, learners
 from dpjax.papers.nonsmooth_nonconvex import stationarity_plan
 from dpjax.testing import registry
 from tests.entries.rows import (
@@ -142,12 +142,14 @@ TRANSFORMS = {
         separation=(4, Count(optional=True)),
         objective=("mean", Choice()),
     ),
-    "maurey_sample": row(T.maurey_sample, num_draws=(2, Count())),
+    "maurey_sample": row(estimators.maurey_sample, num_draws=(2, Count())),
     "mirror_step": row(
         T.mirror_step, {"mirror_map": G.entropic()}, step_size=(1.0, nonnegative(leaf=True))
     ),
-    "multilevel": row(T.multilevel, max_level=(2, Count(0))),
-    "draw_levels": row(T.draw_levels, {"seed": 0}, max_level=(2, Count(0)), size=(3, Count(0))),
+    "multilevel": row(estimators.multilevel, max_level=(2, Count(0))),
+    "draw_levels": row(
+        estimators.draw_levels, {"seed": 0}, max_level=(2, Count(0)), size=(3, Count(0))
+    ),
     "optimistic_descent": row(learners.optimistic_descent, learning_rate=(1.0, positive())),
     "restarted_sums": row(
         T.restarted_sums, {"strategy": T.SplitNoise(3)}, stddev=(1.0, nonnegative())

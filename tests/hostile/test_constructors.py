@@ -12,7 +12,9 @@ from .constructors import ROWS
 _PACKAGES = (
     "core",
     "transforms",
+    "papers.estimators",
     "papers.learners",
+    "papers.mirror",
     "sampling",
     "geometry",
     "problems",
@@ -47,7 +49,6 @@ _NO_ROW = {
     "quadratic_saddle_centres, quadratic_saddle_gap": "diagnostics of points, not private",
     "group_risk, max_loss": "build a Saddle from one: its row",
     "RateConstraints, RateConstrained": "hold arrays: tests/problems/test_constraint_kinds",
-    "optimal_histogram_share": "host formula of public shapes: tests/solvers",
     "datasets": "files and names: tests/datasets",
     "testing": "serves tests: tests/testing",
     "audit": "reads data raw, promises no privacy: tests/audit",

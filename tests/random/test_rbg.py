@@ -14,13 +14,13 @@ from scipy import stats
 
 import dpjax
 import dpjax.testing as dpt
+from dpjax.papers.estimators import maurey_sample
 from dpjax.transforms import (
     BinaryTree,
     BufferedToeplitz,
     add_gaussian,
     add_laplace,
     correlated_noise,
-    maurey_sample,
     tree_aggregation,
 )
 from tests.entries import one_of_each

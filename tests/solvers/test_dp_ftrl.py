@@ -509,14 +509,14 @@ def test_descent_takes_any_noise_and_dp_ftrl_is_that(key):
 
 
 def test_the_old_name_of_the_noise_warns():
-    with pytest.warns(DeprecationWarning, match="strategy is DPFTRL.noise since 0.2"):
+    with pytest.warns(DeprecationWarning, match=r"DPFTRL\(strategy=\) is noise since 0.2"):
         solver = _solver(strategy=BinaryTree(7))
     assert solver == _solver(noise=BinaryTree(7))
-    with pytest.warns(DeprecationWarning, match="strategy is DPFTRL.noise"):
+    with pytest.warns(DeprecationWarning, match=r"DPFTRL\(strategy=\) is noise"):
         assert solver.strategy == BinaryTree(7)
-    with pytest.warns(DeprecationWarning, match="strategy is DPFTRL.noise"):
+    with pytest.warns(DeprecationWarning, match=r"DPFTRL\(strategy=\) is noise"):
         other = dataclasses.replace(solver, strategy=BinaryTree(9))
     assert other.noise == BinaryTree(9)
-    with pytest.warns(DeprecationWarning, match="strategy is DPFTRL.noise"):
+    with pytest.warns(DeprecationWarning, match=r"DPFTRL\(strategy=\) is noise"):
         made = DPFTRL.for_budget(PROBLEM, 3000, BUDGET, strategy="tree")
     assert made.noise == BinaryTree(54)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import dpjax
-from dpjax.solvers import optimal_histogram_share
+from dpjax.papers.rate_constrained import optimal_histogram_share
 
 SHARES = [0.25, 0.75, 0.75, 0.25]
 

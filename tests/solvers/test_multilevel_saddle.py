@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 import dpjax
+from dpjax.papers.estimators import multilevel
 from dpjax.problems import Saddle, SimplexRisk
 from dpjax.sampling import DisjointPartition, TaperedPartition
 from dpjax.solvers import MultilevelSaddle, VertexInfo
-from dpjax.transforms import multilevel
 
 QUICK = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
 BOTH = pytest.mark.parametrize("antithetic", [False, True])

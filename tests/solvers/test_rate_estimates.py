@@ -10,7 +10,7 @@ import pytest
 
 import dpjax
 from dpjax import problems
-from dpjax.papers._noisy_ratios import Ratio
+from dpjax.papers.rate_constrained import Ratio
 from dpjax.problems import RateConstrained
 from dpjax.solvers import DPSGD, RateConstrainedSGDA
 from dpjax.solvers.descent._rates import ControlVariate, RateMemory, check_multipliers, dual_step

@@ -13,11 +13,11 @@ from dpjax.geometry import L1Ball
 from dpjax.papers._anytime_mirror_descent import refreshes_left
 from dpjax.papers._multilevel_saddle import batches_of, draws_left
 from dpjax.papers._vertex_plan import tapered_scale
+from dpjax.papers.estimators import multilevel
 from dpjax.privacy import Budget, zcdp_budget
 from dpjax.problems import Saddle, SimplexRisk
 from dpjax.sampling import DisjointPartition, IndependentPartition, TaperedPartition, tapered_sizes
 from dpjax.solvers import AnytimeMirrorDescent, MultilevelSaddle, SaddleMirrorDescent
-from dpjax.transforms import multilevel
 
 QUICK = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
 DELTA = 1e-6

@@ -12,10 +12,10 @@ import pytest
 
 import dpjax
 from dpjax.geometry import L1Ball, Polytope, log_normalize
+from dpjax.papers.estimators import multilevel
 from dpjax.problems import Saddle, SimplexRisk, max_loss
 from dpjax.sampling import DisjointPartition, IndependentPartition, TaperedPartition
 from dpjax.solvers import AnytimeMirrorDescent, MultilevelSaddle, SaddleMirrorDescent
-from dpjax.transforms import multilevel
 
 QUICK = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
 ALPHAS = (1.5, 2.0, 4.0, 16.0)

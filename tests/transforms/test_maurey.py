@@ -9,7 +9,7 @@ from dp_accounting.rdp import RdpAccountant
 import dpjax
 import dpjax.testing as dpt
 from dpjax.geometry import maurey, sample_vertices
-from dpjax.transforms import MaureySampleState, maurey_sample
+from dpjax.papers.estimators import MaureySampleState, maurey_sample
 
 DRAWS = 20_000
 

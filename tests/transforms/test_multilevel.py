@@ -9,7 +9,8 @@ import pytest
 import dpjax
 import dpjax.testing as dpt
 from dpjax.geometry import entropic
-from dpjax.transforms import Multilevel, draw_levels, mirror_step, multilevel
+from dpjax.papers.estimators import Multilevel, draw_levels, multilevel
+from dpjax.transforms import mirror_step
 
 DIM = 3
 BOTH = pytest.mark.parametrize("antithetic", [False, True])

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from dpjax.transforms import polar_estimate, polar_interval
+from dpjax.papers.estimators import polar_estimate, polar_interval
 
 _M = 4
 pytestmark = pytest.mark.usefixtures("exact_products")

@@ -6,7 +6,7 @@ import jax
 
 from dpjax.core import PyTree, Transform
 from dpjax.core._chain import as_stage
-from dpjax.geometry import MirrorMap
+from dpjax.papers.mirror import MirrorMap
 from dpjax.transforms.learners._learner import change, required, widened
 
 

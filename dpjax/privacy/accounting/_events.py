@@ -8,10 +8,7 @@ from dpjax.privacy.accounting._structure import effective_noise_multiplier
 
 
 def joint_release(
-    *,
-    gaussian: float,
-    laplace_scale: float | None = None,
-    histogram_gaussian: float | None = None,
+    *, gaussian: float, laplace_scale: float | None = None, histogram_gaussian: float | None = None
 ) -> dpe.DpEvent:
     r"""The event of a gradient and a histogram released together from one batch.
 

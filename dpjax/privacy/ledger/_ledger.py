@@ -333,7 +333,7 @@ class Ledger:
         relation = relation_name(budget.relation) if budget.relation else "of the first spend"
         lines = [
             f"budget: epsilon={budget.epsilon:g}, delta={budget.delta:g}, relation {relation}, "
-            + ("guarantees may follow outputs" if state.adaptive else "guarantees fixed"),
+            + ("guarantees may follow outputs" if state.adaptive else "guarantees fixed")
         ]
         for name in state.parts:
             who = "records of no other part" if name is None else f"part {name!r}"
@@ -350,11 +350,7 @@ class Ledger:
         return "\n".join(lines)
 
     def _record(
-        self,
-        guarantees: tuple[Guarantee, ...],
-        label: str,
-        run: str | None,
-        part: str | None,
+        self, guarantees: tuple[Guarantee, ...], label: str, run: str | None, part: str | None
     ) -> states.Record:
         for name, value in {"label": label, "run": run or "", "part": part or ""}.items():
             if not isinstance(value, str):

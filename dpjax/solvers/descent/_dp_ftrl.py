@@ -6,7 +6,7 @@ from typing import Any, Self
 
 from dpjax.core import Problem, Sampler, check_choice, check_fields, check_int, check_positive
 from dpjax.core import check_sampler as check_is_sampler
-from dpjax.core._moved import deprecated
+from dpjax.core._moved import renamed_fields
 from dpjax.privacy import Budget, check_budget
 from dpjax.privacy._warnings import warn
 from dpjax.sampling import CyclicPoisson, PoissonSampler
@@ -30,6 +30,7 @@ _CONSIDERED = "_considered"  # where a solver made for a budget keeps what was c
 
 
 @register_solver
+@renamed_fields(strategy="noise")
 class DPFTRL(DPSGD):
     r"""Clipped gradients, with noise that is correlated over the steps.
 
@@ -59,22 +60,11 @@ class DPFTRL(DPSGD):
     epochs: Choquette-Choo et al., 2023.
     """
 
-    def __init__(
-        self, sampler: Sampler, *args: Any, strategy: NoiseStrategy | None = None, **fields: Any
-    ) -> None:
-        if strategy is not None:
-            deprecated("strategy", "DPFTRL.noise", depth=2)
-            fields["noise"] = strategy
+    def __init__(self, sampler: Sampler, *args: Any, **fields: Any) -> None:
         if fields.get("noise") is None:
             check_sampler(sampler, fields.get("relation", "add_or_remove_one"))
             fields["noise"] = _noise_for(sampler)
         super().__init__(sampler, *args, **fields)
-
-    @property
-    def strategy(self) -> NoiseStrategy | None:
-        """`noise`, by its name before 0.2."""
-        deprecated("strategy", "DPFTRL.noise", depth=2)
-        return self.noise
 
     @classmethod
     def for_budget(
@@ -134,9 +124,6 @@ class DPFTRL(DPSGD):
           >>> solver.plan_report()["chosen"].startswith("banded")
           True
         """
-        if "strategy" in overrides:
-            deprecated("strategy", "DPFTRL.noise", depth=2)
-            noise = overrides.pop("strategy")
         if isinstance(noise, str):
             check_choice("noise", noise, ("auto", "banded", *STRATEGIES))
         auto = noise is None or noise == "auto"
@@ -257,8 +244,5 @@ def _noise_for(sampler: Sampler) -> NoiseStrategy:
         return BufferedToeplitz(sampler.steps)
     columns = "periodic" if stated.kind == "fixed" else "constant"
     return BufferedToeplitz(
-        sampler.steps,
-        participations=stated.most,
-        separation=stated.separation,
-        columns=columns,
+        sampler.steps, participations=stated.most, separation=stated.separation, columns=columns
     )

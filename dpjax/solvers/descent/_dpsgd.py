@@ -288,8 +288,7 @@ class DPSGD:
             noise = overrides["noise"] = named_strategy(noise, sampler.steps)
         if "noise_multiplier" not in overrides:
             overrides["noise_multiplier"] = request.noise_multiplier(
-                lambda z: _event(sampler, noise, z, request.relation),
-                sampler.failure_probability(),
+                lambda z: _event(sampler, noise, z, request.relation), sampler.failure_probability()
             )
         fields = with_defaults(cls, overrides, sampler, num_records, problem)
         if overrides.get("optimizer", SGD) is not SGD and "learning_rate" not in overrides:

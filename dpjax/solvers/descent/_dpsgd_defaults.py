@@ -12,12 +12,7 @@ from jax.typing import ArrayLike
 
 from dpjax.core import Problem, Sampler, check_fields, check_int, is_traced, optional
 from dpjax.problems import RateConstrained
-from dpjax.sampling import (
-    CyclicPoisson,
-    IndependentPartition,
-    PoissonSampler,
-    RepeatedPartition,
-)
+from dpjax.sampling import CyclicPoisson, IndependentPartition, PoissonSampler, RepeatedPartition
 from dpjax.solvers._request import Request, event_of_run, stated
 from dpjax.solvers._vertex_problem import VertexProblem, over_vertices
 from dpjax.transforms import Banded, BufferedToeplitz, NoiseStrategy

@@ -31,11 +31,7 @@ from dpjax.sampling import FullBatch
 from dpjax.solvers._request import check_values, checked_gradients, default_sampler, requested
 from dpjax.solvers._summary import register_solver
 from dpjax.solvers.descent._dpsgd import DPSGD, clipping_diagnostics
-from dpjax.solvers.descent._dpsgd_defaults import (
-    MOST_WIDTH,
-    fall_by_default,
-    with_defaults,
-)
+from dpjax.solvers.descent._dpsgd_defaults import MOST_WIDTH, fall_by_default, with_defaults
 from dpjax.solvers.descent._rates import (
     HISTOGRAMS,
     MULTIPLIER_SETS,
@@ -484,7 +480,7 @@ class RateConstrainedSGDA:
     def _estimator(self) -> Any:
         deviation = cell_deviation(self.histogram, self.histogram_noise)
         if self.estimator == "ratio" or self.denominator in ("batch", "ema"):
-            kind = importlib.import_module("dpjax.papers._noisy_ratios").Ratio
+            kind = importlib.import_module("dpjax.papers.rate_constrained").Ratio
             return kind(deviation, self.denominator or "batch", self.size_floor, self.size_decay)
         fixed = self.denominator == "fixed"
         size, steps = self.primal.batch_size, self.sampler.steps

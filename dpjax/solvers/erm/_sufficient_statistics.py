@@ -156,11 +156,7 @@ class SufficientStatistics:
         return SufficientStatisticsState(zeros, jnp.outer(zeros, zeros), zeros, key)
 
     def step(
-        self,
-        problem: LinearModel,
-        batch: PyTree,
-        mask: jax.Array,
-        state: SufficientStatisticsState,
+        self, problem: LinearModel, batch: PyTree, mask: jax.Array, state: SufficientStatisticsState
     ) -> tuple[SufficientStatisticsState, None]:
         """Draws the noisy sums of all records, and solves for the parameters."""
         key, first, second = jax.random.split(state.key, 3)
@@ -222,10 +218,7 @@ def _edge(problem: LinearModel) -> float:
 
 
 def _released(
-    problem: LinearModel,
-    records: PyTree,
-    mask: jax.Array,
-    *floats: jax.Array,
+    problem: LinearModel, records: PyTree, mask: jax.Array, *floats: jax.Array
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
     """Parameters and noisy sums, of the type of draws and numbers, computed in float64."""
     dtype, rows, dim = floats[0].dtype, mask.shape[0], problem.num_params

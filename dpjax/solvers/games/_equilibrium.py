@@ -148,10 +148,7 @@ def _simplex(matrix: jax.Array) -> _Tableau:
         table = table.at[leaving].set(row.at[entering].set(1 / size))
         basic, free = at.basic[leaving], at.free[entering]
         return _Tableau(
-            table,
-            at.basic.at[leaving].set(free),
-            at.free.at[entering].set(basic),
-            at.pivots + 1,
+            table, at.basic.at[leaving].set(free), at.free.at[entering].set(basic), at.pivots + 1
         )
 
     return jax.lax.while_loop(goes_on, pivot, start)

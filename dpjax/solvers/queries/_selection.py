@@ -133,11 +133,7 @@ def _rounded(gaps: jax.Array, rest: ArrayLike) -> tuple[jax.Array, jax.Array]:
 
 
 def select_marginal(
-    key: jax.Array,
-    workload: Marginals,
-    gaps: jax.Array,
-    sharpness: Number,
-    rest: ArrayLike = 0.0,
+    key: jax.Array, workload: Marginals, gaps: jax.Array, sharpness: Number, rest: ArrayLike = 0.0
 ) -> SelectionInfo:
     r"""Draws a marginal S and a sign of each of its cells, by the exponential mechanism.
 

@@ -1,1 +1,1 @@
-"""Steps: mirror descent, anytime averages, clipped displacements."""
+"""Steps: clipped displacements."""

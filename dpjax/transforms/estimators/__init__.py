@@ -1,1 +1,1 @@
-"""Gradient estimators: Maurey sampling, multilevel, randomised smoothing."""
+"""Gradient estimators: randomised smoothing."""

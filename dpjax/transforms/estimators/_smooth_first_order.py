@@ -7,14 +7,7 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from dpjax.core import (
-    PyTree,
-    check_choice,
-    check_int,
-    check_key,
-    check_nonnegative_scalar,
-    wide,
-)
+from dpjax.core import PyTree, check_choice, check_int, check_key, check_nonnegative_scalar, wide
 from dpjax.transforms.clipping._leaves import OuterProduct, is_outer
 from dpjax.transforms.estimators import _directions as lines
 
