@@ -80,4 +80,16 @@ def test_old_names_are_had_with_a_warning(package, old, now):
 def test_old_names_are_those_of_the_changelog():
     old = {name for _, name, _ in old_names()}
     assert {"solve", "Release", "stationarity_plan", "CellRecords", "adagrad_norm"} <= old
-    assert {"multilevel", "polar_interval", "strongly_convex_descent", "MirroredState"} <= old
+    assert {"strongly_convex_descent", "MirroredState"} <= old
+
+
+def test_transformations_that_no_default_uses_are_had_where_they_were(recwarn):
+    here = {
+        dpjax.transforms: "multilevel polar_estimate maurey_sample mirror_step anytime_average",
+        dpjax.geometry: "entropic p_norm",
+        dpjax.sampling: "TaperedPartition",
+    }
+    for package, names in here.items():
+        for name in names.split():
+            assert getattr(package, name).__name__ == name
+    assert not recwarn

@@ -9,17 +9,18 @@ from typing import Any
 
 
 def moved(
-    module: str, names: dict[str, str], kept: tuple[str, Sequence[str]] = ("", ())
+    module: str, names: dict[str, str], kept: dict[str, Sequence[str]] | None = None
 ) -> Callable[[str], Any]:
     """A module's `__getattr__` for names that are elsewhere now.
 
     It warns of `names`, each given with the path that it has now, and not of those that are `kept`
-    here too: the home of these is imported when they are asked for.
+    here too, by the home that is imported when they are asked for.
     """
+    homes = {name: home for home, those in (kept or {}).items() for name in those}
 
     def find(name: str) -> Any:
-        if name in kept[1]:
-            return getattr(importlib.import_module(kept[0]), name)
+        if name in homes:
+            return getattr(importlib.import_module(homes[name]), name)
         if name not in names:
             raise AttributeError(f"module {module!r} has no attribute {name!r}")
         deprecated(f"{module}.{name}", names[name], depth=2)

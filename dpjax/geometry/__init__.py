@@ -10,4 +10,4 @@ from dpjax.geometry._vertices import maurey as maurey
 from dpjax.geometry._vertices import sample_vertices as sample_vertices
 
 _MIRROR_MAPS = ("MirrorMap", "entropic", "euclidean_ball", "euclidean_box", "p_norm", "product")
-__getattr__ = _moved(__name__, {}, kept=("dpjax.papers.mirror", _MIRROR_MAPS))
+__getattr__ = _moved(__name__, {}, kept={"dpjax.papers.mirror": _MIRROR_MAPS})

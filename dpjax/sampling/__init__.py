@@ -12,4 +12,4 @@ from dpjax.sampling._partition import DisjointPartition as DisjointPartition
 from dpjax.sampling._partition import RepeatedPartition as RepeatedPartition
 from dpjax.sampling._poisson import PoissonSampler as PoissonSampler
 
-__getattr__ = _moved(__name__, {}, kept=("dpjax.papers", ("TaperedPartition", "tapered_sizes")))
+__getattr__ = _moved(__name__, {}, kept={"dpjax.papers": ("TaperedPartition", "tapered_sizes")})

@@ -66,5 +66,5 @@ __getattr__ = _moved(
         "optimal_histogram_share": "dpjax.papers.rate_constrained.optimal_histogram_share",
         "stationarity_plan": "dpjax.papers.nonsmooth_nonconvex.stationarity_plan",
     },
-    kept=("dpjax.papers", _IN_PAPERS.split()),
+    kept={"dpjax.papers": _IN_PAPERS.split()},
 )

@@ -66,12 +66,12 @@ _ESTIMATORS = (
     "MaureySampleState Multilevel draw_levels maurey_sample multilevel polar_estimate "
     "polar_interval"
 )
+_MIRROR = "AnytimeState MirrorStepState anytime_average mirror_step"
 __getattr__ = _moved(
     __name__,
-    {name: f"dpjax.papers.learners.{name}" for name in _LEARNERS.split()}
-    | {name: f"dpjax.papers.estimators.{name}" for name in _ESTIMATORS.split()},
-    kept=(
-        "dpjax.papers.mirror",
-        ("AnytimeState", "MirrorStepState", "anytime_average", "mirror_step"),
-    ),
+    {name: f"dpjax.papers.learners.{name}" for name in _LEARNERS.split()},
+    kept={
+        "dpjax.papers.estimators": _ESTIMATORS.split(),
+        "dpjax.papers.mirror": _MIRROR.split(),
+    },
 )
