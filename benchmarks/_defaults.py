@@ -24,7 +24,6 @@ from benchmarks import _runner
 RUN_AGAIN: tuple[str, ...] = (
     "adult_splits",
     "dimension",
-    "nonsmooth",
     "online_to_batch",
     "tune",
 )
