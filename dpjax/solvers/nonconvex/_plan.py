@@ -34,6 +34,7 @@ _STEPS = 1000
 _DISPLACEMENT = 2.0  # times 1 / sqrt(moves)
 _RATE = 4.0  # displacements for a gradient of half the clip norm, and the noise
 _FAR, _FAR_RATE = 6.3, 8.0  # the same where features and slopes are known to be bounded
+_FAR_STEPS = 500  # with 200 such steps are so long that runs end farther than before
 _FARTHEST_MARGIN, _MARGINS, _FLAT = 10.0, 201, 1e-3
 _LARGEST_PART = 0.05  # of the radius of parameters, in a step
 _LITTLE_NOISE = 0.3  # of the clip norm, in all coordinates
@@ -103,7 +104,9 @@ def plan_fields(
         "schedule": "linear",
         "smoothing_radius": smoothing_radius(asked, period),
     }
-    far = period == 1 and passes == "multi" and oracle == "first" and goes_far(problem)
+    planned = fields["sampler"].steps if "sampler" in fields else steps or _STEPS
+    far = passes == "multi" and oracle == "first" and goes_far(problem)
+    far = far and period == 1 and planned >= _FAR_STEPS
     if "sampler" not in fields:
         most = most_records(problem) if far else 1024
         defaults |= _sampling(request, asked.dim, steps, period, passes == "single", most)
