@@ -130,13 +130,13 @@ def check_fields(data: PyTree, *fields: str) -> None:
     """Raises ValueError unless `data` is a dict that has these fields."""
     for field in fields:
         if not isinstance(data, dict) or field not in data:
-            got = (
-                f"a dict with {', '.join(map(repr, [*data][:5]))}" if isinstance(data, dict) else ""
-            )
-            raise ValueError(
-                f'data must be a dict with the field "{field}", got {got or type(data).__name__}: '
-                "of a table with a column for each feature pass the pair (features, labels) to fit"
-            )
+            got = type(data).__name__
+            if isinstance(data, dict):
+                got = "a dict with " + ", ".join(map(repr, [*data][:5]))
+            remedy = ""
+            if field == "x":  # a table has a column for each feature, perhaps
+                remedy = ": pass a matrix of features as x, or the pair (features, labels) to fit"
+            raise ValueError(f'data must be a dict with the field "{field}", got {got}{remedy}')
 
 
 def check_records(data: PyTree, dim: int) -> None:

@@ -12,7 +12,15 @@ import numpy as np
 from jax.sharding import NamedSharding
 from jax.typing import ArrayLike
 
-from dpjax.core import PyTree, check_int, check_shape, check_type, register_dataclass, static_field
+from dpjax.core import (
+    PyTree,
+    check_int,
+    check_shape,
+    check_type,
+    many_devices,
+    register_dataclass,
+    static_field,
+)
 from dpjax.queries._domain import Domain, strides
 from dpjax.queries._marginal_plan import Plan, all_answers, all_cells, plan_for
 from dpjax.queries._workload import (
@@ -183,7 +191,9 @@ class Marginals(Tables):
             return tables.reshape(copies, num).sum(axis=0)
 
         # elsewhere records that meet in a cell wait for each other: neighbours add to other copies
-        copies = max(1, min(_MOST_COPIES, len(codes) // max(num, 1)))
+        copies = max(1, min(_MOST_COPIES, 2 * len(codes) // max(num, 1)))
+        if many_devices():  # which would exchange all copies
+            copies = 1
         return jax.lax.platform_dependent(
             cpu=functools.partial(added, 1), default=functools.partial(added, copies)
         )
@@ -202,7 +212,8 @@ class Marginals(Tables):
         """The tables of one record `[A]`, `[m]`: a single 1 in each (*secret*)."""
         check_shape("record", record, (len(self.domain.shape),))
         codes = self.domain.record_codes(record)
-        places = jnp.asarray(self.offsets, jnp.int32) + jnp.asarray(self._steps) @ codes
+        offsets, axes, steps = self._clique_columns
+        places = offsets + jnp.sum(codes[axes] * steps, axis=1)
         return jnp.zeros(self.num_queries).at[places].set(1, unique_indices=True)
 
     def table(self, answers: ArrayLike, clique: Iterable[str]) -> jax.Array:
@@ -241,7 +252,7 @@ class Marginals(Tables):
         self.domain.check_enumerable()
         return plan_for(self.domain.shape, self._axes)
 
-    @property
+    @functools.cached_property
     def _clique_columns(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """For each table its offset, and its attributes with their steps, `[N, width]` int32."""
         width = max(map(len, self._axes), default=0)
@@ -251,14 +262,6 @@ class Marginals(Tables):
             row[: len(own)] = own
             step[: len(own)] = strides([self.domain.shape[a] for a in own])
         return np.asarray(self.offsets, np.int32), axes, steps
-
-    @functools.cached_property
-    def _steps(self) -> np.ndarray:
-        """How far a code moves within each clique's table, `[N, A]` int32; 0 where it does not."""
-        steps = np.zeros((len(self._axes), len(self.domain.shape)), np.int32)
-        for row, axes in zip(steps, self._axes, strict=True):
-            row[list(axes)] = strides([self.domain.shape[a] for a in axes])
-        return steps
 
 
 @dataclasses.dataclass(frozen=True)
