@@ -188,7 +188,7 @@ class Marginals(Tables):
                 return tables.at[lane + (offset + cells)].add(counted), None
 
             tables = jax.lax.scan(add, jnp.zeros(copies * num, jnp.int32), self._clique_columns)[0]
-            return tables.reshape(copies, num).sum(axis=0)
+            return tables.reshape(copies, num).sum(axis=0, dtype=jnp.int32)
 
         # elsewhere records that meet in a cell wait for each other: neighbours add to other copies
         copies = max(1, min(_MOST_COPIES, 2 * len(codes) // max(num, 1)))
