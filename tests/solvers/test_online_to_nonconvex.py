@@ -665,6 +665,10 @@ def test_steps_on_bounded_features_follow_their_scale():
     assert fields(1.0, link=lambda m, y: jnp.abs(m - y)).decay == 1.0  # it settles
     assert fields(1.0, smoothness=1.0).decay == fields(1.0, oracle="zeroth").decay == 1.0
     assert fields(1.0, within=0.5).max_displacement == pytest.approx(0.025)
+    few, more = (fields(1.0, steps=steps, noise_multiplier=0.01) for steps in (200, 4_000))
+    assert few.decay == 0.95
+    assert 2 * more.max_displacement == pytest.approx(few.max_displacement)
+    assert few.max_displacement == pytest.approx(6.3 / 1_000**0.5)
     assert fields(1.0, decay=0.5, max_displacement=0.1).max_displacement == 0.1
 
 

@@ -33,8 +33,9 @@ PASSES = ("multi", "single")
 _STEPS = 1000
 _DISPLACEMENT = 2.0  # times 1 / sqrt(moves)
 _RATE = 4.0  # displacements for a gradient of half the clip norm, and the noise
-_FAR, _FAR_RATE = 6.3, 8.0  # the same where features and slopes are known to be bounded
-_FAR_STEPS = 500  # with 200 such steps fail on Adult and Credit, though not on generated data
+# the same where features and slopes are known to be bounded, of 1 / sqrt(at least _STEPS):
+# 200 steps that are longer fail on Adult and Credit
+_FAR, _FAR_RATE = 6.3, 8.0
 _FARTHEST_MARGIN, _MARGINS, _FLAT = 10.0, 201, 1e-3
 _LARGEST_PART = 0.05  # of the radius of parameters, in a step
 _LITTLE_NOISE = 0.3  # of the clip norm, in all coordinates
@@ -104,9 +105,8 @@ def plan_fields(
         "schedule": "linear",
         "smoothing_radius": smoothing_radius(asked, period),
     }
-    planned = fields["sampler"].steps if "sampler" in fields else steps or _STEPS
     far = passes == "multi" and oracle == "first" and goes_far(problem)
-    far = far and period == 1 and planned >= _FAR_STEPS
+    far = far and period == 1
     if "sampler" not in fields:
         most = most_records(problem) if far else 1024
         defaults |= _sampling(request, asked.dim, steps, period, passes == "single", most)
@@ -132,7 +132,7 @@ def plan_fields(
     if far:
         fields.setdefault("decay", max(0.0, 1 - 10 / moves))
         shorter = _shorter(fields, noise)
-        longest = _FAR / (float(asked.lipschitz) * moves**0.5)
+        longest = _FAR / (float(asked.lipschitz) * max(moves, _STEPS) ** 0.5)
         if (ball := optional(problem, "radius")) is not None:
             shorter = min(shorter, _LARGEST_PART * float(ball) / longest)
         fields.setdefault("max_displacement", longest * shorter)
