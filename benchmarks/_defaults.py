@@ -22,7 +22,6 @@ from benchmarks import _runner
 # Studies whose committed run is older than the present defaults, or that have none: run them again
 # (`python -m benchmarks run STUDY`), and take them off. The page of results names them.
 RUN_AGAIN: tuple[str, ...] = (
-    "adult_splits",
     "dimension",
     "online_to_batch",
     "tune",
