@@ -28,6 +28,7 @@ _DEFAULTS = {
     "diagnose": None,
     "redact": None,
     "ordered_batches": False,
+    "expected_records": None,
     # of a sampler
     "shards": 1,
 }
@@ -165,6 +166,8 @@ class Solver(Protocol):
     non-private values and runs only under `solve(..., sensitive=True)`; `redact(state) -> state`
     takes out of the last state what the guarantee does not cover. A solver whose `ordered_batches`
     is True tells records apart by their place in a batch; others may get masked rows after them.
+    One whose `expected_records` is a *public* number gets as many rows as follow from it, since
+    those of a `FullBatch` would be the number of records, secret under add-or-remove-one.
     """
 
     @property

@@ -61,55 +61,72 @@ def column_constants(matrix: Matrix) -> dict[str, float]:
         _filled(ends).ravel().astype(np.float64)
         for ends in (matrix.min(axis=1), matrix.max(axis=1))
     )
-    ranges = highest - lowest
-    squares = np.concatenate([(block * block).sum(axis=0) for _, block in _blocks(matrix)])
-    longest = math.sqrt(squares.max())
-    if k * k * density <= _EXACT_WORK:
-        apart = _largest_distance(matrix, squares)
+    ranges, middle = highest - lowest, (lowest + highest) / 2
+    longest = math.sqrt(max(_squares(block).max() for _, block in _blocks(matrix)))
+    # distances are those of any shift of a row, and inner products of large numbers lose them
+    if isinstance(matrix, sparse.csc_array):
+        middle = np.where(np.bincount(matrix.indices, minlength=m) == k, middle, 0)
+        numbers = matrix.data.astype(np.float64) - middle[matrix.indices]
+        shifted = functools.partial(
+            _blocks, sparse.csc_array((numbers, matrix.indices, matrix.indptr), matrix.shape)
+        )
     else:
-        apart = 2 * _least_radius(matrix, (lowest + highest) / 2)
+        shifted = functools.partial(_blocks, matrix, middle=middle)
+    if k * k * density <= _EXACT_WORK:
+        apart = _largest_distance(shifted, m)
+    else:
+        apart = 2 * _least_radius(shifted, (lowest + highest) / 2 - middle)
         if lowest.min() >= 0:
             apart = min(apart, math.sqrt(2) * longest)
+    apart = max(min(apart, math.sqrt(math.fsum(ranges**2))), ranges.max())
     return {
         "value_range": float(ranges.max()),
         "largest": float(max(np.abs(lowest).max(), np.abs(highest).max())),
-        "l2_replaced": min(apart, math.sqrt(math.fsum(ranges**2))) * (1 + _ROUNDING),
+        "l2_replaced": float(apart) * (1 + _ROUNDING),
         "l2_record": longest * (1 + _ROUNDING),
     }
 
 
-def _blocks(matrix: Matrix, first: int = 0) -> Iterator[tuple[slice, Matrix]]:
-    """Some columns at a time, in double precision, and where they are."""
+def _blocks(
+    matrix: Matrix, first: int = 0, middle: np.ndarray | None = None
+) -> Iterator[tuple[slice, Matrix]]:
+    """Some columns at a time, in double precision, less `middle [m]`, and where they are."""
     for start in range(first, matrix.shape[1], _BLOCK):
         place = slice(start, start + _BLOCK)
-        yield place, matrix[:, place].astype(np.float64)
+        block = matrix[:, place].astype(np.float64)
+        yield place, block if middle is None else block - middle[:, None]
 
 
-def _largest_distance(matrix: Matrix, squares: np.ndarray) -> float:
-    """Over all pairs, by inner products."""
+def _squares(block: Matrix) -> np.ndarray:
+    return np.asarray((block * block).sum(axis=0))
+
+
+def _largest_distance(blocks: Callable[..., Iterator[tuple[slice, Matrix]]], m: int) -> float:
+    """Over all pairs, by inner products, with what these may lose."""
     largest = 0.0
-    for here, block in _blocks(matrix):
-        for there, other in _blocks(matrix, here.start):
+    squares = np.concatenate([_squares(block) for _, block in blocks()])
+    for here, block in blocks():
+        for there, other in blocks(here.start):
             norms = squares[here, None] + squares[None, there]
             largest = max(largest, float((norms - 2 * _filled(block.T @ other)).max()))
-    if largest > 0:  # what inner products lose
-        largest += 8 * _ROUNDING * float(squares.max())
-    return math.sqrt(largest)
+    return math.sqrt(largest + (8 + m / 8) * _ROUNDING * float(squares.max()))
 
 
-def _least_radius(matrix: Matrix, centre: np.ndarray) -> float:
+def _least_radius(
+    blocks: Callable[..., Iterator[tuple[slice, Matrix]]], centre: np.ndarray
+) -> float:
     """The largest distance from a centre, for the best of a few that move to the farthest."""
     least = math.inf
     for step in range(_CENTRES):
         radius, farthest = 0.0, centre
-        for _, block in _blocks(matrix):
-            squares = (block * block).sum(axis=0) - 2 * (centre @ block) + centre @ centre
+        for _, block in blocks():
+            squares = _squares(block) - 2 * (centre @ block) + centre @ centre
             index = int(np.argmax(squares))
             distance = math.sqrt(max(float(squares[index]), 0.0))
-            if distance > radius:
+            if distance >= radius:
                 radius, farthest = distance, _filled(block[:, [index]]).ravel()
-        slack = math.sqrt(8 * _ROUNDING * (float(centre @ centre) + radius**2))
-        least = min(least, radius + slack * (radius > 0))
+        lost = (8 + len(centre) / 8) * _ROUNDING
+        least = min(least, radius + math.sqrt(lost * (float(centre @ centre) + radius**2)))
         centre = centre + (farthest - centre) / (step + 2)
     return least
 

@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import math
 import os
 import sys
 from typing import Any
@@ -19,6 +20,9 @@ from dpjax.runtime import _loop as loop
 from dpjax.runtime.checkpoint._checkpoint import resume
 from dpjax.runtime.checkpoint._fingerprint import check_alike
 from dpjax.runtime.devices._placement import Processes, automatic, placement_of, processes_of
+
+# so many times the expected records, in whole blocks, are the rows of a batch of public shape
+_SLACK, _ROWS = 9 / 8, 32
 
 
 def solve(
@@ -132,7 +136,7 @@ def solve(
     check = optional(problem, "check")
     if check is not None:
         processes.agree(lambda: check(data.arrays))
-    data = jax.tree.map(_array, data)
+    data = _public_rows(solver, jax.tree.map(_array, data))
 
     init_key, plan_key = jax.random.split(key)
     # also under a transformation that all arguments are constants of
@@ -160,6 +164,35 @@ def solve(
     if redact is not None:
         state = redact(state)
     return Solution(params, guarantee, info, state, raw if sensitive else None)
+
+
+def _public_rows(solver: Solver, data: Records) -> Records:
+    """The records in a number of rows that does not follow from theirs, where theirs is secret.
+
+    By the shape of a batch XLA chooses the order in which a row's products are added, so that one
+    more record might change the gradients of all others, if by little; and sums and noise are of
+    rows.
+    """
+    expected = optional(solver, "expected_records")
+    if expected is None or is_traced(expected) or np.ndim(expected):
+        return data
+    rows = num_rows(data.arrays)
+    most = _ROWS * math.ceil((_SLACK * float(expected) + 16) / _ROWS)
+    if data.num_records > most:
+        raise ValueError(
+            f"data have {data.num_records} records, and at most {most} may be there: the solver is "
+            f"for about {float(expected):g}, and their number is secret under add-or-remove-one. "
+            "Make the solver for a public number of records that is nearer"
+        )
+    spread = any(len(a.devices()) > 1 for a in jax.tree.leaves(data.arrays) if not is_traced(a))
+    if rows >= most or spread:
+        return data
+
+    def fill(leaf: jax.Array) -> jax.Array:
+        last = jnp.broadcast_to(leaf[-1:], (most - rows, *leaf.shape[1:]))
+        return jnp.concatenate([leaf, last])
+
+    return Records(jax.tree.map(fill, data.arrays), data.num_records)
 
 
 def _run(

@@ -25,7 +25,7 @@ from dpjax.core import (
 )
 from dpjax.core import check_sampler as check_is_sampler
 from dpjax.privacy import Budget, RelationLike, calibrate_noise, check_budget, resolve_relation
-from dpjax.privacy._budget import relation_name
+from dpjax.privacy._budget import relation_factor, relation_name
 from dpjax.privacy._warnings import warn_of_noise
 from dpjax.problems import QueryRelease
 from dpjax.sampling import (
@@ -404,3 +404,11 @@ def checked_draws(solver: _Solver, logit_ranges: Sequence[float | jax.Array]) ->
             f"about equally and hardly anything can be learned: {_REMEDY}"
         )
     return solver
+
+
+def expected_in_full(
+    sampler: Sampler, relation: RelationLike, number: ArrayLike
+) -> ArrayLike | None:
+    """The *public* number of records, where batches are of all of a secret number; else None."""
+    secret = isinstance(sampler, FullBatch) and relation_factor(relation) == 1
+    return number if secret else None

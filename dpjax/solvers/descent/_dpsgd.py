@@ -36,6 +36,7 @@ from dpjax.solvers._request import (
     checked_gradients,
     default_sampler,
     event_of_run,
+    expected_in_full,
     named_strategy,
     requested,
 )
@@ -301,6 +302,11 @@ class DPSGD:
             fields["learning_rate"] = 1.0
         solver = cls(sampler, relation=request.relation, **fields)
         return checked_gradients(solver, problem, num_records)
+
+    @property
+    def expected_records(self) -> ArrayLike | None:
+        """*Public* number of records, where batches are of all of a secret number."""
+        return expected_in_full(self.sampler, self.relation, self.batch_size)
 
     def init(self, problem: Problem, *, key: jax.Array) -> DPSGDState:
         """The state before the first step; the key (*secret*) is for the noise."""

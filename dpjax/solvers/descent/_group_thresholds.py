@@ -1,6 +1,7 @@
 """One threshold for each group, from one noisy histogram of a trained model's scores."""
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import dp_accounting
@@ -23,6 +24,7 @@ from dpjax.core import (
     register_dataclass,
     static_field,
 )
+from dpjax.core._records import num_rows
 from dpjax.privacy import Budget, Guarantee, joint_release
 from dpjax.privacy._budget import relation_factor
 from dpjax.problems import ByField, RateConstrained
@@ -32,6 +34,7 @@ from dpjax.solvers._summary import register_solver
 from dpjax.solvers.descent._dpsgd import DPSGD
 from dpjax.transforms.noise import _noisy_counts as counting
 
+_PART = 1024  # records whose scores are computed at a time
 _MOST_BINS, _LEAST_BINS = 64, 8
 _MOST_NOISE = 0.01  # of a group's share of positives, over all bins
 
@@ -238,7 +241,7 @@ class GroupThresholds:
     ) -> tuple[ThresholdsState, None]:
         """Draws the noisy histogram of all records."""
         rates = problem.problem
-        logits = rates.class_logits(problem.params, batch["x"])
+        logits = _in_equal_parts(lambda x: rates.class_logits(problem.params, x), batch["x"])
         group = rates.constraints.part(batch)
         valid = mask & rates.valid(logits, batch) & (group >= 0)
         place = jnp.minimum((_score(logits) * self.bins).astype(jnp.int32), self.bins - 1)
@@ -327,3 +330,19 @@ def _num_groups(problem: RateConstrained) -> int:
             f"{problem.num_constraints} constraints by {part}"
         )
     return part.num_parts
+
+
+def _in_equal_parts(of: Callable[[PyTree], jax.Array], x: PyTree) -> jax.Array:
+    """`of` each so many rows, by one program: with the shape its last bits could change.
+
+    Two parts at least, since XLA writes out a loop of one.
+    """
+    rows = num_rows(x)
+    parts = max(2, -(-rows // _PART))
+
+    def cut(leaf: jax.Array) -> jax.Array:
+        last = jnp.broadcast_to(leaf[-1:], (parts * _PART - rows, *leaf.shape[1:]))
+        return jnp.concatenate([leaf, last]).reshape(parts, _PART, *leaf.shape[1:])
+
+    found = jax.lax.map(of, jax.tree.map(cut, x))
+    return found.reshape(-1, *found.shape[2:])[:rows]

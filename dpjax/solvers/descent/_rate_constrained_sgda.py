@@ -28,7 +28,13 @@ from dpjax.privacy import Budget, Guarantee, joint_release
 from dpjax.privacy._budget import relation_factor
 from dpjax.problems import RateConstrained
 from dpjax.sampling import FullBatch
-from dpjax.solvers._request import check_values, checked_gradients, default_sampler, requested
+from dpjax.solvers._request import (
+    check_values,
+    checked_gradients,
+    default_sampler,
+    expected_in_full,
+    requested,
+)
 from dpjax.solvers._summary import register_solver
 from dpjax.solvers.descent._dpsgd import DPSGD, clipping_diagnostics
 from dpjax.solvers.descent._dpsgd_defaults import MOST_WIDTH, fall_by_default, with_defaults
@@ -311,6 +317,11 @@ class RateConstrainedSGDA:
     def sampler(self) -> Sampler:
         """Which records enter each step."""
         return self.primal.sampler
+
+    @property
+    def expected_records(self) -> ArrayLike | None:
+        """*Public* number of records, where batches are of all of a secret number."""
+        return expected_in_full(self.primal.sampler, self.primal.relation, self.primal.batch_size)
 
     def init(self, problem: RateConstrained, *, key: jax.Array) -> SGDAState:
         """The state before the first step; the key (*secret*) is for the noise."""

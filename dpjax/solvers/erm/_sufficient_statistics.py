@@ -28,6 +28,7 @@ from dpjax.transforms import rounding_allowance
 from dpjax.transforms.noise._independent import plus_noise
 
 _ROWS = 2**12  # of a block, whose products are added up before those of others
+_MOST_ROWS = 2**26  # for which noise is larger: of the number of records it must not depend
 
 
 class SufficientStatisticsState(NamedTuple):
@@ -221,14 +222,16 @@ def _released(
     problem: LinearModel, records: PyTree, mask: jax.Array, *floats: jax.Array
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
     """Parameters and noisy sums, of the type of draws and numbers, computed in float64."""
-    dtype, rows, dim = floats[0].dtype, mask.shape[0], problem.num_params
+    dtype, dim = floats[0].dtype, problem.num_params
+    if mask.shape[0] > _MOST_ROWS:
+        raise ValueError(f"data must have at most {_MOST_ROWS} records, got {mask.shape[0]}")
     to_gram, to_moment, *numbers = (leaf.astype(jnp.float64) for leaf in floats)
     x, y = problem.prepare(jax.tree.map(lambda leaf: leaf.astype(jnp.float64), records))
     x = jnp.where(mask[:, None], x, 0) / problem.input_bound
     gram, moment = _sums(x, y / problem.label_bound)
     # a block's products and then the blocks are added: so many roundings of up to the sum
-    epsilon = float(jnp.finfo(jnp.float64).eps)
-    larger = 1 + rounding_allowance(rows, jnp.float64) + epsilon * rows * (_ROWS + rows / _ROWS)
+    epsilon, roundings = float(jnp.finfo(jnp.float64).eps), _ROWS + _MOST_ROWS / _ROWS
+    larger = 1 + rounding_allowance(_MOST_ROWS, jnp.float64) + epsilon * _MOST_ROWS * roundings
     gram_stddev, moment_stddev, ridge = larger * numbers[0], larger * numbers[1], numbers[2]
     share = jnp.where(jnp.eye(dim, dtype=bool), 1.0, 0.5**0.5)
     upper = jnp.triu(plus_noise(gram, gram_stddev * share, to_gram))

@@ -27,7 +27,13 @@ from dpjax.problems import Saddle
 from dpjax.random._normal import normal
 from dpjax.sampling import FullBatch
 from dpjax.solvers._parts import part_size, sum_of_parts
-from dpjax.solvers._request import RELATIONS, check_once, check_values, requested_relation
+from dpjax.solvers._request import (
+    RELATIONS,
+    check_once,
+    check_values,
+    expected_in_full,
+    requested_relation,
+)
 from dpjax.solvers._summary import register_solver
 from dpjax.solvers.erm._minimise import in_double
 from dpjax.solvers.games._equilibrium import Equilibrium, equilibrium
@@ -179,6 +185,11 @@ class Game:
             relation=RELATIONS[:2],
             **choices,
         )
+
+    @property
+    def expected_records(self) -> ArrayLike | None:
+        """*Public* number of records, where batches are of all of a secret number."""
+        return expected_in_full(self.sampler, self.relation, self.num_records)
 
     @classmethod
     def _public_fields(

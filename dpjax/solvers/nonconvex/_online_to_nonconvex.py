@@ -27,7 +27,12 @@ from dpjax.privacy import Budget, Guarantee, joint_release
 from dpjax.sampling import DisjointPartition
 from dpjax.sampling._participation import participation_of
 from dpjax.solvers._increment import in_dtypes_of
-from dpjax.solvers._request import check_sampler, check_values, checked_gradients
+from dpjax.solvers._request import (
+    check_sampler,
+    check_values,
+    checked_gradients,
+    expected_in_full,
+)
 from dpjax.solvers._summary import register_solver
 from dpjax.solvers.nonconvex._blocks import SELECTIONS, BlocksState, add_to_block, init_blocks
 from dpjax.solvers.nonconvex._plan import gaussian_multiplier, plan_fields
@@ -332,6 +337,11 @@ class OnlineToNonconvex:
             left = min(1.0, (block + 1) / moves)
         reach = (block + 1) / 2 * float(self.max_displacement) * left
         return float(self.smoothing_radius) + (reach if block > 1 else 0.0)
+
+    @property
+    def expected_records(self) -> ArrayLike | None:
+        """*Public* number of records, where batches are of all of a secret number."""
+        return expected_in_full(self.sampler, self.relation, self.batch_size)
 
     def init(self, problem: LossProblem, *, key: jax.Array) -> OnlineToNonconvexState:
         """The state before the first period; the key (*secret*) is for all that is drawn."""

@@ -28,6 +28,7 @@ from dpjax.solvers._request import (
     check_values,
     checked_gradients,
     distribution_of,
+    expected_in_full,
 )
 from dpjax.solvers._summary import register_solver
 from dpjax.solvers.online._learners import LEARNERS, Learner, make_learner
@@ -258,6 +259,11 @@ class OnlineToBatch:
         fields = plan_fields(cls, problem, num_records, budget, learner, single_pass, overrides)
         return checked_gradients(cls(**fields), problem, num_records)
 
+    @property
+    def expected_records(self) -> ArrayLike | None:
+        """*Public* number of records, where batches are of all of a secret number."""
+        return expected_in_full(self.sampler, self.relation, self.batch_size)
+
     def init(self, problem: Problem, *, key: jax.Array) -> OnlineToBatchState:
         """The state before the first step; the key (*secret*) is for the noise."""
         check_key("key", key)
@@ -291,12 +297,7 @@ class OnlineToBatch:
             size=self.microbatch_size,
         )
         increment = jax.tree.map(
-            lambda s, o: (
-                weights.estimate.astype(o.dtype) * o
-                + s.astype(o.dtype) / jnp.asarray(self.batch_size, o.dtype)
-            ),
-            total,
-            centre,
+            lambda s, o: s.astype(o.dtype) / jnp.asarray(self.batch_size, o.dtype), total, centre
         )
         share = weights.gradient / weights.total
         reach = jnp.maximum(state.reach, displacement / share)
@@ -311,6 +312,8 @@ class OnlineToBatch:
         noisy, noise = correlated_noise(self.noise, self.noise_multiplier).update(
             increment, state.noise, key=state.key, sensitivity=sensitivity
         )
+        # after the noise: beside what all records have in common a sum may be lost to rounding
+        noisy = jax.tree.map(lambda s, o: s + weights.estimate.astype(o.dtype) * o, noisy, centre)
         estimate = jax.tree.map(jnp.add, state.estimate, noisy)
         gradient = _times(estimate, 1 / weights.estimate)
         variance, kept = self._shrinkage(state, sensitivity, estimate)

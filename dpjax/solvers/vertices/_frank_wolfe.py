@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from dp_accounting import dp_event as dpe
+from jax.typing import ArrayLike
 
 from dpjax.core import (
     PyTree,
@@ -24,7 +25,7 @@ from dpjax.privacy import Budget, Guarantee, PureZCDpEvent, check_budget, zcdp_b
 from dpjax.privacy._budget import RelationLike, relation_factor
 from dpjax.sampling import FullBatch
 from dpjax.solvers._parts import part_size, sum_of_parts
-from dpjax.solvers._request import RELATIONS, check_values, checked_draws
+from dpjax.solvers._request import RELATIONS, check_values, checked_draws, expected_in_full
 from dpjax.solvers._summary import register_solver
 from dpjax.solvers._vertex_problem import VertexProblem, check_vertices, one_block
 from dpjax.solvers.vertices import _steps as vertex_steps
@@ -237,6 +238,11 @@ class FrankWolfe:
         }
         solver = cls(FullBatch(plan.steps), **(fields | overrides))
         return checked_draws(solver, [solver.sharpness * solver.grad_range])
+
+    @property
+    def expected_records(self) -> ArrayLike | None:
+        """*Public* number of records, where batches are of all of a secret number."""
+        return expected_in_full(self.sampler, self.relation, self.num_records)
 
     def init(self, problem: VertexProblem, *, key: jax.Array) -> FrankWolfeState:
         """The state before the first step; the key (*secret*) is for the draws."""

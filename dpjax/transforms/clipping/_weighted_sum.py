@@ -176,9 +176,11 @@ def normal_or_zero(weights: jax.Array) -> jax.Array:
 def clipping_bound(bound: ArrayLike, dtype: DTypeLike) -> jax.Array:
     """A bound on one example, at least 0 and so small that the sum of 2^28 is finite in float32.
 
-    Norms may be wider than a leaf that is summed.
+    Norms may be wider than a leaf that is summed. A bound below 2^-100 is 0: noise for it could be
+    below the smallest float.
     """
-    return jnp.clip(jnp.asarray(bound, dtype), 0, float(jnp.finfo(jnp.float32).max) * 2.0**-28)
+    bound = jnp.clip(jnp.asarray(bound, dtype), 0, float(jnp.finfo(jnp.float32).max) * 2.0**-28)
+    return jnp.where(bound < 2.0**-100, 0, bound)
 
 
 def _dtype(leaf: PyTree) -> Any:
@@ -228,7 +230,8 @@ def _sum_of_rows(
         centre = centre.astype(scale.dtype).reshape((num, 1) if own else (1, -1))
     most = _most_rows(math.prod(shape))
     bound = jnp.maximum(jnp.asarray(bound, scale.dtype), 0)
-    grid = _grid(bound, min(num, most), scale.dtype)
+    # of any number of rows: theirs may be secret
+    grid = _grid(bound, most, scale.dtype)
     terms = _Rows(rows, factor, scale, centre)
 
     def in_turn(terms: _Rows, grid: jax.Array, bound: jax.Array) -> Pair:
