@@ -145,11 +145,18 @@ def read_csv(path: Path, domain: Domain, missing: list[str]) -> dict[str, np.nda
       missing: Texts that stand for a missing value, blanks around them left out.
 
     Raises:
-      ValueError: If a column is not there, a row has another length, or a value is of another kind;
+      ValueError: If it is no text, a column is not there, a row has another length, or a value is
+        of another kind;
         the message names column and number of rows, and no value.
     """
-    with path.open(newline="", encoding="utf-8-sig") as file:
-        rows = list(csv.reader(file))
+    try:
+        with path.open(newline="", encoding="utf-8-sig") as file:
+            rows = list(csv.reader(file))
+    except (UnicodeDecodeError, csv.Error):  # whose message shows a byte and its place
+        raise ValueError(
+            f"{path} must be a table of comma-separated text in UTF-8, with no field above "
+            f"{csv.field_size_limit()} characters"
+        ) from None
     header, rows = ([name.strip() for name in rows[0]], rows[1:]) if rows else ([], [])
     rows = [row for row in rows if row]
     wrong = sum(len(row) != len(header) for row in rows)
@@ -170,7 +177,7 @@ def read_csv(path: Path, domain: Domain, missing: list[str]) -> dict[str, np.nda
             if text not in absent:
                 try:
                     column[i] = convert(text)
-                except ValueError:
+                except (ValueError, OverflowError):
                     bad += 1
         if bad:
             what = "numbers" if isinstance(kind, Numeric) else "days such as 2020-01-31"

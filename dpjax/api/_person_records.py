@@ -156,7 +156,18 @@ def _numbered(values: np.ndarray) -> np.ndarray:
             "unit must not hold a number and text of that number: are these one person? Give all "
             "as numbers, or all as text"
         )
-    return np.array(person)
+    # by the identities alone: who comes first must not depend on a person's rows, nor on others
+    place = {v: i for i, v in enumerate(sorted(people, key=_order))}
+    return np.array([place[v] for v in people])[np.array(person, int)]
+
+
+def _order(identity: Any) -> tuple[Any, ...]:
+    """What identities of any kinds are sorted by."""
+    if isinstance(identity, NUMBERS):
+        return (0, "", identity)
+    if isinstance(identity, str | bytes):
+        return (1, type(identity).__name__, identity)
+    return (2, type(identity).__name__, repr(identity))
 
 
 def _differs_from_itself(value: Any) -> bool:

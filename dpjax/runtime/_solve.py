@@ -23,6 +23,7 @@ from dpjax.runtime.devices._placement import Processes, automatic, placement_of,
 
 # so many times the expected records, in whole blocks, are the rows of a batch of public shape
 _SLACK, _ROWS = 9 / 8, 32
+_SPARE, _FEW = 16, 2**16  # as many, or these few more, may be for nothing
 
 
 def solve(
@@ -178,11 +179,12 @@ def _public_rows(solver: Solver, data: Records) -> Records:
         return data
     rows = num_rows(data.arrays)
     most = _ROWS * math.ceil((_SLACK * float(expected) + 16) / _ROWS)
-    if data.num_records > most:
+    least = max(1, (most - _FEW) // _SPARE)
+    if not least <= data.num_records <= most:
         raise ValueError(
-            f"data have {data.num_records} records, and at most {most} may be there: the solver is "
-            f"for about {float(expected):g}, and their number is secret under add-or-remove-one. "
-            "Make the solver for a public number of records that is nearer"
+            f"data must have {least} to {most} records where the solver is for about "
+            f"{float(expected):g}, since their number is secret under add-or-remove-one, got "
+            f"{data.num_records}: make the solver for a public number of records that is nearer"
         )
     spread = any(len(a.devices()) > 1 for a in jax.tree.leaves(data.arrays) if not is_traced(a))
     if rows >= most or spread:

@@ -104,7 +104,9 @@ def _noise(descent: Any) -> list[str]:
     """Of solvers that add it to sums of clipped gradients, or of differences of values."""
     if not hasattr(descent, "clip_norm"):
         return []
-    z, m = descent.noise_multiplier, descent.batch_size
+    z, m = (getattr(descent, name, None) for name in ("noise_multiplier", "batch_size"))
+    if z is None or m is None:
+        return []
     unit = " lengths" if getattr(descent, "looks", 0) else ""
     line = f"noise {_number(z)} x clip norm {_number(descent.clip_norm)}{unit} in a sum"
     if np.shape(z) != () or np.shape(m) != () or is_traced(z, m):

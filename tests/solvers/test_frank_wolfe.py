@@ -475,7 +475,8 @@ def test_nothing_as_large_as_the_data_is_made(linear):
     problem = SimplexRisk.linear(squares, dim=p, grad_range=2.0)
     if not linear:
         problem = SimplexRisk(loss, dim=p, grad_range=2.0)
-    solver = FrankWolfe(FullBatch(3), 1.0, 2.0, n, microbatch_size=100)
+    # under add-or-remove-one rows are added, so that there are a public number of them
+    solver = FrankWolfe(FullBatch(3), 1.0, 2.0, n, microbatch_size=100, relation="replace_one")
 
     def run(data, seed):
         solution = dpjax.solve(solver, problem, data, key=jax.random.key(seed))

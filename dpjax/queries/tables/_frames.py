@@ -99,6 +99,11 @@ def present_values(name: str, column: Any) -> tuple[np.ndarray, np.ndarray]:
     Raises:
       ValueError: If the column has a time zone.
     """
+    # of those with a missing value NumPy would make floats of integers
+    if hasattr(column, "to_pylist"):  # an array of pyarrow
+        column = column.to_pylist()
+    elif type(column).__module__.startswith("polars"):
+        column = importlib.import_module("narwhals").from_native(column, series_only=True)
     if hasattr(column, "to_native"):  # a series of narwhals
         if getattr(column.dtype, "time_zone", None) is not None:
             raise ValueError(zone_message(name))

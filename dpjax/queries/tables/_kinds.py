@@ -184,7 +184,7 @@ class Numeric(Column):
             )
         if self.integer and values.dtype.kind == "f":  # 2^63 itself does not fit
             values = np.clip(np.floor(values.astype(np.float64)), -(2.0**63), 2.0**63 - 1024)
-        elif values.dtype.kind == "u":
+        elif self.integer and values.dtype.kind == "u":
             values = np.minimum(values, np.uint64(_LAST.max))
         values = np.clip(values.astype(self._edges.dtype), low, high)
         return np.searchsorted(self._edges[:-1], values, side="right") - 1

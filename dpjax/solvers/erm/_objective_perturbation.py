@@ -221,9 +221,9 @@ class ObjectivePerturbation:
         numbers = [jnp.asarray(getattr(self, name), dtype) for name in names]
         records = {name: batch[name] for name in ("x", "y")}
         key = jax.random.key_data(keys[1])
-        params, residual = minimum(records, mask, key, share.astype(dtype), *numbers)
-        draw = _standard_noise(self.noise, keys[2], params)
-        noisy = plus_noise(params, share * jnp.asarray(self.output_scale, dtype), draw)
+        draw = _standard_noise(self.noise, keys[2], state.params)
+        output = share.astype(dtype) * jnp.asarray(self.output_scale, dtype)
+        noisy, residual = minimum(records, mask, key, draw, output, share.astype(dtype), *numbers)
         threshold = (share * problem.largest_threshold).astype(dtype)
         return ObjectivePerturbationState(noisy, threshold, residual, keys[3]), None
 
@@ -290,29 +290,35 @@ def _minimum(
     records: PyTree,
     mask: jax.Array,
     key: jax.Array,
+    draw: jax.Array,
+    output: jax.Array,
     share: jax.Array,
     *numbers: jax.Array,
 ) -> tuple[jax.Array, jax.Array]:
-    """The minimiser and its residual, of the type of `share`, computed in float64."""
+    """The minimiser with noise, and its residual, of the type of `share`, computed in float64.
+
+    Of many records the noise is below the last bit that float32 has for the minimiser.
+    """
     dtype = share.dtype
+    draw, output = draw.astype(jnp.float64), output.astype(jnp.float64)
     x, y = problem.prepare(jax.tree.map(lambda leaf: leaf.astype(jnp.float64), records))
     x = jnp.where(mask[:, None], x, 0)
     share, lam, scale, growth, accuracy = (a.astype(jnp.float64) for a in (share, *numbers))
     threshold = share * problem.largest_threshold
     lam = jnp.maximum(lam, growth * share**2)
     zeros = jnp.zeros(x.shape[1], jnp.float64)
-    draw = _standard_noise(noise, jax.random.wrap_key_data(key, impl=impl), zeros)
+    linear = _standard_noise(noise, jax.random.wrap_key_data(key, impl=impl), zeros)
     objective = Objective(
         x,
         lambda margins: problem.slopes(margins, y, threshold),
         lambda margins: problem.curvatures(margins, y, threshold),
         lam,
-        share * scale * draw,
+        share * scale * linear,
         None if problem.radius is None else jnp.asarray(problem.radius, jnp.float64),
         problem.slope_bounds().curvature / problem.input_bound**2,
     )
     params, residual = minimise(objective, lam * share * accuracy)
-    return params.astype(dtype), residual.astype(dtype)
+    return plus_noise(params, output, draw).astype(dtype), residual.astype(dtype)
 
 
 def _standard_noise(kind: str, key: jax.Array, like: jax.Array) -> jax.Array:

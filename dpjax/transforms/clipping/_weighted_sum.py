@@ -230,8 +230,7 @@ def _sum_of_rows(
         centre = centre.astype(scale.dtype).reshape((num, 1) if own else (1, -1))
     most = _most_rows(math.prod(shape))
     bound = jnp.maximum(jnp.asarray(bound, scale.dtype), 0)
-    # of any number of rows: theirs may be secret
-    grid = _grid(bound, most, scale.dtype)
+    grid = _grid(bound, min(num, most), scale.dtype)
     terms = _Rows(rows, factor, scale, centre)
 
     def in_turn(terms: _Rows, grid: jax.Array, bound: jax.Array) -> Pair:
