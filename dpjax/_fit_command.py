@@ -56,7 +56,7 @@ def _parser() -> argparse.ArgumentParser:
     add("data", type=Path, help="CSV file with a header (secret)")
     add("--schema", type=Path, required=True, help="JSON file: see below", metavar="FILE")
     add("--target", required=True, help="column to predict", metavar="COLUMN")
-    add("--epsilon", type=float, required=True, help="privacy loss, > 0; inf for no privacy")
+    add("--epsilon", type=float, required=True, help="privacy loss, > 0")
     add(
         "--delta",
         type=float,

@@ -139,3 +139,14 @@ def test_a_fit_learns_reports_and_saves(tmp_path, capsys):
     assert "replace_one, 3000 records" in shown
     assert "why not" in shown
     assert shown.splitlines()[4].startswith("age ")
+
+
+def test_a_file_of_other_bytes_shows_none_of_them(tmp_path):
+    path = tmp_path / "latin.csv"
+    path.write_bytes(b"age,job\n44,caf\xe9\n")
+    with pytest.raises(
+        ValueError, match="must be a table of comma-separated text in UTF-8"
+    ) as error:
+        read_csv(path, DOMAIN, [""])
+    assert "position" not in str(error.value)
+    assert error.value.__suppress_context__

@@ -251,14 +251,16 @@ def fit(
     """
     records = _records(problem, data)
     if num_records is None:
-        num_records = num_rows(records)
-        if budget.relation is None or relation_name(budget.relation) != "replace_one":
+        planned = plan(problem, num_rows(records), budget, method=method, **options)
+        guarantee: Any = planned.solver.guarantee()
+        if relation_name(guarantee.relation) != "replace_one":
             warn(
-                f"num_records = {num_records} is read from the data, and public under replace_one "
-                "alone: give a public number near it",
+                f"num_records = {num_rows(records)} is read from the data, and public under "
+                "replace_one alone: give a public number near it",
                 PrivacyWarning,
             )
-    planned = plan(problem, num_records, budget, method=method, **options)
+    else:
+        planned = plan(problem, num_records, budget, method=method, **options)
     solution = solve(planned.solver, problem, records, key=key, progress=progress)
     loss = None
     if validation is not None:

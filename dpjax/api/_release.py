@@ -134,6 +134,11 @@ def release(
         check_people(workload, relation, method, spent)
     records = _records(workload, data)
     num_records = public_size(num_records, relation, len(records), bounds=False)
+    if relation == "replace_one" and num_records != len(records):
+        raise ValueError(
+            f"num_records must be {len(records)}, the number of records, which is public under "
+            f"replace-one, got {num_records}: leave it out"
+        )
     private = budget if math.isfinite(budget.epsilon) else dataclasses.replace(budget, epsilon=1.0)
     reason = "asked for"
     max_rows = 1 if people is None else people.max_rows

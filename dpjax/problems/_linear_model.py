@@ -4,10 +4,19 @@ import dataclasses
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 from jax.typing import ArrayLike
 
-from dpjax.core import PyTree, check_choice, check_int, check_positive, register_dataclass
+from dpjax.core import (
+    PyTree,
+    check_choice,
+    check_int,
+    check_positive,
+    check_shape,
+    is_traced,
+    register_dataclass,
+)
 from dpjax.core._fields import static_field
 from dpjax.privacy import SlopeBounds, huber_slopes, logistic_slopes, squared_slopes
 from dpjax.problems._risk import OnBall, check_records
@@ -118,8 +127,19 @@ class LinearModel(OnBall):
         return True
 
     def check(self, data: PyTree) -> None:
-        """Raises ValueError unless `data` holds inputs `x` `[n, p]` and labels `y`."""
+        """Raises ValueError unless `data` holds inputs `x` `[n, p]` and labels `y` `[n]`.
+
+        Also where labels of classes are all positive and not all 1, as those of 1 and 2 are.
+        """
         check_records(data, self.num_features)
+        y = data["y"]
+        check_shape("y", y, (None,))
+        if self.link != "logistic" or is_traced(y):
+            return
+        known = np.asarray(y).astype(float)
+        known = known[np.isfinite(known)]
+        if np.all(known > 0) and np.any(known != 1):
+            raise ValueError("labels y must be -1 or 0 for one class, and 1 for the other")
 
     def prepare(self, batch: PyTree) -> tuple[jax.Array, jax.Array]:
         """Inputs `[B, num_params]` and labels `[B]` within their bounds."""

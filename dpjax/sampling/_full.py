@@ -19,7 +19,8 @@ class FullBatch(Planned):
         batch_t = {0, ..., n - 1}
 
     Guarantee: no randomness and no amplification: the event of a step is the event of its
-    mechanism, composed `steps` times.
+    mechanism, composed `steps` times. Under add-or-remove-one `dpjax.solve` pads data to a public
+    number of rows, since that of the records would show in the last bits of sums and noise.
 
     Args:
       steps: number of batches (public, static).

@@ -409,3 +409,15 @@ def test_what_has_no_guarantee_per_person_is_refused():
             attempt(dpjax.PersonRecords(codes, unit=unit, max_rows=2), num_records=6)
     with pytest.raises(ValueError, match="max_rows must be >= 1"):
         dpjax.PersonRecords(codes, unit=[1] * 6, max_rows=0)
+
+
+def test_a_number_of_records_that_is_public_is_theirs():
+    codes = np.zeros((40, 2), int)
+    with pytest.raises(ValueError, match=r"num_records must be 40, .* under replace-one, got 30"):
+        dpjax.release(
+            PAIR,
+            codes,
+            dpjax.Budget(1.0, 1e-6, "replace_one"),
+            key=jax.random.key(0),
+            num_records=30,
+        )

@@ -122,3 +122,15 @@ def test_what_is_refused(rng):
     empty = {name: column[:0] for name, column in table.items()}
     with pytest.raises(ValueError, match="table must have n >= 1 rows"):
         dpjax.PersonRecords(empty, unit="id", max_rows=1).people()
+
+
+@pytest.mark.parametrize("of", [str, int, lambda i: (i, "x"), lambda i: i / 2])
+def test_people_keep_their_places_when_rows_of_one_change(of):
+    """Fixed orders of batches are by place: that of the others must not depend on a person."""
+    ids = [of(i) for i in (3, 1, 4, 5, 2, 3)]
+    rows = {"x": np.array([9.0, 1.0, 4.0, 5.0, 2.0, 8.0])}
+    both = dpjax.PersonRecords(rows, unit=ids, max_rows=2).people()["rows"]["x"]
+    later = {"x": np.append(rows["x"][1:5], 7.0)}
+    one = dpjax.PersonRecords(later, unit=ids[1:], max_rows=2).people()["rows"]["x"]
+    changed = np.flatnonzero((np.asarray(both) != np.asarray(one)).any(axis=1))
+    assert changed.tolist() == [2]

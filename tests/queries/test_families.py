@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from scipy import sparse
 
 from dpjax import queries
 from dpjax.privacy import resolve_relation
@@ -373,3 +374,19 @@ def test_bad_records_queries_and_vectors_are_refused(name):
         with pytest.raises(error):
             call()
     assert not np.asarray(workload.histogram(records[:0])).any()
+
+
+@pytest.mark.parametrize("kind", ["dense", "sparse"])
+@pytest.mark.parametrize("offset", [0.0, 1e6, 1.6e9, -1e12])
+@pytest.mark.parametrize("exact", [True, False])
+def test_distances_of_columns_do_not_cancel(kind, offset, exact, monkeypatch, rng):
+    """A row may be a large number and small differences, as times are."""
+    if not exact:
+        monkeypatch.setattr(_matrix, "_EXACT_WORK", 0)
+    matrix = rng.integers(0, 5, (3, 7)) + np.array([[offset], [0.0], [offset]])
+    held = sparse.csc_array(matrix) if kind == "sparse" else matrix
+    found = _matrix.column_constants(held)
+    apart = max(np.linalg.norm(a - b) for a in matrix.T for b in matrix.T)
+    assert apart <= found["l2_replaced"] <= (1 + 1e-9) * apart * (1 if exact else 2)
+    alone = _matrix.column_constants(np.array([[offset, offset + 0.5]]))
+    assert alone["l2_replaced"] == pytest.approx(0.5, rel=1e-9)

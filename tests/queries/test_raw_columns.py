@@ -474,3 +474,11 @@ def test_a_mapping_of_arrays():
     kinds = [column.dtype.kind for column in decoded.values()]
     assert "".join(kinds) == "OfiOOM"
     assert DOMAIN.encode(decoded).tolist() == CODES
+
+
+def test_large_integers_do_not_depend_on_a_missing_value():
+    column = Numeric(0, 2e19, bins=2, missing=True)
+    domain = Domain.from_columns({"a": column})
+    whole = np.array([15 * 10**18, 15 * 10**18, 3], np.uint64)
+    floats = np.array([15e18, 15e18, np.nan])
+    assert domain.encode({"a": whole})[:2].tolist() == domain.encode({"a": floats})[:2].tolist()

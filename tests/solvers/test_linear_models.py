@@ -1,6 +1,7 @@
 """Objective perturbation: the minimiser, its noise, and what it promises."""
 
 import dataclasses
+import importlib
 import itertools
 import math
 
@@ -382,3 +383,31 @@ def test_constants_bound_gradients_and_losses_are_their_integrals(link):
     assert np.linalg.norm(dense, axis=1).max() <= problem.lipschitz * (1 + 1e-6)
     curvature = np.linalg.eigvalsh(jax.hessian(problem.mean_loss)(params, data)).max()
     assert curvature <= problem.smoothness * (1 + 1e-6)
+
+
+def test_noise_of_the_minimiser_is_added_before_it_is_a_float32(monkeypatch):
+    """Of many records it is below the last bit that the minimiser would have."""
+    module = importlib.import_module("dpjax.solvers.erm._objective_perturbation")
+    seen, plain = [], module.plus_noise
+    monkeypatch.setattr(
+        module,
+        "plus_noise",
+        lambda values, *rest: seen.append(values.dtype) or plain(values, *rest),
+    )
+    problem = LinearModel("logistic", 3, radius=2.0)
+    solver = module.ObjectivePerturbation.for_budget(problem, 50, dpjax.Budget(1.0, 1e-4))
+    data = {"x": jnp.ones((50, 3)) / 2, "y": jnp.tile(jnp.array([0.0, 1.0]), 25)}
+    params = dpjax.solve(solver, problem, data, key=jax.random.key(9)).params
+    assert seen
+    assert set(seen) == {jnp.dtype("float64")}
+    assert params.dtype == jnp.result_type(float)
+
+
+def test_labels_of_other_classes_are_refused():
+    problem = LinearModel("logistic", 2, radius=1.0)
+    x = np.ones((4, 2), np.float32)
+    with pytest.raises(ValueError, match="labels y must be -1 or 0 for one class, and 1"):
+        problem.check({"x": x, "y": np.array([1, 2, 2, 1])})
+    problem.check({"x": x, "y": np.array([1.0, -1.0, np.nan, 1.0])})
+    with pytest.raises(ValueError, match="y must"):
+        problem.check({"x": x, "y": np.ones((4, 1))})
