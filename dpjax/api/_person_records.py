@@ -161,7 +161,7 @@ def _numbered(values: np.ndarray) -> np.ndarray:
     return np.array([place[v] for v in people])[np.array(person, int)]
 
 
-def _order(identity: Any) -> tuple[Any, ...]:
+def _order(identity: object) -> tuple[Any, ...]:
     """What identities of any kinds are sorted by."""
     if isinstance(identity, NUMBERS):
         return (0, "", identity)
