@@ -146,8 +146,7 @@ def read_csv(path: Path, domain: Domain, missing: list[str]) -> dict[str, np.nda
 
     Raises:
       ValueError: If it is no text, a column is not there, a row has another length, or a value is
-        of another kind;
-        the message names column and number of rows, and no value.
+        of another kind; the message names column and number of rows, and no value.
     """
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:

@@ -250,17 +250,15 @@ def fit(
       (True, 'sufficient_statistics')
     """
     records = _records(problem, data)
-    if num_records is None:
-        planned = plan(problem, num_rows(records), budget, method=method, **options)
-        guarantee: Any = planned.solver.guarantee()
-        if relation_name(guarantee.relation) != "replace_one":
-            warn(
-                f"num_records = {num_rows(records)} is read from the data, and public under "
-                "replace_one alone: give a public number near it",
-                PrivacyWarning,
-            )
-    else:
-        planned = plan(problem, num_records, budget, method=method, **options)
+    size = num_rows(records) if num_records is None else num_records
+    planned = plan(problem, size, budget, method=method, **options)
+    guarantee: Any = planned.solver.guarantee()
+    if num_records is None and relation_name(guarantee.relation) != "replace_one":
+        warn(
+            f"num_records = {size} is read from the data, and public under replace_one alone: "
+            "give a public number near it",
+            PrivacyWarning,
+        )
     solution = solve(planned.solver, problem, records, key=key, progress=progress)
     loss = None
     if validation is not None:

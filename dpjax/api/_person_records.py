@@ -165,9 +165,11 @@ def _order(identity: object) -> tuple[Any, ...]:
     """What identities of any kinds are sorted by."""
     if isinstance(identity, NUMBERS):
         return (0, "", identity)
-    if isinstance(identity, str | bytes):
-        return (1, type(identity).__name__, identity)
-    return (2, type(identity).__name__, repr(identity))
+    if isinstance(identity, str):
+        return (1, "", identity)
+    if isinstance(identity, bytes):
+        return (2, "", identity)
+    return (3, type(identity).__name__, repr(identity))
 
 
 def _differs_from_itself(value: Any) -> bool:

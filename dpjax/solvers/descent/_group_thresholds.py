@@ -24,7 +24,6 @@ from dpjax.core import (
     register_dataclass,
     static_field,
 )
-from dpjax.core._records import num_rows
 from dpjax.privacy import Budget, Guarantee, joint_release
 from dpjax.privacy._budget import relation_factor
 from dpjax.problems import ByField, RateConstrained
@@ -241,14 +240,17 @@ class GroupThresholds:
     ) -> tuple[ThresholdsState, None]:
         """Draws the noisy histogram of all records."""
         rates = problem.problem
-        logits = _in_equal_parts(lambda x: rates.class_logits(problem.params, x), batch["x"])
-        group = rates.constraints.part(batch)
-        valid = mask & rates.valid(logits, batch) & (group >= 0)
-        place = jnp.minimum((_score(logits) * self.bins).astype(jnp.int32), self.bins - 1)
-        cell = (group * 2 + batch["y"]) * self.bins + place
         size = state.histogram.size
+
+        def cells(part: PyTree, here: jax.Array) -> jax.Array:
+            logits = rates.class_logits(problem.params, part["x"])
+            group = rates.constraints.part(part)
+            valid = here & rates.valid(logits, part) & (group >= 0)
+            place = jnp.minimum((_score(logits) * self.bins).astype(jnp.int32), self.bins - 1)
+            return jnp.where(valid, (group * 2 + part["y"]) * self.bins + place, size)
+
         counts = jnp.zeros(size, jnp.int32)
-        counts = counts.at[jnp.where(valid, cell, size)].add(1, mode="drop")
+        counts = counts.at[_in_equal_parts(cells, batch, mask)].add(1, mode="drop")
         key, draw = jax.random.split(state.key)
         noisy = counting.noisy_counts(draw, counts, self.histogram_noise, self._tables)
         noisy = noisy.astype(state.histogram.dtype)
@@ -332,17 +334,20 @@ def _num_groups(problem: RateConstrained) -> int:
     return part.num_parts
 
 
-def _in_equal_parts(of: Callable[[PyTree], jax.Array], x: PyTree) -> jax.Array:
-    """`of` each so many rows, by one program: with the shape its last bits could change.
+def _in_equal_parts(
+    of: Callable[[PyTree, jax.Array], jax.Array], batch: PyTree, mask: jax.Array
+) -> jax.Array:
+    """`of` for each record, by one program of so many rows: with the shape last bits could change.
 
-    Two parts at least, since XLA writes out a loop of one.
+    Two parts at least, since XLA writes out a loop of one; numbers of masked rows follow.
     """
-    rows = num_rows(x)
-    parts = max(2, -(-rows // _PART))
+    parts = max(2, -(-mask.shape[0] // _PART))
+    more = parts * _PART - mask.shape[0]
 
     def cut(leaf: jax.Array) -> jax.Array:
-        last = jnp.broadcast_to(leaf[-1:], (parts * _PART - rows, *leaf.shape[1:]))
-        return jnp.concatenate([leaf, last]).reshape(parts, _PART, *leaf.shape[1:])
+        filled = jnp.concatenate([leaf, jnp.broadcast_to(leaf[-1:], (more, *leaf.shape[1:]))])
+        return filled.reshape(parts, _PART, *leaf.shape[1:])
 
-    found = jax.lax.map(of, jax.tree.map(cut, x))
-    return found.reshape(-1, *found.shape[2:])[:rows]
+    present = jnp.concatenate([mask, jnp.zeros(more, bool)]).reshape(parts, _PART)
+    found = jax.lax.map(lambda part: of(*part), (jax.tree.map(cut, batch), present))
+    return found.reshape(-1)

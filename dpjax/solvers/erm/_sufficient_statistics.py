@@ -28,7 +28,7 @@ from dpjax.transforms import rounding_allowance
 from dpjax.transforms.noise._independent import plus_noise
 
 _ROWS = 2**12  # of a block, whose products are added up before those of others
-_MOST_ROWS = 2**26  # for which noise is larger: of the number of records it must not depend
+_MOST_ROWS = 2**26  # that noise allows for: it must not tell the number of records
 
 
 class SufficientStatisticsState(NamedTuple):
