@@ -55,7 +55,7 @@ def one_run_lower_bound(
       >>> import dpjax, jax, jax.numpy as jnp
       >>> problem = dpjax.problems.Risk(lambda w, record: -w @ record, jnp.zeros(200))
       >>> solver = dpjax.solvers.DPSGD(
-      ...     dpjax.sampling.FullBatch(1), 0.5, 1.0, 1.0, 1.0, average="last")
+      ...     dpjax.sampling.FullBatch(1), 0.5, 1.0, 1.0, 200.0, average="last")
       >>> shown = dpjax.audit.one_run_lower_bound(
       ...     solver, problem, jnp.zeros((1, 200)), jnp.eye(200), delta=1e-5,
       ...     key=jax.random.key(0))

@@ -49,7 +49,10 @@ RATES = RateConstrained.linear(D, 2, demographic_parity(2, 2, slack=0.05))
 
 
 def _dpsgd(problem, sampler=FULL, **options):
-    return DPSGD(sampler, 1.0, 0.7, 0.5, 64.0, **({"decay": 0.9} | options)), problem
+    # else one device pads its rows, by which noise is rounded
+    relation = "replace_one" if sampler is FULL else "add_or_remove_one"
+    options = {"decay": 0.9, "relation": relation} | options
+    return DPSGD(sampler, 1.0, 0.7, 0.5, 64.0, **options), problem
 
 
 def _ftrl(strategy):
