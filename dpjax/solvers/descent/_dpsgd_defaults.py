@@ -119,11 +119,13 @@ def _measured(problem: Problem, fields: dict[str, Any], sampler: Sampler) -> boo
 def _in_lengths(problem: Problem, fields: dict[str, Any], steps: int) -> dict[str, Any]:
     r"""Clip norm and rate in units of the length that the first hundredth of the steps measures.
 
-    With $\nu$ as in `_clip_norm`, whose value is the floor. The first step moves by noise alone as
-    far as $0.5 \sqrt{d / T}$, or where all parameters start at 0 $\max(1, 0.5 / \nu) \sqrt{d / T}$
-    over the length. Chosen, as the rest of it, on wine, digits, tumours, a part of Adult, mixtures
-    and regressions with features of length 1 to 12 (n = 142 to 15,000, epsilon 0.3 to 4); the
-    softmax regressions and networks of `regret` were looked at too.
+    With $\nu$ as in `_clip_norm`, whose value is the floor of networks. The first step moves by noise
+    alone as far as $0.5 \sqrt{d / T}$, or where all parameters start at 0
+    $\max(1, 0.5 / \nu) \sqrt{d / T}$ over the length. Chosen, as the rest of it, on wine, digits,
+    tumours, a part of Adult, mixtures and regressions with features of length 1 to 12 (n = 142 to
+    15,000, epsilon 0.3 to 4); the softmax regressions and networks of `regret` were looked at too.
+    Without a floor, loss was 0.71 to 1 times as large on 31 fresh softmax regressions, features of
+    length 0.3 to 3; on 12 squared losses 0.86 to 1.19 times, larger in 3.
     """
     noise, width = float(fields["noise_multiplier"]) / fields["batch_size"], problem.num_params
     relative = max(1e-9, noise * min(width, MOST_WIDTH) ** 0.5)
@@ -134,7 +136,7 @@ def _in_lengths(problem: Problem, fields: dict[str, Any], steps: int) -> dict[st
     return {
         "looks": math.ceil(steps / 100),
         "clip_norm": clip_norm,
-        "clip_floor": _clip_norm(problem, fields),
+        "clip_floor": 0.0 if starts_at_zero else _clip_norm(problem, fields),
         "rate_power": 2 if starts_at_zero else 1,
         "learning_rate": min(_STEEPEST, far * (width / steps) ** 0.5 / unit),
     }
