@@ -13,7 +13,7 @@ from dp_accounting.dp_event import DpEvent
 from jax.typing import ArrayLike
 
 from dpjax.core import PyTree, Transform
-from dpjax.privacy import Guarantee
+from dpjax.privacy import Guarantee, UnsupportedEventError
 from dpjax.testing import _asserts as asserts
 from dpjax.testing import _trees as trees
 from dpjax.testing._cases import Entry, TransformCase
@@ -21,8 +21,11 @@ from dpjax.testing._statistics import check_scale
 
 _STEPS = 3
 _DRAWS = 6000  # they tell 2/3 and 3/2 of a scale apart
-_EPSILONS = (0.1, 1.0)
+_EPSILONS = (0.1, 0.3, 1.0, 3.0, 10.0)
+_FARTHER = (1.0, 3.0, 10.0)  # than draws, where a law with wider tails than it claims shows
+_MOST_EPSILON = 100.0
 _RELATIVE, _ABSOLUTE = 1e-3, 1e-5  # a law may be a quadrature
+_SMALLEST = 1e-200
 
 
 def check_transform(entry: Entry) -> None:
@@ -176,7 +179,7 @@ def check_noise(draws: np.ndarray, law: Any, event: DpEvent, change: float, name
 
     Kolmogorov-Smirnov, with the power half of `check_scale`. Then the law and the law shifted by
     `change` must be no further apart than the event claims: by the best threshold, which for a
-    log-concave law is the best of all tests.
+    log-concave law is the best of all tests; a pure epsilon must hold far out in the tail.
 
     Args:
       draws: Independent draws of a coordinate, `[n]`; integers for a law on the integers.
@@ -195,19 +198,38 @@ def check_noise(draws: np.ndarray, law: Any, event: DpEvent, change: float, name
         values = values + np.random.default_rng(0).uniform(size=values.size)
     check_scale(values, lambda scale: lambda x: smooth(x / scale), 1.0, name=f"{name}: noise")
     guarantee = Guarantee(event)
-    cuts = np.concatenate([draws, draws + change]).astype(np.float64)
+    middle = np.median(draws)
+    cuts = np.concatenate([middle + far * (draws - middle) for far in _FARTHER])
+    if np.issubdtype(draws.dtype, np.integer):
+        cuts = np.floor(cuts)
+    cuts = np.concatenate([cuts, cuts + change])
     below, shifted = cdf(cuts), cdf(cuts - change)
-    for epsilon in _EPSILONS:
+    pure = _pure_epsilon(guarantee)
+    for epsilon in (*_EPSILONS, *([pure] if pure < _MOST_EPSILON else [])):
         growth = math.exp(epsilon)
-        found = float(
-            max(np.max(below - growth * shifted), np.max((1 - shifted) - growth * (1 - below)))
-        )
+        tails = (below, shifted), (1 - shifted, 1 - below)
+        found = float(max(np.max(a - growth * b) for a, b in tails))
         claimed = guarantee.delta(epsilon)
         if found > claimed * (1 + _RELATIVE) + _ABSOLUTE:
             raise AssertionError(
-                f"{name}: the event claims delta({epsilon}) = {claimed:.6g}, but noise of this law "
-                f"gives {found:.6g} for a change by {change:g}: {event}"
+                f"{name}: the event claims delta({epsilon:g}) = {claimed:.6g}, but noise of this "
+                f"law gives {found:.6g} for a change by {change:g}: {event}"
             )
+    # in a tail that no draw is from, too; a distribution function may be a quadrature
+    seen = shifted > (_SMALLEST if hasattr(law, "cdf") else _ABSOLUTE)
+    ratio = float(np.max(np.log(below[seen] / shifted[seen]), initial=0))
+    if ratio > pure * (1 + _RELATIVE):
+        raise AssertionError(
+            f"{name}: the event claims a pure epsilon of {pure:g}, but by noise of this law "
+            f"{ratio:.6g} is lost for a change by {change:g}: {event}"
+        )
+
+
+def _pure_epsilon(guarantee: Guarantee) -> float:
+    try:
+        return guarantee.epsilon(0.0)
+    except UnsupportedEventError:
+        return math.inf
 
 
 def _spread_over_cells(cdf: Callable[..., Any]) -> Callable[..., Any]:

@@ -172,6 +172,16 @@ def test_an_event_that_claims_more_noise_than_is_drawn_fails():
             check_noise(draws[:100], law, dpe.GaussianDpEvent(1.0), 1.0, "noise")
 
 
+def test_a_pure_claim_is_tested_where_no_draw_is():
+    """Gaussian noise is below this Laplace mechanism's curve but for a mass of 1e-15."""
+    draws = np.random.default_rng(0).normal(size=6000)
+    with pytest.raises(AssertionError, match="claims a pure epsilon of 4"):
+        check_noise(draws, stats.norm(), dpe.LaplaceDpEvent(0.25), 0.5, "noise")
+    draws = np.random.default_rng(1).laplace(scale=0.25, size=6000)
+    for law in (stats.laplace(scale=0.25), stats.laplace(scale=0.25).cdf):
+        check_noise(draws, law, dpe.LaplaceDpEvent(0.25), 1.0, "noise")
+
+
 def test_noise_without_its_law_and_event_is_refused():
     for missing in ("law", "event"):
         case = dataclasses.replace(noise_case(add_gaussian), **{missing: None})
