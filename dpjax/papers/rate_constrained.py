@@ -29,6 +29,7 @@ _PRINTED: dict[str, Any] = {
     "clip_norm": 4.0,
     "size_floor": 1.0,
     "multiplier_set": "orthant",
+    "proportional_gain": 0.0,
     "average": "last",
 }
 

@@ -5,6 +5,7 @@ how much of the claim is reached.
 """
 
 import dataclasses
+import functools
 import itertools
 
 import jax
@@ -262,7 +263,8 @@ def records(*kinds):
 
 def sgda(sampler, noise, histogram, table_noise, relation=ADD, **fields):
     primal = descent(sampler, noise, relation=relation)
-    fixed = {"denominator": "fixed", "histogram": histogram}
+    # no feedback within a step, but of what `_weighed` tests
+    fixed = {"denominator": "fixed", "histogram": histogram, "proportional_gain": 0.0}
     return RateConstrainedSGDA(primal, 0.1, table_noise, **(fixed | fields))
 
 
@@ -272,7 +274,7 @@ MOVED = [(records(None, (0, 1)), 2), (records(None, (1, 0)), 2)]
 
 
 def sgda_pair(solver, sets):
-    # at its start nothing weighs the constraints, so that there is no feedback in one step
+    # at its start nothing weighs the constraints
     count = 8 if solver.part_counts is not None else 10
     made = laws(solver, TABLE, sets, lambda s, _: s.primal.params, count, released=True)
     return [tuple(made)]
@@ -332,9 +334,9 @@ _joint(
 )
 
 
-def _weighed():
+def _weighed(**fields):
     """Multipliers are not 0, so that the gradients of a step depend on its noisy table."""
-    solver = sgda(FullBatch(1), 1.0, "gaussian", 1.5, denominator="batch", size_floor=0.5)
+    solver = sgda(FullBatch(1), 1.0, "gaussian", 1.5, size_floor=0.5, **fields)
 
     def program(data, rows, masks):
         state = solver.prologue(TABLE, data, solver.init(TABLE, key=jax.random.key(0)))
@@ -351,14 +353,18 @@ def _weighed():
     return solver.guarantee(), [tuple(gaussian_pair(np.hypot(lengths[0][0], lengths[1][0])))]
 
 
-ROWS["RateConstrainedSGDA(gaussian), weights from the table"] = Row(
-    "a record, and none",
-    "noise that hides it: a fixed one in the table, one of fixed length in the gradient",
-    "[Gaussian(z_h), Gaussian(z)]",
-    0.999,
-    "",
-    _weighed,
-)
+for _name, _fields in {
+    "sizes": {"denominator": "batch"},
+    "gain": {"proportional_gain": 1.0, **KNOWN},
+}.items():
+    ROWS[f"RateConstrainedSGDA(gaussian), {_name} from the table"] = Row(
+        "a record, and none",
+        "noise that hides it: a fixed one in the table, one of fixed length in the gradient",
+        "[Gaussian(z_h), Gaussian(z)]",
+        0.999,
+        "",
+        functools.partial(_weighed, **_fields),
+    )
 
 
 SLOW = {

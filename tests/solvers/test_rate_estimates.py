@@ -195,18 +195,20 @@ def _data(n=40):
 
 
 @pytest.mark.always  # the guarantee rests on it
-def test_weights_and_clip_norm_see_no_table_of_their_step():
-    """Another draw of a step's table changes multipliers and memory after it, nothing before."""
+@pytest.mark.parametrize("gain", [0.0, 1.0])
+def test_what_sees_the_table_of_its_step(gain):
+    """Multipliers and memory after it; before, by the gain alone, weights and clip norm."""
     problem, data = RateConstrained.linear(3, 2, PARITY), _data()
-    solver = _solver(adaptive_clip=True)
+    solver = _solver(adaptive_clip=True, proportional_gain=gain)
     state = solver.init(problem, key=jax.random.key(0))
     state = state._replace(multipliers=jnp.asarray([1.0, 0.0, 0.5, 2.0]))
     step = jax.jit(solver.step)
     one, info = step(problem, data, jnp.ones(40, bool), state)
     other, told = step(problem, data, jnp.ones(40, bool), state._replace(key=jax.random.key(9)))
-    for same in ("sizes", "rates", "deviation", "clip_norm"):
+    for same in ("sizes", "rates", "deviation"):
         np.testing.assert_array_equal(getattr(info, same), getattr(told, same))
-    np.testing.assert_array_equal(one.primal.params["w"], other.primal.params["w"])
+    assert (info.clip_norm == told.clip_norm) == (gain == 0)
+    assert np.all(one.primal.params["w"] == other.primal.params["w"]) == (gain == 0)
     assert np.any(np.asarray(one.multipliers) != np.asarray(other.multipliers))
     assert np.any(np.asarray(one.memory.sizes) != np.asarray(other.memory.sizes))
 
@@ -214,7 +216,7 @@ def test_weights_and_clip_norm_see_no_table_of_their_step():
 @pytest.mark.always  # the guarantee rests on it
 def test_clip_norm_follows_the_multipliers_and_noise_follows_it():
     problem, data = RateConstrained.linear(3, 2, PARITY), _data()
-    solver = _solver(adaptive_clip=True)
+    solver = _solver(adaptive_clip=True, proportional_gain=0.0)
     state = solver.init(problem, key=jax.random.key(0))
     multipliers = jnp.asarray([0.0, 3.0, 2.0, 0.0])
     state = state._replace(multipliers=multipliers)

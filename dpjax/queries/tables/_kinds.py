@@ -140,9 +140,9 @@ class Numeric(Column):
         low, high = self._end("low", self.low), self._end("high", self.high)
         if self.bins is not None:
             check_int("bins", self.bins, minimum=1)
+        if not (low < high or (self.integer and low == high)):
+            raise ValueError(f"low must be < high, got {low} and {high}")
         if not self.integer:
-            if not low < high:
-                raise ValueError(f"low must be < high, got {low} and {high}")
             return tuple(np.linspace(low, high, (self.bins or _BINS) + 1).tolist())
         count = int(high) - int(low) + 1
         bins = self.bins or min(_BINS, max(count, 1))

@@ -119,8 +119,8 @@ def _measured(problem: Problem, fields: dict[str, Any], sampler: Sampler) -> boo
 def _in_lengths(problem: Problem, fields: dict[str, Any], steps: int) -> dict[str, Any]:
     r"""Clip norm and rate in units of the length that the first hundredth of the steps measures.
 
-    With $\nu$ as in `_clip_norm`, whose value is the floor of networks. The first step moves by noise
-    alone as far as $0.5 \sqrt{d / T}$, or where all parameters start at 0
+    With $\nu$ as in `_clip_norm`, whose value is the floor of networks. The first step moves by
+    noise alone as far as $0.5 \sqrt{d / T}$, or where all parameters start at 0
     $\max(1, 0.5 / \nu) \sqrt{d / T}$ over the length. Chosen, as the rest of it, on wine, digits,
     tumours, a part of Adult, mixtures and regressions with features of length 1 to 12 (n = 142 to
     15,000, epsilon 0.3 to 4); the softmax regressions and networks of `regret` were looked at too.

@@ -26,7 +26,7 @@ from dpjax.core import (
 from dpjax.core._moved import moved_setting
 from dpjax.privacy import Budget, Guarantee, joint_release
 from dpjax.privacy._budget import relation_factor
-from dpjax.problems import RateConstrained
+from dpjax.problems import RateConstrained, RateConstraints
 from dpjax.sampling import FullBatch
 from dpjax.solvers._request import (
     check_values,
@@ -51,6 +51,7 @@ from dpjax.solvers.descent._rates import (
     dual_step,
     following,
     project_multipliers,
+    proportional_gain,
     resolution,
     split_noise,
     table_of,
@@ -73,7 +74,8 @@ class RateConstrainedSGDA:
        \sigma_\tau(h(\theta; x_i)) \rangle]\big) + z C\, \mathcal N \Big), \quad
        \lambda \leftarrow \Pi_\Lambda(\lambda + \eta_\lambda (\hat\Gamma - \gamma)) $$
 
-    The estimate of $\Gamma$ is linear in the table, around rates and sizes remembered of earlier
+    U is made of $\Pi_\Lambda(\lambda + \kappa (\hat\Gamma - \gamma))$: adding the violation just seen
+    damps the swings of multipliers that are sums of violations. The estimate of $\Gamma$ is linear in the table, around rates and sizes remembered of earlier
     ones, so that noise in a small group averages out and biases no multiplier; the dual step is
     such that a multiplier gathers a stated noise over the run. With `adaptive_clip` C is
     $\max(C, m \tau \max_q (\max_k U_{qk} - \min_k U_{qk}))$, so that clipping does not cut first
@@ -92,7 +94,8 @@ class RateConstrainedSGDA:
     multiples of B / 2^24 for B slots of a batch, B up to a power of two, so that their float32 sums
     are exact in any order.
     Parameters, multipliers and averages are post-processing; so are weights and clip norm of a
-    step, functions of released tables, and the noise is z times the clip norm of that step.
+    step, functions of its table and earlier ones, which are released before its sum: two Gaussians
+    in turn on one batch are the pair above. The noise is z times the clip norm of that step.
     Protects all of a record, its group and label included.
 
     | input | effect |
@@ -107,6 +110,8 @@ class RateConstrainedSGDA:
       primal: The descent, with clip norm, noise multiplier, sampler, averaging (data).
       dual_learning_rate: eta_lambda, scalar or `[J]`; None for 0.15, or less where a multiplier
         would gather noise of more than 0.5 over the run (data).
+      proportional_gain: kappa, scalar or `[J]`; None for 1, or less where the noise of one table
+        would move a multiplier by more than 0.35; 0 as printed (data).
       histogram_noise: standard deviation (Gaussian) or scale (Laplace) on each cell (data).
       temperature: tau of the soft rates in the gradient, scalar (data).
       multiplier_bound: lambda_max of the box, or radius of the l1 set, scalar (data).
@@ -141,7 +146,8 @@ class RateConstrainedSGDA:
 
     Source: Yaghini, Cebere, Menart, Bellet and Papernot, "Private rate-constrained optimization
     with applications to fair learning", 2025 (RaCO-DP); privacy and denominators are re-derived
-    here, since the printed accounting amplifies two releases of one batch separately.
+    here, since the printed accounting amplifies two releases of one batch separately. The gain:
+    Sohrabi et al. 2024, "On PI controllers for updating Lagrange multipliers".
     """
 
     primal: DPSGD
@@ -160,6 +166,7 @@ class RateConstrainedSGDA:
     noise_step: ArrayLike | None = None
     estimator: str | None = static_field(default=None)
     adaptive_clip: bool = static_field(default=False)
+    proportional_gain: ArrayLike | None = None
 
     def __post_init__(self) -> None:
         if self.primal.noise is not None or self.primal.looks:
@@ -171,7 +178,10 @@ class RateConstrainedSGDA:
         check_values(
             self,
             positive=("temperature", "multiplier_bound", "size_floor", "noise_step"),
-            nonnegative=("dual_learning_rate", "histogram_noise", "count_noise", "part_counts"),
+            nonnegative=(
+                *("dual_learning_rate", "proportional_gain"),
+                *("histogram_noise", "count_noise", "part_counts"),
+            ),
             histogram=HISTOGRAMS,
             rates=("hard", "soft"),
             denominator=(None, "batch", "ema", "fixed"),
@@ -386,11 +396,7 @@ class RateConstrainedSGDA:
         rate = self.dual_learning_rate
         if rate is None:
             rate = dual_step(constraints, reading.deviation, self.sampler.steps)
-        multipliers = project_multipliers(
-            self.multiplier_set,
-            state.multipliers + rate * (reading.values - constraints.slack),
-            self.multiplier_bound,
-        )
+        multipliers = self._projected(state.multipliers, rate, reading, constraints)
         after = SGDAState(primal, multipliers, reading.memory, noise, state.key)
         return after, SGDAInfo(
             info.gradient_norm,
@@ -472,10 +478,24 @@ class RateConstrainedSGDA:
         """Estimates from a table, the cell weights they give, and the descent of this step."""
         constraints, descent = problem.constraints, self.primal
         reading = self._estimator().read(constraints, cells, state.memory, state.primal.count + 1)
-        weights = descent.batch_size * constraints.cell_weights(state.multipliers, reading.sizes)
+        gain = self.proportional_gain
+        if gain is None:
+            gain = proportional_gain(constraints, reading.deviation)
+        multipliers = self._projected(state.multipliers, gain, reading, constraints)
+        weights = descent.batch_size * constraints.cell_weights(multipliers, reading.sizes)
         if self.adaptive_clip:  # a function of released values alone
             descent = following(descent, problem, weights, self.temperature, self.noise_step)
         return reading, weights, descent
+
+    def _projected(
+        self,
+        multipliers: jax.Array,
+        gain: ArrayLike,
+        reading: RateReading,
+        constraints: RateConstraints,
+    ) -> jax.Array:
+        moved = multipliers + gain * (reading.values - constraints.slack)
+        return project_multipliers(self.multiplier_set, moved, self.multiplier_bound)
 
     def _event(self) -> dp_accounting.DpEvent:
         released = {"gaussian": float(self.primal.noise_multiplier)}

@@ -18,7 +18,9 @@ from dpjax.problems._constraints import RateConstraints
 from dpjax.solvers.descent._dpsgd import DPSGD
 
 _LARGEST_STEP = 0.15
+_LARGEST_GAIN = 1.0
 _MULTIPLIER_NOISE = 0.5  # standard deviation that a multiplier may gather over a run
+_GAIN_NOISE = 0.7  # of that, what the noise of one table may add in its step
 _DRIFT = 0.005  # of a rate in a step; the gain of a Kalman filter follows
 _LEAST_SHARE = 0.02  # of a batch, for a mean size
 HISTOGRAMS = ("gaussian", "laplace", "none")
@@ -149,8 +151,30 @@ def value_deviation(
 def dual_step(constraints: RateConstraints, deviation: jax.Array, steps: int) -> jax.Array:
     """Step size of each multiplier, `[J]`: its noise over the run stays at a stated amount.
 
-    A multiplier sums the noise of all steps, `step * deviation * sqrt(steps)` at most. Of rows that
-    bound one direction each adds to the same force, and of several directions all add up.
+    A multiplier sums the noise of all steps, `step * deviation * sqrt(steps)` at most.
+    """
+    walk = deviation * steps**0.5
+    allowed = _allowed_noise(constraints)
+    return jnp.minimum(_LARGEST_STEP, allowed / jnp.where(walk > 0, walk, 1e-9))
+
+
+def proportional_gain(constraints: RateConstraints, deviation: jax.Array) -> jax.Array:
+    """What a step's weights add of the violation just seen, `[J]`, as far as noise allows.
+
+    Multipliers alone, sums of violations, overshoot: where a constraint costs much, rates swung by
+    0.5, and their average missed a slack of 0.05 by 0.13. On such instances, fresh ones (n = 3,000
+    and 30,000, 2 and 4 groups), a gain of 1 left 0.03 to 0.05, and no difference where it costs
+    little.
+    """
+    allowed = _GAIN_NOISE * _allowed_noise(constraints)
+    return jnp.minimum(_LARGEST_GAIN, allowed / jnp.where(deviation > 0, deviation, 1e-9))
+
+
+def _allowed_noise(constraints: RateConstraints) -> jax.Array:
+    """Deviation that each multiplier may have, `[J]`.
+
+    Of rows that bound one direction each adds to the same force, and of several directions all add
+    up.
     """
     rows = constraints.weights - constraints.weights[:, :, -1:]  # rates of a subset sum to 1
     subsets = constraints.membership
@@ -162,9 +186,7 @@ def dual_step(constraints: RateConstraints, deviation: jax.Array, steps: int) ->
     same, opposite = cosines > 1 - 1e-5, cosines < 1e-5 - 1
     copies = jnp.sum(same, axis=1)
     directions = jnp.sum(1 / jnp.sum(same | opposite, axis=1))
-    allowed = _MULTIPLIER_NOISE / (copies * jnp.sqrt(directions))
-    walk = deviation * steps**0.5
-    return jnp.minimum(_LARGEST_STEP, allowed / jnp.where(walk > 0, walk, 1e-9))
+    return _MULTIPLIER_NOISE / (copies * jnp.sqrt(directions))
 
 
 def _num_parts(constraints: RateConstraints) -> jax.Array:
