@@ -74,10 +74,11 @@ class RateConstrainedSGDA:
        \sigma_\tau(h(\theta; x_i)) \rangle]\big) + z C\, \mathcal N \Big), \quad
        \lambda \leftarrow \Pi_\Lambda(\lambda + \eta_\lambda (\hat\Gamma - \gamma)) $$
 
-    U is made of $\Pi_\Lambda(\lambda + \kappa (\hat\Gamma - \gamma))$: adding the violation just seen
-    damps the swings of multipliers that are sums of violations. The estimate of $\Gamma$ is linear in the table, around rates and sizes remembered of earlier
-    ones, so that noise in a small group averages out and biases no multiplier; the dual step is
-    such that a multiplier gathers a stated noise over the run. With `adaptive_clip` C is
+    U is made of $\Pi_\Lambda(\lambda + \kappa (\hat\Gamma - \gamma))$: adding the violation just
+    seen damps the swings of multipliers that are sums of violations. The estimate of $\Gamma$ is
+    linear in the table, around rates and sizes remembered of earlier ones, so that noise in a small
+    group averages out and biases no multiplier; the dual step is such that a multiplier gathers a
+    stated noise over the run. With `adaptive_clip` C is
     $\max(C, m \tau \max_q (\max_k U_{qk} - \min_k U_{qk}))$, so that clipping does not cut first
     what enforces a constraint. `resolution` says what gaps the noise leaves visible.
 
