@@ -60,8 +60,8 @@ def test_every_number_of_the_prose_is_that_of_the_committed_run():
         f"at {min(equal):.3f} to {max(equal):.3f}",
         f"Splits differ by {plain['worst_split_std']:.3f}",
         f"seeds by {plain['worst_group_std']:.3f}",
-        f"rises from {plain['by_group'][white]:.3f} to "
-        f"{points['weighted, inverse', 1.0]['by_group'][white]:.3f}",
+        f"rises from {plain['worst_group_error']:.3f} to "
+        f"{points['weighted, inverse', 1.0]['worst_group_error']:.3f}",
         f"error rate by {group_risk.CEILING}",
     }
     prose = " ".join(_section().split())
