@@ -129,7 +129,7 @@ def test_batches_drawn_on_the_host_are_audited_too():
 def test_one_run_with_many_canaries():
     problem = Risk(lambda w, record: -w @ record, jnp.zeros(300))
     for noise, caught in ((2.0, False), (0.1, True)):  # let the second claim what the first does
-        solver = DPSGD(FullBatch(1), noise, 1.0, 1.0, 1.0, average="last")
+        solver = DPSGD(FullBatch(1), noise, 1.0, 1.0, 301.0, average="last")
         shown = audit.one_run_lower_bound(
             solver, problem, jnp.zeros((1, 300)), jnp.eye(300), delta=1e-5, key=jax.random.key(2)
         )

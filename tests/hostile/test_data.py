@@ -151,7 +151,9 @@ def test_more_or_fewer_traced_records_than_a_sampler_is_for_are_refused(sampler,
 
 @pytest.mark.skipif(jax.config.jax_enable_x64, reason="float64 counts them")
 def test_more_traced_records_than_float32_counts_are_refused():
-    solver = dpjax.solvers.RateConstrainedSGDA(_FULL, 1.0, 0.1, denominator="fixed", count_noise=1)
+    descent = dataclasses.replace(_FULL, batch_size=2.0**24)
+    fixed = {"denominator": "fixed", "count_noise": 1}
+    solver = dpjax.solvers.RateConstrainedSGDA(descent, 1.0, 0.1, **fixed)
     data = {"x": jax.ShapeDtypeStruct((2**24, 3), jnp.float32)}
     data |= {name: jax.ShapeDtypeStruct((2**24,), jnp.int32) for name in ("y", "group")}
     with pytest.raises(ValueError, match=r"16777216.* in float32"):

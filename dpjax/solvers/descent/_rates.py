@@ -178,7 +178,9 @@ def _allowed_noise(constraints: RateConstraints) -> jax.Array:
     """
     rows = constraints.weights - constraints.weights[:, :, -1:]  # rates of a subset sum to 1
     subsets = constraints.membership
-    equal = jnp.all(subsets[:, None] == subsets[None], axis=2).astype(rows.dtype)
+    common = jnp.matmul(subsets, subsets.T, precision="highest")
+    sizes = jnp.diagonal(common)
+    equal = ((common == sizes[None]) & (common == sizes[:, None])).astype(rows.dtype)
     rows = jnp.einsum("st,jtk->jsk", equal, rows, precision="highest").reshape(len(rows), -1)
     norms = jnp.linalg.norm(rows, axis=1, keepdims=True)
     rows = rows / jnp.where(norms > 0, norms, 1)
