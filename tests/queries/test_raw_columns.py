@@ -299,7 +299,11 @@ REFUSED = {
     "no high": (lambda: Numeric(0), TypeError, "bounds are public"),
     "array": (lambda: Numeric(np.arange(3), 4), TypeError, "low must be numbers, got ndarray"),
     "order": (lambda: Numeric(3, 1), ValueError, "low must be < high, got 3.0 and 1.0"),
-    "order of integers": (lambda: Numeric(3, 1, integer=True), ValueError, "low must be < high, got 3 and 1"),
+    "order of integers": (
+        lambda: Numeric(3, 1, integer=True),
+        ValueError,
+        "low must be < high, got 3 and 1",
+    ),
     "bins": (lambda: Numeric(1, 3, bins=4, integer=True), ValueError, "bins must be <= 3"),
     "no bins": (lambda: Numeric(1, 3, bins=0), ValueError, "bins must be >= 1"),
     "fraction": (lambda: Numeric(1, 3.5, integer=True), ValueError, "must be integers of 64 bits"),
