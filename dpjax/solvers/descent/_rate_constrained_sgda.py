@@ -14,7 +14,6 @@ from jax.typing import ArrayLike
 from dpjax.core import (
     PyTree,
     Sampler,
-    Transform,
     check_between,
     check_fields,
     check_probability,
@@ -26,7 +25,7 @@ from dpjax.core import (
 from dpjax.core._moved import moved_setting
 from dpjax.privacy import Budget, Guarantee, joint_release
 from dpjax.privacy._budget import relation_factor
-from dpjax.problems import RateConstrained, RateConstraints
+from dpjax.problems import RateConstrained
 from dpjax.sampling import FullBatch
 from dpjax.solvers._request import (
     check_values,
@@ -37,7 +36,7 @@ from dpjax.solvers._request import (
 )
 from dpjax.solvers._summary import register_solver
 from dpjax.solvers.descent._dpsgd import DPSGD, clipping_diagnostics
-from dpjax.solvers.descent._dpsgd_defaults import MOST_WIDTH, fall_by_default, with_defaults
+from dpjax.solvers.descent._dpsgd_defaults import fall_by_default, with_defaults
 from dpjax.solvers.descent._rates import (
     HISTOGRAMS,
     MULTIPLIER_SETS,
@@ -48,18 +47,21 @@ from dpjax.solvers.descent._rates import (
     check_multipliers,
     check_resolution,
     default_share,
+    default_steps,
     dual_step,
     following,
     project_multipliers,
     proportional_gain,
     resolution,
     split_noise,
+    table_noise,
     table_of,
 )
 from dpjax.solvers.descent._sgda_state import SGDAInfo, SGDAState
-from dpjax.transforms import AddNoiseState, add_gaussian, add_laplace
+from dpjax.transforms import AddNoiseState
 from dpjax.transforms.noise import _noisy_counts as counting
-from dpjax.transforms.noise._independent import noise_on_leaves
+
+_COUNTED = "histogram_noise", "count_noise", "part_counts"
 
 
 @register_solver
@@ -179,10 +181,7 @@ class RateConstrainedSGDA:
         check_values(
             self,
             positive=("temperature", "multiplier_bound", "size_floor", "noise_step"),
-            nonnegative=(
-                *("dual_learning_rate", "proportional_gain"),
-                *("histogram_noise", "count_noise", "part_counts"),
-            ),
+            nonnegative=("dual_learning_rate", "proportional_gain", *_COUNTED),
             histogram=HISTOGRAMS,
             rates=("hard", "soft"),
             denominator=(None, "batch", "ema", "fixed"),
@@ -255,13 +254,7 @@ class RateConstrainedSGDA:
         sampler = default_sampler(num_records, batch_size, steps) if sampler is None else sampler
         request = requested(num_records, budget, sampler=sampler)
         if shortened:
-            long, width = sampler, min(problem.num_params, MOST_WIDTH) ** 0.5
-            z = request.noise_multiplier(
-                lambda z: long.event(joint_release(gaussian=z)), long.failure_probability()
-            )
-            batch, steps = num_records * long.participation_rate(num_records), long.steps
-            while steps > 250 and z * (steps / long.steps) ** 0.5 * width > 0.14 * batch:
-                steps //= 2
+            steps = default_steps(request, sampler, problem.num_params)
             sampler = default_sampler(num_records, batch_size, steps)
         if histogram_share is None:
             histogram_share = default_share(sampler.steps)
@@ -383,7 +376,9 @@ class RateConstrainedSGDA:
         constraints, params = problem.constraints, state.primal.params
         logits, valid, table = table_of(problem, params, batch, mask, self.rates, self.temperature)
         key = jax.random.fold_in(state.key, 1)
-        cells, noise = self._add_noise().update(table, state.noise, key=key)
+        cells, noise = table_noise(self.histogram, self.histogram_noise, self._tables[0]).update(
+            table, state.noise, key=key
+        )
         reading, weights, descent = self._weighted(problem, cells, state)
         cotangent = problem.cotangent(logits, batch, weights, self.temperature)
         cotangent = jnp.where(valid[:, None], cotangent, 0)
@@ -391,13 +386,12 @@ class RateConstrainedSGDA:
         def gradients(part: PyTree) -> PyTree:
             return problem.pullback(params, part["batch"], part["cotangent"])
 
-        primal, info = descent.descend(
-            problem, gradients, {"batch": batch, "cotangent": cotangent}, valid, state.primal
-        )
+        both = {"batch": batch, "cotangent": cotangent}
+        primal, info = descent.descend(problem, gradients, both, valid, state.primal)
         rate = self.dual_learning_rate
         if rate is None:
             rate = dual_step(constraints, reading.deviation, self.sampler.steps)
-        multipliers = self._projected(state.multipliers, rate, reading, constraints)
+        multipliers = self._moved_by(rate, state, reading, constraints.slack)
         after = SGDAState(primal, multipliers, reading.memory, noise, state.key)
         return after, SGDAInfo(
             info.gradient_norm,
@@ -442,8 +436,8 @@ class RateConstrainedSGDA:
         noises = self.histogram_noise, self.count_noise
         each = (counting.noisy_counts_shortfall(float(noise)) for noise in noises)
         failure = sum(moved * one for moved, one in zip(self._moved(), each, strict=True))
-        total = self.sampler.failure_probability() + failure
-        return Guarantee(self._event(), self.primal.relation, total)
+        failure += self.sampler.failure_probability()
+        return Guarantee(self._event(), self.primal.relation, failure)
 
     def _moved(self) -> tuple[int, int]:
         """How many cells of hard tables, in all steps, and noisy counts of parts a record moves.
@@ -464,14 +458,11 @@ class RateConstrainedSGDA:
             counting.count_tables(self.count_noise) if counts else None,
         )
 
-    def _add_noise(self) -> Transform:
-        """The noise of a table."""
-        noise, tables = self.histogram_noise, self._tables[0]
-        if not self._moved()[0]:
-            return add_laplace(noise) if self.histogram == "laplace" else add_gaussian(noise)
-        return noise_on_leaves(
-            lambda table, key: counting.noisy_counts(key, table.astype(jnp.int32), noise, tables)
-        )
+    def _moved_by(
+        self, rate: ArrayLike, state: SGDAState, reading: RateReading, slack: ArrayLike
+    ) -> jax.Array:
+        moved = state.multipliers + rate * (reading.values - slack)
+        return project_multipliers(self.multiplier_set, moved, self.multiplier_bound)
 
     def _weighted(
         self, problem: RateConstrained, cells: jax.Array, state: SGDAState
@@ -482,21 +473,11 @@ class RateConstrainedSGDA:
         gain = self.proportional_gain
         if gain is None:
             gain = proportional_gain(constraints, reading.deviation)
-        multipliers = self._projected(state.multipliers, gain, reading, constraints)
-        weights = descent.batch_size * constraints.cell_weights(multipliers, reading.sizes)
+        ahead = self._moved_by(gain, state, reading, constraints.slack)
+        weights = descent.batch_size * constraints.cell_weights(ahead, reading.sizes)
         if self.adaptive_clip:  # a function of released values alone
             descent = following(descent, problem, weights, self.temperature, self.noise_step)
         return reading, weights, descent
-
-    def _projected(
-        self,
-        multipliers: jax.Array,
-        gain: ArrayLike,
-        reading: RateReading,
-        constraints: RateConstraints,
-    ) -> jax.Array:
-        moved = multipliers + gain * (reading.values - constraints.slack)
-        return project_multipliers(self.multiplier_set, moved, self.multiplier_bound)
 
     def _event(self) -> dp_accounting.DpEvent:
         released = {"gaussian": float(self.primal.noise_multiplier)}

@@ -10,12 +10,17 @@ import numpy as np
 import optax
 from jax.typing import ArrayLike
 
-from dpjax.core import PyTree, check_positive, check_shape, is_traced, wide
-from dpjax.privacy import split_noise_multiplier
+from dpjax.core import PyTree, Sampler, Transform, check_positive, check_shape, is_traced, wide
+from dpjax.privacy import joint_release, split_noise_multiplier
 from dpjax.privacy._warnings import MultiplierWarning, ResolutionWarning, warn
 from dpjax.problems import RateConstrained
 from dpjax.problems._constraints import RateConstraints
+from dpjax.solvers._request import Request
 from dpjax.solvers.descent._dpsgd import DPSGD
+from dpjax.solvers.descent._dpsgd_defaults import MOST_WIDTH
+from dpjax.transforms import add_gaussian, add_laplace
+from dpjax.transforms.noise import _noisy_counts as counting
+from dpjax.transforms.noise._independent import noise_on_leaves
 
 _LARGEST_STEP = 0.15
 _LARGEST_GAIN = 1.0
@@ -268,6 +273,15 @@ def project_multipliers(kind: str, multipliers: jax.Array, bound: ArrayLike) -> 
     return optax.projections.projection_l1_ball(positive, bound)
 
 
+def table_noise(histogram: str, noise: ArrayLike, tables: counting.CountTables | None) -> Transform:
+    """The noise of a table: of counts rounded to integers, where there are tables of its law."""
+    if tables is None:
+        return add_laplace(noise) if histogram == "laplace" else add_gaussian(noise)
+    return noise_on_leaves(
+        lambda table, key: counting.noisy_counts(key, table.astype(jnp.int32), noise, tables)
+    )
+
+
 def check_multipliers(kind: str, multipliers: jax.Array, bound: ArrayLike) -> None:
     """Warns of multipliers at their bound after a run, `[J]`; they are released values.
 
@@ -306,6 +320,18 @@ def split_noise(noise: float, share: float, histogram: str) -> tuple[float, floa
 def default_share(steps: int) -> float:
     """Share of the precision for the table, of a run of so many steps."""
     return 0.1 if steps >= 1000 else 0.2
+
+
+def default_steps(request: Request, sampler: Sampler, num_params: int) -> int:
+    """Those of the sampler, or a half or a quarter where the noise of a step is large."""
+    n, steps, width = request.num_records, sampler.steps, min(num_params, MOST_WIDTH) ** 0.5
+    z = request.noise_multiplier(
+        lambda z: sampler.event(joint_release(gaussian=z)), sampler.failure_probability()
+    )
+    batch = n * sampler.participation_rate(n)
+    while steps > 250 and z * (steps / sampler.steps) ** 0.5 * width > 0.14 * batch:
+        steps //= 2
+    return steps
 
 
 def following(
