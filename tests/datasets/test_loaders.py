@@ -267,7 +267,7 @@ def test_eighteen_constraints_of_an_official_file(tmp_path):
         params = dpjax.solve(solver, problem, data, key=jax.random.key(0)).params
         gaps.append(float(problem.disparity(params, data)))
     assert gaps[0] > 0.2
-    assert gaps[1] < gaps[0] - 0.1
+    assert gaps[1] < 0.75 * gaps[0]
 
 
 @pytest.mark.slow
