@@ -1,11 +1,12 @@
 """`python -m dpjax`: private fair training on Adult, next to its non-private frontier.
 
-`python -m dpjax fit` trains on a CSV file of your own.
+`python -m dpjax fit` trains on a CSV file of your own, `python -m dpjax predict` applies the model.
 """
 
 import argparse
 import json
 import math
+import signal
 import sys
 import time
 from pathlib import Path
@@ -32,6 +33,10 @@ def main(argv: list[str] | None = None) -> int:
         from dpjax._fit_command import main as fit_main
 
         return fit_main(argv[1:])
+    if argv[:1] == ["predict"]:
+        from dpjax._predict_command import main as predict_main
+
+        return predict_main(argv[1:])
     args = _parse(argv)
     try:
         return _run(args)
@@ -80,7 +85,8 @@ def _parse(argv: list[str] | None) -> argparse.Namespace:
         prog="python -m dpjax",
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
         description="Private fair training on Adult (UCI census data, included), beside the same "
-        "training without privacy. `python -m dpjax fit --help` is for a CSV file of your own.",
+        "training without privacy. `python -m dpjax fit --help` is for a CSV file of your own, "
+        "`python -m dpjax predict --help` for its model.",
     )
     add = parser.add_argument
     add("--epsilon", type=float, default=1.0, help="privacy loss of one run, > 0")
@@ -223,4 +229,6 @@ def _plot(result: dict[str, Any], path: Path) -> Path | None:
 
 
 if __name__ == "__main__":
+    if hasattr(signal, "SIGPIPE"):  # `| head` ends it quietly
+        signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     sys.exit(main())

@@ -2,8 +2,10 @@
 
 import argparse
 import csv
+import datetime
 import json
 import sys
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,11 +15,12 @@ import numpy as np
 
 from dpjax.api import Fitted, fit
 from dpjax.api._plan import Candidate, table_of
-from dpjax.api._table_model import Features, TableModel
+from dpjax.api._table_model import Features, TableModel, ends
 from dpjax.privacy import Budget
 from dpjax.queries import Categorical, Date, Domain, Numeric
 from dpjax.random import secret_key
 
+TABLE = "table.json"  # schema and target, in the file of a model
 MISSING = ("", "NA", "NaN", "null", "?")
 _SHOWN = 20
 _EPILOG = """\
@@ -88,7 +91,7 @@ def _parser() -> argparse.ArgumentParser:
         metavar="TEXT",
         help=f"texts that stand for a missing value (default: the empty one, {shown})",
     )
-    add("--output", type=Path, metavar="FILE", help="where to keep the model, for dpjax.load")
+    add("--output", type=Path, metavar="FILE", help="where to keep the model, for `predict`")
     add("--seed", type=int, help="repeats a run, for trials on public data (default: a secret key)")
     add("--json", action="store_true", help="print one JSON object to stdout")
     return parser
@@ -117,6 +120,9 @@ def _run(args: argparse.Namespace) -> dict[str, Any]:
     )
     if args.output:
         fitted.save(args.output)
+        with zipfile.ZipFile(args.output, "a") as file:
+            told = {"schema": domain.to_json(), "target": args.target, "missing": args.missing}
+            file.writestr(TABLE, json.dumps(told))
     result: dict[str, Any] = {
         "data": str(args.data),
         "num_records": size,
@@ -136,18 +142,8 @@ def _run(args: argparse.Namespace) -> dict[str, Any]:
     return result
 
 
-def read_csv(path: Path, domain: Domain, missing: list[str]) -> dict[str, np.ndarray]:
-    """The columns of a domain `[n]` from a CSV file, each as its kind of values, None if missing.
-
-    Args:
-      path: Of the file; its first row has the names.
-      domain: The schema (*public*).
-      missing: Texts that stand for a missing value, blanks around them left out.
-
-    Raises:
-      ValueError: If it is no text, a column is not there, a row has another length, or a value is
-        of another kind; the message names column and number of rows, and no value.
-    """
+def read_rows(path: Path) -> tuple[list[str], list[list[str]]]:
+    """Header and rows of a CSV file, texts all, without empty lines; raises as `read_csv`."""
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:
             rows = list(csv.reader(file))
@@ -163,6 +159,22 @@ def read_csv(path: Path, domain: Domain, missing: list[str]) -> dict[str, np.nda
         raise ValueError(
             f"{path}: rows must have {len(header)} fields, as the header, got {wrong} others"
         )
+    return header, rows
+
+
+def read_csv(path: Path, domain: Domain, missing: list[str]) -> dict[str, np.ndarray]:
+    """The columns of a domain `[n]` from a CSV file, each as its kind of values, None if missing.
+
+    Args:
+      path: Of the file; its first row has the names.
+      domain: The schema (*public*).
+      missing: Texts that stand for a missing value, blanks around them left out.
+
+    Raises:
+      ValueError: If it is no text, a column is not there, a row has another length, or a value is
+        of another kind; the message names column and number of rows, and no value.
+    """
+    header, rows = read_rows(path)
     absent = frozenset(missing)
     table = {}
     for name, kind in domain.spec:
@@ -193,10 +205,18 @@ def _converter(kind: object) -> Callable[[str], object]:
     if isinstance(kind, Numeric):
         return float if not kind.integer else _integer
     if isinstance(kind, Date):
-        return lambda text: np.datetime64(text, "D").item()
+        return _day
     labels = kind.texts if isinstance(kind, Categorical) else kind
     known = {str(label): label for label in labels} if isinstance(labels, tuple) else None
     return int if known is None else lambda text: known.get(text, text)
+
+
+def _day(text: str) -> datetime.date:
+    """Of an ISO date or time without a zone: a bare number is a year to NumPy."""
+    when = datetime.datetime.fromisoformat(text)
+    if when.tzinfo is not None:
+        raise ValueError("a day depends on the time zone")
+    return when.date()
 
 
 def _integer(text: str) -> float:
@@ -219,16 +239,11 @@ def _coefficients(model: TableModel, fitted: Fitted) -> dict[str, Any]:
 
 def _errors(model: TableModel, fitted: Fitted, test: Features) -> dict[str, float]:
     """On public rows: of a number the root of the mean squared error, else the share wrong."""
-    params, y = fitted.params, test["y"]
-    if isinstance(params, dict):
-        guess = np.argmax(test["x"] @ np.asarray(params["w"]) + np.asarray(params["b"]), axis=1)
-        return {"rows": len(y), "error": float(np.mean(guess != y))}
-    margins = test["x"] @ np.asarray(params[:-1]) + np.asarray(params[-1])
-    if model.regression:
-        kind = dict(model.domain.spec)[model.target]
-        half = (kind.high - kind.low) / 2 if isinstance(kind, Numeric) else 1.0
-        return {"rows": len(y), "rmse": half * float(np.sqrt(np.mean((margins - y) ** 2)))}
-    return {"rows": len(y), "error": float(np.mean((margins > 0) != (y > 0)))}
+    y, guesses = test["y"], model.guesses(fitted.params, test["x"])
+    if not model.regression:
+        return {"rows": len(y), "error": float(np.mean(guesses != y))}
+    low, high = ends(dict(model.domain.spec)[model.target])
+    return {"rows": len(y), "rmse": (high - low) / 2 * float(np.sqrt(np.mean((guesses - y) ** 2)))}
 
 
 def _summary(result: dict[str, Any]) -> str:

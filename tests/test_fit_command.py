@@ -79,6 +79,17 @@ def test_records_of_a_regression(tmp_path):
         TableModel(DOMAIN, "age").records(table)
 
 
+def test_days_are_iso_dates(tmp_path):
+    domain = Domain.from_columns({"day": Date("2020-01-01", "2020-12-31")})
+    good = ["2020-01-31", "20200131", "2020-01-31 23:59", "2020-01-31T00:00:00"]
+    table = read_csv(_written(tmp_path / "a.csv", [["day"], *([d] for d in good)]), domain, [])
+    assert set(table["day"]) == {datetime.date(2020, 1, 31)}
+    bad = ["2020", "5", "31/01/2020", "2020-01-31T10:00+02:00", "2020-13-01"]
+    path = _written(tmp_path / "b.csv", [["day"], *([d] for d in bad)])
+    with pytest.raises(ValueError, match="must hold days such as 2020-01-31: 5 of 5 rows do not"):
+        read_csv(path, domain, [])
+
+
 def _schema(tmp_path):
     path = tmp_path / "schema.json"
     path.write_text(DOMAIN.to_json())
@@ -134,11 +145,40 @@ def test_a_fit_learns_reports_and_saves(tmp_path, capsys):
     assert result["coefficients"]["age"] > abs(result["coefficients"]["sex = M"])
     loaded = dpjax.load(tmp_path / "model")
     assert loaded.method == result["method"]
+    assert main(["predict", str(tmp_path / "model"), str(test)]) == 0
+    told = list(csv.reader(capsys.readouterr().out.splitlines()))
+    assert told[0] == [*ROWS[0], "predicted rich"]
+    wrong = np.mean([row[-1] != row[-2] for row in told[1:]])
+    assert wrong == pytest.approx(result["test"]["error"], abs=1e-12)
     assert main(["fit", *words, "--test", str(test), "--seed", "0"]) == 0
     shown = capsys.readouterr().out
     assert "replace_one, 3000 records" in shown
     assert "why not" in shown
     assert shown.splitlines()[4].startswith("age ")
+
+
+@pytest.mark.parametrize(
+    ("target", "feature", "weight", "want"),
+    [
+        ("rich", "rooms", 1.0, ["1", "0", "0"]),
+        ("rooms", "sex = M", 0.5 * 5**0.5, ["1.0", "3.0", "3.0"]),
+        ("day", "age", 5**0.5, ["2020-07-01", "2020-07-01", "2020-12-31"]),
+    ],
+)
+def test_a_prediction_is_in_units_of_the_target(tmp_path, target, feature, weight, want):
+    model = TableModel(DOMAIN, target)
+    table = read_csv(_written(tmp_path / "a.csv", ROWS), DOMAIN.project(model.inputs), ["?", ""])
+    params = np.array([weight * (name == feature) for name in (*model.names, "1")], np.float32)
+    got = model.predict(params, table)
+    assert [str(np.round(v, 5)) if target == "rooms" else str(v) for v in got] == want
+
+
+def test_a_prediction_needs_a_model_of_fit(tmp_path, capsys):
+    data = str(_written(tmp_path / "a.csv", ROWS))
+    assert main(["predict", data, data]) == 2
+    assert "must be a file of Fitted.save" in capsys.readouterr().err
+    assert main(["predict", str(tmp_path / "absent"), data]) == 2
+    assert capsys.readouterr().err.count("\n") == 1
 
 
 def test_a_file_of_other_bytes_shows_none_of_them(tmp_path):

@@ -7,6 +7,7 @@ from typing import TypeAlias
 
 import numpy as np
 
+from dpjax.core import PyTree
 from dpjax.problems import LinearModel, RateConstrained
 from dpjax.queries import Date, Domain, Numeric
 from dpjax.queries.tables._frames import column_of, present_values
@@ -53,7 +54,7 @@ class TableModel:
     @functools.cached_property
     def names(self) -> tuple[str, ...]:
         """Of the features, in order."""
-        return tuple(name for column in self._inputs for name in self._names_of(column))
+        return tuple(name for column in self.inputs for name in self._names_of(column))
 
     @functools.cached_property
     def problem(self) -> LinearModel | RateConstrained:
@@ -68,7 +69,7 @@ class TableModel:
     @property
     def norm(self) -> float:
         """What rows are divided by."""
-        return math.sqrt(len(self._inputs))
+        return math.sqrt(len(self.inputs))
 
     @property
     def regression(self) -> bool:
@@ -77,9 +78,9 @@ class TableModel:
 
     def features(self, table: object) -> np.ndarray:
         """Inputs `[n, p]` float32 of a raw table's rows, of norm at most 1."""
-        codes = self.domain.project(self._inputs).encode(table)
+        codes = self.domain.project(self.inputs).encode(table)
         columns = []
-        for axis, name in enumerate(self._inputs):
+        for axis, name in enumerate(self.inputs):
             kind = self._column(name)
             if isinstance(kind, Numeric | Date):
                 scaled, present = _scaled(name, kind, table)
@@ -108,8 +109,34 @@ class TableModel:
             return {"x": self.features(table), "y": y.astype(np.float32)}
         return {"x": self.features(table), "y": codes}
 
+    def guesses(self, params: PyTree, x: np.ndarray) -> np.ndarray:
+        """Codes or scaled numbers `[n]`, by parameters of the problem and features `[n, p]`."""
+        if isinstance(params, dict):
+            return np.argmax(x @ np.asarray(params["w"]) + np.asarray(params["b"]), axis=1)
+        margins = x @ np.asarray(params[:-1]) + np.asarray(params[-1])
+        return margins if self.regression else (margins > 0).astype(int)
+
+    def predict(self, params: PyTree, table: object) -> np.ndarray:
+        """Values `[n]` of the target for a raw table's rows, which need not have its column.
+
+        Args:
+          params: Of the problem, as `dpjax.fit` gives them.
+          table: As `Domain.encode` takes it (*secret*, or public: nothing is released).
+
+        Returns:
+          Labels of the schema, or numbers or days of its range.
+        """
+        guesses, kind = self.guesses(params, self.features(table)), self._column(self.target)
+        if not isinstance(kind, Numeric | Date):
+            labels = self._labels(self.target)
+            return np.array([labels[code] for code in guesses], object)
+        low, high = ends(kind)
+        values = low + (high - low) * (np.clip(guesses, -1, 1) + 1) / 2
+        return values.round().astype("datetime64[D]") if isinstance(kind, Date) else values
+
     @property
-    def _inputs(self) -> tuple[str, ...]:
+    def inputs(self) -> tuple[str, ...]:
+        """Columns beside the target, in order."""
         return tuple(name for name in self.domain.attributes if name != self.target)
 
     def _column(self, name: str) -> object:
@@ -127,18 +154,25 @@ class TableModel:
         return [f"{name} = {text}" for text in (texts[1:] if len(texts) == 2 else texts)]
 
 
+def ends(column: Numeric | Date) -> tuple[float, float]:
+    """Of the range, days since 1970."""
+    if isinstance(column, Date):
+        low, high = column._ends.astype(float).tolist()
+        return low, high
+    return float(column.low), float(column.high)
+
+
 def _scaled(name: str, column: Numeric | Date, table: object) -> tuple[np.ndarray, np.ndarray]:
     """Values `[n]` in [-1, 1], 0 where they are missing, and which are present.
 
     `Domain.encode` has refused what is no number or day.
     """
     values, present = present_values(name, column_of(table, name))
+    low, high = ends(column)
     if isinstance(column, Date):
-        low, high = column._ends.astype(float).tolist()
         days = np.array(values.tolist(), "datetime64[us]").astype("datetime64[D]")
         values = days.astype(float)
     else:
-        low, high = float(column.low), float(column.high)
         values = np.array([float(min(max(v, low), high)) for v in values.tolist()], float)
     scaled = np.zeros(len(present))
     if high > low:

@@ -1,0 +1,53 @@
+"""`python -m dpjax predict`: a model of `fit --output`, applied to the rows of a CSV file."""
+
+import argparse
+import csv
+import json
+import sys
+import zipfile
+from pathlib import Path
+
+from dpjax._fit_command import TABLE, read_csv, read_rows
+from dpjax.api import load
+from dpjax.api._table_model import TableModel
+from dpjax.queries import Domain
+
+
+def main(argv: list[str]) -> int:
+    """Runs the command; returns the exit status, 2 where an input cannot be used."""
+    parser = argparse.ArgumentParser(
+        prog="python -m dpjax predict",
+        description="Writes a CSV file's rows with a column of predictions. The model is released "
+        "and may be applied to any rows; what it says of secret ones is as secret as they are.",
+    )
+    add = parser.add_argument
+    add("model", type=Path, help="file of `python -m dpjax fit --output`")
+    add("data", type=Path, help="CSV file with a header; the target may be absent")
+    add("--output", type=Path, metavar="FILE", help="CSV file to write (default: to stdout)")
+    args = parser.parse_args(argv)
+    try:
+        header, rows = _predicted(args.model, args.data)
+        if args.output:
+            with args.output.open("w", newline="", encoding="utf-8") as file:
+                csv.writer(file).writerows([header, *rows])
+        else:
+            csv.writer(sys.stdout, lineterminator="\n").writerows([header, *rows])
+    except (ValueError, TypeError, OSError, ImportError) as error:
+        print(f"python -m dpjax predict: error: {str(error).splitlines()[0]}", file=sys.stderr)
+        return 2
+    return 0
+
+
+def _predicted(path: Path, data: Path) -> tuple[list[str], list[list[str]]]:
+    fitted = load(path)
+    with zipfile.ZipFile(path) as file:
+        if TABLE not in file.namelist():
+            raise ValueError(f"{path} must be a file of `python -m dpjax fit --output`: no schema")
+        told = json.loads(file.read(TABLE))
+    model = TableModel(Domain.from_json(told["schema"]), told["target"])
+    table = read_csv(data, model.domain.project(model.inputs), told["missing"])
+    header, rows = read_rows(data)
+    values = model.predict(fitted.params, table)
+    added = [f"predicted {model.target}", *map(str, values)]
+    header, *rows = [[*row, value] for row, value in zip([header, *rows], added, strict=True)]
+    return header, rows
