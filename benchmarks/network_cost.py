@@ -7,7 +7,9 @@ in a process of its own; a step is the median over blocks of steps, the first le
 what the process's peak rises by from just before the first step, compilation and the copies that a
 library keeps included; for programs of jax also what the compiler plans for temporaries. dpjax and
 jax_privacy at their defaults (dpjax: microbatches of at most 256 MiB of gradients; jax_privacy: the
-whole batch at once) and at 32 records at a time; opacus by `make_private`, and with ghost norms.
+whole batch at once) and at 32 records at a time; opacus by `make_private`, and with ghost norms;
+and plain descent on the mean loss by `jax.grad`. The ratio of steps at 32 records at a time is of
+one process, which runs the two libraries in turn.
 """
 
 import functools
@@ -34,6 +36,7 @@ PEERS = ("jax-privacy", "opacus")
 BATCH, MICRO = 256, 32
 LENGTH, WORDS, WIDTH, HEADS, BLOCKS = 32, 256, 64, 4, 2
 NETWORKS = ("perceptron", "convolutions", "transformer")
+PAIRED = "in turns"
 LIBRARIES = (
     "dpjax",
     f"dpjax, {MICRO} at a time",
@@ -41,6 +44,7 @@ LIBRARIES = (
     f"jax_privacy, {MICRO} at a time",
     "opacus",
     "opacus, ghost norms",
+    "jax, not private",
 )
 Params = dict[str, jax.Array]
 Steps = Callable[[int], Any]  # runs so many steps
@@ -49,23 +53,45 @@ Steps = Callable[[int], Any]  # runs so many steps
 def run(*, fast: bool, data: Path | None) -> dict[str, Any]:
     """A process for each network and library that is installed."""
     del data
-    rows = []
+    rows, ratios = [], {}
     for network in NETWORKS[:1] if fast else NETWORKS:
         for library in LIBRARIES:
-            command = [sys.executable, "-m", "benchmarks.network_cost", network, library]
-            command += ["2", "2"] if fast else ["5", "5"]
-            output = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
-            row = json.loads(output.splitlines()[-1])
+            row = _process(network, library, *([2, 2] if fast else [5, 5]))
             if row is not None:
                 rows.append(row)
                 print(row, flush=True)
-    return {"batch": BATCH, "rows": rows}
+        ratios[network] = _process(network, PAIRED, 2 if fast else 12, 3)
+        print(network, ratios[network], flush=True)
+    return {"batch": BATCH, "rows": rows, "ratios": ratios}
+
+
+def _process(network: str, library: str, *counts: int) -> dict[str, Any] | None:
+    command = [sys.executable, "-m", "benchmarks.network_cost", network, library, *map(str, counts)]
+    output = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
+    told: dict[str, Any] | None = json.loads(output.splitlines()[-1])
+    return told
+
+
+def paired(network: str, blocks: int, steps: int) -> dict[str, float] | None:
+    """Quartiles of dpjax's time over jax_privacy's, both 32 records at a time, in turns."""
+    calls = [made and made[0] for made in (_dpjax(network, "32"), _jax_privacy(network, "32"))]
+    if None in calls:
+        return None
+    seconds = np.zeros((blocks + 1, 2))  # the first compiles
+    for block in range(blocks + 1):
+        for which in (0, 1) if block % 2 else (1, 0):
+            start = time.perf_counter()
+            calls[which](steps)
+            seconds[block, which] = time.perf_counter() - start
+    quartiles = np.quantile(seconds[1:, 0] / seconds[1:, 1], [0.25, 0.5, 0.75])
+    return dict(zip(("low", "median", "high"), quartiles.tolist(), strict=True))
 
 
 def measured(network: str, library: str, blocks: int, steps: int) -> dict[str, Any] | None:
     """A row, from this process; None where the library is not installed."""
     name, _, how = library.partition(", ")
-    made = {"dpjax": _dpjax, "jax_privacy": _jax_privacy, "opacus": _opacus}[name](network, how)
+    makers = {"dpjax": _dpjax, "jax_privacy": _jax_privacy, "opacus": _opacus, "jax": _jax}
+    made = makers[name](network, how)
     if made is None:
         return None
     call, planned = made
@@ -185,6 +211,20 @@ def _jax_privacy(network: str, how: str) -> tuple[Steps, Callable[[int], int]] |
     return _compiled(step, (params, noise.init(params)), network)
 
 
+def _jax(network: str, how: str) -> tuple[Steps, Callable[[int], int]]:
+    """Plain descent on the mean loss."""
+    del how
+    single = _loss(network)
+
+    def loss(params: Params, batch: Any) -> jax.Array:
+        return jax.vmap(single, in_axes=(None, 0))(params, batch).mean()
+
+    def step(params: Params, batch: Any) -> Params:
+        return jax.tree.map(lambda p, g: p - 0.1 * g, params, jax.grad(loss)(params, batch))
+
+    return _compiled(step, start(network), network)
+
+
 def _compiled(
     step: Callable[[Any, Any], Any], state: Any, network: str
 ) -> tuple[Steps, Callable[[int], int]]:
@@ -276,7 +316,7 @@ def _torch_model(torch: Any, network: str) -> Any:
 
 
 def summary(result: dict[str, Any]) -> str:
-    """Markdown table, a row a network and library."""
+    """Markdown table, a row a network and library, and what the libraries take in turns."""
     title = ["network", "library", "ms a step", "peak rises by, MiB", "planned, MiB", "s, first"]
     rows = [
         [
@@ -289,8 +329,28 @@ def summary(result: dict[str, Any]) -> str:
         ]
         for row in result["rows"]
     ]
-    return table(title, rows)
+    told = [
+        f"{network} {ratio['median']:.2f} ({ratio['low']:.2f} to {ratio['high']:.2f})"
+        for network, ratio in result["ratios"].items()
+        if ratio
+    ]
+    if not told:
+        return table(title, rows)
+    return (
+        table(title, rows)
+        + "\n\nA step of dpjax over one of jax_privacy, both 32 records at a time and in turns in\n"
+        + f"one process, median and quartiles: {', '.join(told)}."
+    )
 
 
 if __name__ == "__main__":
-    print(json.dumps(measured(sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4]))))
+    _network, _library, _blocks, _steps = (
+        sys.argv[1],
+        sys.argv[2],
+        int(sys.argv[3]),
+        int(sys.argv[4]),
+    )
+    if _library == PAIRED:
+        print(json.dumps(paired(_network, _blocks, _steps)))
+    else:
+        print(json.dumps(measured(_network, _library, _blocks, _steps)))
