@@ -23,7 +23,6 @@ from benchmarks import _runner
 # (`python -m benchmarks run STUDY`), and take them off. The page of results names them.
 RUN_AGAIN: tuple[str, ...] = (
     "dimension",
-    "fair_frontiers",
     "fair_further",
     "online_to_batch",
     "tune",

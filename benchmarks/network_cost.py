@@ -331,7 +331,7 @@ def summary(result: dict[str, Any]) -> str:
     ]
     told = [
         f"{network} {ratio['median']:.2f} ({ratio['low']:.2f} to {ratio['high']:.2f})"
-        for network, ratio in result["ratios"].items()
+        for network, ratio in result.get("ratios", {}).items()
         if ratio
     ]
     if not told:
