@@ -6,11 +6,11 @@ steps), clip norm 1, plain descent and the default average of iterates. `DP-SGD`
 is `DPFTRL` with bands chosen by `for_budget`; `buffered` is its noise for the same batches in every
 epoch, without amplification; jax_privacy's are its plan of one band and of as many as `auto` has,
 with batches, clip norm, schedule and average of ours. All have the step size that `for_budget`
-sets, all but `buffered` also half of it and twice it, at 3 of the seeds. `all defaults` is with no options at all: steps, batches and clip
-norm are `for_budget`'s too. Accuracies on the test set are means over seeds of noise and batches;
-the start is the same for all. The rule for bands was not chosen on these runs. The rule for step
-sizes was looked for because an earlier default lost here to four times itself; its constants were
-chosen on other networks.
+sets, all but `buffered` also half of it and twice it, at 3 of the seeds. `all defaults` is with no
+options at all: steps, batches and clip norm are `for_budget`'s too. Accuracies on the test set are
+means over seeds of noise and batches; the start is the same for all. The rule for bands was not
+chosen on these runs. The rule for step sizes was looked for because an earlier default lost here to
+four times itself; its constants were chosen on other networks.
 """
 
 import dataclasses
