@@ -87,3 +87,18 @@ def test_large_values_are_taken_a_few_at_a_time(width, size, elsewhere, monkeypa
 def test_errors(batch):
     with pytest.raises(ValueError, match="size must be >= 1, got 0"):
         microbatched_sum(per_example, clip_by_norm(1.0), batch, jnp.ones(B, bool), size=0)
+
+
+@pytest.mark.parametrize(("size", "rows"), [(1, 1), (3, 2), (20, 16), (50, 32), (100, 96)])
+def test_parts_are_whole_blocks(size, rows):
+    """What is left over from a block may be computed otherwise, and one record moves the others."""
+    seen = []
+
+    def per_example(part):
+        seen.append(part.shape[0])
+        return part
+
+    x = jnp.ones((200, 3))
+    total = microbatched_sum(per_example, clip_by_norm(9.0), x, jnp.ones(200, bool), size=size)
+    assert set(seen) == {rows}
+    np.testing.assert_array_equal(total, [200.0] * 3)

@@ -100,8 +100,9 @@ def microbatched_sum(
       aggregator: Reduces them to leaves `[*p]`.
       batch: Tree with leaves `[B, ...]` (*secret*).
       mask: bool `[B]` (*secret*).
-      size: Examples a microbatch, `>= 1`; None for as many as have 256 MiB of per-example values,
-        on CPU 16 MiB or 64 examples, and at most 65,536.
+      size: Examples a microbatch, `>= 1`, rounded down to a multiple of 32, or a power of two below
+        that; None for as many as have 256 MiB of per-example values, on CPU 16 MiB or 64 examples,
+        and at most 65,536.
       key: Passed on to the aggregator, folded with the position of the microbatch.
       consecutive: Whether microbatches are of consecutive examples on many devices too, where it
         moves examples between them; for values that depend on how a batch is cut.
@@ -126,6 +127,7 @@ def microbatched_sum(
         # for its shapes a loss is traced once more, which few examples are not worth
         size = _fitting(per_example, batch, num) if num > _FEW else _FEW
     check_int("size", size, minimum=1)
+    size = _whole(size)
 
     def of(part: PyTree, part_mask: jax.Array, position: jax.Array | None = None) -> PyTree:
         part_key = key if key is None or position is None else jax.random.fold_in(key, position)
@@ -156,9 +158,15 @@ def _fitting(per_example: Callable[[PyTree], PyTree], batch: PyTree, num: int) -
     most = max(1, _MOST_BYTES // max(1, each))
     if jax.default_backend() == "cpu":
         most = min(most, max(_FEW, _CACHED_BYTES // max(1, each)))
-    most = min(_MOST_EXAMPLES, most)
-    # whole blocks of rows: those left over from a block may be computed in another way
-    return most if most < _BLOCK else most // _BLOCK * _BLOCK
+    return min(_MOST_EXAMPLES, most)
+
+
+def _whole(most: int) -> int:
+    """Rows in whole blocks: those left over from a block may be computed in another way.
+
+    One record moves the rows of others in a Poisson batch, which must not change their gradients.
+    """
+    return most // _BLOCK * _BLOCK if most >= _BLOCK else 1 << most.bit_length() - 1
 
 
 def _check_number(num: int, total: PyTree) -> None:
