@@ -13,7 +13,11 @@ from benchmarks._text import table
 from dpjax.problems import Risk
 
 _LEAST = 1e-3  # of the start's loss above the least; less counts as this
-_NAMES = {"dpsgd": "DP-SGD", "online_to_batch": "online-to-batch"}
+_NAMES = {
+    "dpsgd": "DP-SGD",
+    "objective_perturbation": "linear_model_solver",
+    "sufficient_statistics": "linear_model_solver",
+}
 
 
 class Row(NamedTuple):

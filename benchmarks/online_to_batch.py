@@ -21,7 +21,8 @@ import optax
 import dpjax
 from benchmarks import _convex_instances as instances
 from dpjax.papers.online_to_batch import as_published
-from dpjax.solvers import DPFTRL, DPSGD, OnlineToBatch
+from dpjax.problems._as_linear_model import own_linear
+from dpjax.solvers import DPFTRL, DPSGD, OnlineToBatch, linear_model_solver
 from dpjax.transforms import projected
 
 PEERS = ("diffprivlib",)
@@ -82,6 +83,8 @@ def methods(problem: Any, n: int, epsilon: float) -> dict[str, Any]:
         "DP-SGD": DPSGD.for_budget(problem, num_records=n, budget=budget),
         "DP-FTRL": DPFTRL.for_budget(problem, n, budget, noise="buffered", epochs=1),
     }
+    if own_linear(problem) is not None:
+        made["linear_model_solver"] = linear_model_solver(problem, n, budget)
     if n <= 10_000:
         made["online-to-batch, as published"] = as_published(problem, n, budget, steps=min(n, 4096))
     return made

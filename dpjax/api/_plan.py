@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
+from dp_accounting import NeighboringRelation
 
 from dpjax.api._release import METHODS, choose
 from dpjax.core import PyTree, Solver, check_choice
@@ -16,6 +17,7 @@ from dpjax.papers._anytime_mirror_descent import AnytimeMirrorDescent
 from dpjax.papers._saddle_mirror_descent import SaddleMirrorDescent
 from dpjax.privacy import Budget, calibrate_gaussian, check_budget
 from dpjax.problems import LinearModel, QueryRelease, RateConstrained, Risk, Saddle, SimplexRisk
+from dpjax.problems._as_linear_model import own_linear
 from dpjax.solvers._request import candidates
 from dpjax.solvers._vertex_problem import one_block
 from dpjax.solvers.descent._dpsgd import DPSGD
@@ -107,6 +109,7 @@ def plan(
     | problem | method | predicted excess |
     | --- | --- | --- |
     | `LinearModel` | `linear_model_solver` | $R L \phi$ |
+    | `Risk.linear` of a logistic or squared loss, with bounds | likewise | $R L \phi$ |
     | `Risk` | `DPSGD` | $R L \phi$ |
     | `Risk.linear`, not smooth, optimum far | `OnlineToNonconvex` | none |
     | `SimplexRisk`, l1 ball or simplex | `PolishedFrankWolfe` | a tenth of the next |
@@ -222,6 +225,14 @@ def _of_linear_model(problem: LinearModel, n: int, budget: Budget) -> Iterator[_
 
 def _of_risk(problem: Risk, n: int, budget: Budget) -> Iterator[_Offer]:
     constants = problem.radius, problem.lipschitz
+    own = own_linear(problem)
+    if own is not None:
+        relation = budget.relation_or("add_or_remove_one")  # as of the other methods
+        stated = dataclasses.replace(budget, relation=relation)
+        offer = next(_of_linear_model(own.model, n, stated))
+        remark = f"the {own.model.link} loss, by its values: one draw of noise, as a `LinearModel`"
+        make = functools.partial(_related, offer.make, relation)
+        yield offer._replace(make=make, remark=remark)
     if goes_far(problem):
         remark = "a loss of bounded features whose optimum may be far, of no stated smoothness"
         yield _Offer("online_to_nonconvex", OnlineToNonconvex.for_budget, None, remark)
@@ -232,10 +243,23 @@ def _of_risk(problem: Risk, n: int, budget: Budget) -> Iterator[_Offer]:
         yield _Offer("dpsgd", DPSGD.for_budget)
         return
     radius, lipschitz = (float(np.asarray(constant)) for constant in constants)
-    excess = radius * lipschitz * min(1.0, _noise(problem, n, budget))
+    excess = radius * lipschitz * min(1.0, _noise(problem, n, budget)) * (1 if own is None else 2)
     yield _Offer("dpsgd", DPSGD.for_budget, excess)
     remark = "higher error on 18 of 21 fresh instances, at best 0.7 times that of `dpsgd`"
     yield _Offer("online_to_batch", OnlineToBatch.for_budget, None, remark)
+
+
+def _related(
+    make: Callable[..., Solver],
+    relation: NeighboringRelation,
+    problem: PyTree,
+    n: int,
+    budget: Budget,
+    **options: Any,
+) -> Solver:
+    """Made with a relation, where the budget has none."""
+    own = budget.relation_or(relation)
+    return make(problem, n, dataclasses.replace(budget, relation=own), **options)
 
 
 def _of_rates(problem: RateConstrained, n: int, budget: Budget) -> Iterator[_Offer]:

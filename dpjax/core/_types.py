@@ -29,6 +29,7 @@ _DEFAULTS = {
     "redact": None,
     "ordered_batches": False,
     "expected_records": None,
+    "restate": None,
     # of a sampler
     "shards": 1,
 }
@@ -160,14 +161,16 @@ class Solver(Protocol):
     """A private method: a frozen dataclass registered as a pytree.
 
     What one would sweep (step sizes, noise scales) is data; what shapes the program (steps,
-    capacities) is static, so that a sweep compiles once. Three more methods are optional:
-    `prologue(problem, data, state) -> state` runs once on the whole data set before the loop and
-    must be covered by the guarantee; `diagnose(problem, batch, mask, state) -> tree` computes raw,
-    non-private values and runs only under `solve(..., sensitive=True)`; `redact(state) -> state`
-    takes out of the last state what the guarantee does not cover. A solver whose `ordered_batches`
-    is True tells records apart by their place in a batch; others may get masked rows after them.
-    One whose `expected_records` is a *public* number gets as many rows as follow from it, since
-    those of a `FullBatch` would be the number of records, secret under add-or-remove-one.
+    capacities) is static, so that a sweep compiles once. Four more methods are optional:
+    `restate(problem, arrays) -> (problem, arrays)` gives what the others take in place of a
+    problem that is the same in other words, record by record; `prologue(problem, data, state)
+    -> state` runs once on the whole data set before the loop and must be covered by the
+    guarantee; `diagnose(problem, batch, mask, state) -> tree` computes raw, non-private values
+    and runs only under `solve(..., sensitive=True)`; `redact(state) -> state` takes out of the
+    last state what the guarantee does not cover. A solver whose `ordered_batches` is True tells
+    records apart by their place in a batch; others may get masked rows after them. One whose
+    `expected_records` is a *public* number gets as many rows as follow from it, since those of
+    a `FullBatch` would be the number of records, secret under add-or-remove-one.
     """
 
     @property

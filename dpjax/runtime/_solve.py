@@ -137,6 +137,10 @@ def solve(
     check = optional(problem, "check")
     if check is not None:
         processes.agree(lambda: check(data.arrays))
+    restate = optional(solver, "restate")
+    if restate is not None:
+        problem, arrays = processes.agree(lambda: restate(problem, data.arrays))
+        data = Records(arrays, data.num_records)
     data = _public_rows(solver, jax.tree.map(_array, data))
 
     init_key, plan_key = jax.random.split(key)

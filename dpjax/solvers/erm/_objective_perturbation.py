@@ -4,14 +4,22 @@ import dataclasses
 import functools
 import math
 from collections.abc import Hashable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 
-from dpjax.core import PyTree, check_int, check_key, check_type, check_unstacked, static_field
+from dpjax.core import (
+    Problem,
+    PyTree,
+    check_int,
+    check_key,
+    check_type,
+    check_unstacked,
+    static_field,
+)
 from dpjax.geometry import sample_vertices
 from dpjax.privacy import (
     Budget,
@@ -22,6 +30,7 @@ from dpjax.privacy import (
 )
 from dpjax.privacy.objective_perturbation._guarantee import NOISES, mean_square
 from dpjax.problems import LinearModel
+from dpjax.problems._as_linear_model import own_linear
 from dpjax.random._normal import normal
 from dpjax.sampling import FullBatch
 from dpjax.solvers._request import RELATIONS, check_once, check_values, requested_relation
@@ -57,9 +66,36 @@ class ObjectivePerturbationState(NamedTuple):
     key: jax.Array
 
 
+def check_linear_model(problem: object) -> None:
+    """Raises TypeError unless the problem is a `LinearModel`."""
+    check_type("problem", problem, LinearModel, "a dpjax.problems.LinearModel")
+
+
+def linear_model(problem: Problem) -> LinearModel:
+    """The problem, or the `LinearModel` that a `Risk.linear` is; raises TypeError for others."""
+    own = own_linear(problem)
+    if own is not None:
+        return own.model
+    check_linear_model(problem)
+    return cast(LinearModel, problem)
+
+
+class OfLinearModel:
+    """What solvers of a `LinearModel` do with a `Risk.linear` that is one."""
+
+    def restate(self, problem: Problem, arrays: PyTree) -> tuple[Problem, PyTree]:
+        """The model and its records; a `LinearModel` and its records as they are.
+
+        Raises:
+          ValueError: If labels are other than the loss is known for.
+        """
+        own = own_linear(problem)
+        return (problem, arrays) if own is None else (own.model, own.records(arrays))
+
+
 @register_solver
 @dataclasses.dataclass(frozen=True)
-class ObjectivePerturbation:
+class ObjectivePerturbation(OfLinearModel):
     r"""The minimiser of the regularised risk of a `LinearModel` and one random linear term.
 
     $$ w^* = \arg\min_{|w| \le R} \sum_i \ell(\langle x_i, w\rangle, y_i)
@@ -130,12 +166,12 @@ class ObjectivePerturbation:
 
     @classmethod
     def for_budget(
-        cls, problem: LinearModel, num_records: int, budget: Budget, **overrides: Any
+        cls, problem: Problem, num_records: int, budget: Budget, **overrides: Any
     ) -> "ObjectivePerturbation":
         """The solver whose noise just meets the budget, by the rule of public numbers.
 
         Args:
-          problem: `LinearModel`.
+          problem: `LinearModel`, or a `Risk.linear` whose loss is the logistic one.
           num_records: *Public* number of records (or near it, under add-or-remove-one).
           budget: epsilon, delta and relation to meet; the relation defaults to replace-one. With
             delta 0 the noise is "gamma".
@@ -156,7 +192,7 @@ class ObjectivePerturbation:
           >>> solver.guarantee().epsilon(1e-6) <= 1.0
           True
         """
-        check_linear_model(problem)
+        problem = linear_model(problem)
         relation = requested_relation(cls, num_records, budget, overrides, ("lam",))
         bounds, dim, lam = problem.slope_bounds(), problem.num_params, overrides.get("lam")
         estimated = problem.link == "huber" and problem.threshold is None
@@ -326,8 +362,3 @@ def _standard_noise(kind: str, key: jax.Array, like: jax.Array) -> jax.Array:
         return normal(key, like.shape, like.dtype)
     draw: jax.Array = knorm_noise(key, like, "l2")
     return draw
-
-
-def check_linear_model(problem: object) -> None:
-    """Raises TypeError unless the problem is a `LinearModel`."""
-    check_type("problem", problem, LinearModel, "a dpjax.problems.LinearModel")

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 
-from dpjax.core import PyTree, check_key, check_unstacked, static_field
+from dpjax.core import Problem, PyTree, check_key, check_unstacked, static_field
 from dpjax.privacy import Budget, Guarantee
 from dpjax.problems import LinearModel
 from dpjax.random._normal import normal
@@ -21,7 +21,9 @@ from dpjax.solvers.erm._minimise import in_double, quadratic_minimiser
 from dpjax.solvers.erm._objective_perturbation import (
     LEAST_RECORDS,
     ObjectivePerturbation,
+    OfLinearModel,
     check_linear_model,
+    linear_model,
 )
 from dpjax.solvers.queries._budget import gaussian_event, gaussian_stddev
 from dpjax.transforms import rounding_allowance
@@ -49,7 +51,7 @@ class SufficientStatisticsState(NamedTuple):
 
 @register_solver
 @dataclasses.dataclass(frozen=True)
-class SufficientStatistics:
+class SufficientStatistics(OfLinearModel):
     r"""Ridge regression on the ball, from noisy second moments.
 
     $$ w = \arg\min_{|w| \le R} \tfrac12 u^\top \hat G_+ u - \langle \hat m, u\rangle
@@ -102,7 +104,7 @@ class SufficientStatistics:
 
     @classmethod
     def for_budget(
-        cls, problem: LinearModel, num_records: int, budget: Budget, **overrides: Any
+        cls, problem: Problem, num_records: int, budget: Budget, **overrides: Any
     ) -> "SufficientStatistics":
         r"""The solver whose noise just meets the budget, by the rule of public numbers.
 
@@ -111,7 +113,8 @@ class SufficientStatistics:
         $V = \rho R / Y$, which is best for inputs that fill all directions alike.
 
         Args:
-          problem: `LinearModel` of link `"squared"`, or `"huber"` without a threshold, with a ball.
+          problem: `LinearModel` of link `"squared"`, or `"huber"` without a threshold, with a ball;
+            or a `Risk.linear` whose loss is the squared one.
           num_records: *Public* number of records (or near it, under add-or-remove-one).
           budget: epsilon, delta > 0 and relation to meet; the relation defaults to replace-one.
           **overrides: `ridge`.
@@ -132,6 +135,7 @@ class SufficientStatistics:
           >>> solver.guarantee().epsilon(1e-6) <= 1.0
           True
         """
+        problem = linear_model(problem)
         edge = _edge(problem)
         relation = requested_relation(cls, num_records, budget, overrides, ("ridge",))
         if relation == "replace_one":
@@ -262,7 +266,7 @@ def _sums(x: jax.Array, y: jax.Array) -> tuple[jax.Array, jax.Array]:
 
 
 def linear_model_solver(
-    problem: LinearModel, num_records: int, budget: Budget
+    problem: Problem, num_records: int, budget: Budget
 ) -> ObjectivePerturbation | SufficientStatistics:
     r"""The solver of a linear model that should do best, by public numbers.
 
@@ -275,7 +279,7 @@ def linear_model_solver(
     Guarantee: none of its own; that of the solver. The choice looks at no data.
 
     Args:
-      problem: `LinearModel` (*public*).
+      problem: `LinearModel`, or a `Risk.linear` whose loss is logistic or squared (*public*).
       num_records: *Public* number of records (or near it, under add-or-remove-one).
       budget: epsilon, delta and relation to meet (*public*).
 
@@ -297,7 +301,7 @@ def linear_model_solver(
     to 0.3, heavy, skewed, labels of two values and mostly 0, d = 5 to 50, n = 100 to 60,000,
     epsilon 0.5 to 3.
     """
-    check_linear_model(problem)
+    problem = linear_model(problem)
     free = problem.link == "huber" and problem.threshold is None and problem.radius is not None
     if budget.delta > 0 and (
         problem.link == "squared" or (free and num_records * budget.epsilon < LEAST_RECORDS)

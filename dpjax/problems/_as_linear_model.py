@@ -1,0 +1,145 @@
+"""Linear losses of one's own that are those of a `LinearModel`, told by their values."""
+
+import functools
+import math
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from dpjax.core import PyTree, check_shape, is_traced
+from dpjax.problems._linear_model import LinearModel
+from dpjax.problems._risk import LinearLoss, Risk
+
+_STEP = 0.25
+_MARGINS = np.linspace(-20, 20, 161, dtype=np.float32)[:, None]  # exact
+_LABELS = np.array([-2, -1, -0.4, 0, 0.7, 1], np.float32)
+_CLASSES = [3, 5]  # 0 and 1
+_NEAR = 1e-5  # relative, or of 1
+_ANY = 1e6  # a label: a Huber loss has slopes that it does not matter for
+
+
+class OwnLinear(NamedTuple):
+    """The model that a linear loss of one's own is, and how its labels are read.
+
+    Attributes:
+      model: With bounds that follow from what the problem states.
+      labels: `"signed"`, a logistic loss of y times the margin; `"classes"`, one of 0 and 1; or
+        `"numbers"`.
+    """
+
+    model: LinearModel
+    labels: str
+
+    def records(self, batch: PyTree) -> PyTree:
+        """Records `{"x": [n, p], "y": [n]}` of the model.
+
+        A logistic loss of y times the margin is that of features times the size of y, and its sign.
+        Elsewhere a label that is neither 0 nor 1 contributes nothing where it cannot be refused.
+
+        Raises:
+          ValueError: If labels are other than the loss is known for.
+        """
+        check_shape("y", batch["y"], (None,))
+        x, y = jnp.asarray(batch["x"]), jnp.asarray(batch["y"]).astype(float)
+        if self.labels == "signed":
+            x = jax.jit(lambda x, y: x * jnp.abs(y)[:, None])(x, y)
+        elif self.labels == "classes":
+            other = jax.jit(lambda y: (y != 0) & (y != 1) & ~jnp.isnan(y))(y)
+            if not is_traced(other) and other.is_fully_addressable and other.any():
+                raise ValueError(
+                    "labels y of this logistic loss must be 0 or 1: give method='dpsgd' to fit, or "
+                    "DPSGD to solve, for others"
+                )
+            y = jax.jit(lambda y, other: jnp.where(other, jnp.nan, y))(y, other)
+        return {"x": x, "y": y}
+
+
+def own_linear(problem: object) -> OwnLinear | None:
+    r"""What a `Risk.linear` is as a `LinearModel`; None if it is none, or states too little.
+
+    A logistic loss needs `lipschitz` L, which bounds the features, and so does s times the Huber
+    loss of a threshold from 0.25 to 15. A squared loss $s (m - y)^2 / 2$ also needs `smoothness` H
+    and a radius R: features are at most $B = \sqrt{H / s}$ long and labels at most
+    $Y = L / (s B) - R B$, if that is no less than R B.
+
+    Guarantee: none is needed: what runs is the loss and bounds of the model, whatever the function
+    is elsewhere. No data are looked at.
+
+    Args:
+      problem: Any (*public*).
+
+    Returns:
+      An `OwnLinear`, or None.
+
+    Example:
+      >>> own = own_linear(Risk.linear(lambda m, y: jax.nn.softplus(-y * m), 3, lipschitz=1.0))
+      >>> own.model.link, own.labels
+      ('logistic', 'signed')
+    """
+    if type(problem) is not Risk or not isinstance(problem.loss, LinearLoss):
+        return None
+    given = problem.radius, problem.lipschitz, problem.smoothness
+    stated = [constant for constant in given if constant is not None]
+    if problem.lipschitz is None or is_traced(*stated) or any(np.ndim(c) for c in stated):
+        return None
+    radius, slope, curvature = (None if c is None else float(np.asarray(c)) for c in given)
+    assert slope is not None
+    width = int(np.size(problem.init))
+    try:
+        values = _values(problem.loss)
+    except (TypeError, ValueError, IndexError):  # a loss of labels of another kind
+        return None
+    if values.shape != (len(_MARGINS), len(_LABELS)):
+        return None
+    if _near(values, np.logaddexp(0, -_LABELS * _MARGINS)):
+        labels = "signed"
+    elif _near(values[:, _CLASSES], np.logaddexp(0, np.array([1, -1]) * _MARGINS)):
+        labels = "classes"
+    else:
+        return _of_numbers(values, width, radius, slope, curvature)
+    longest = slope if curvature is None else min(slope, 2 * math.sqrt(curvature))
+    return OwnLinear(LinearModel("logistic", width, radius, feature_bound=longest), labels)
+
+
+def _of_numbers(
+    values: np.ndarray, width: int, radius: float | None, slope: float, curvature: float | None
+) -> OwnLinear | None:
+    """Of squares, up to a threshold or everywhere; None if it is neither."""
+    gaps = np.abs(_MARGINS - _LABELS)
+    scale = 2 * float(values[81, 3]) / _STEP**2  # near margin 0, label 0
+    if scale <= 0:
+        return None
+    bounds: dict[str, Any] = {"num_features": width, "radius": radius}
+    if _near(values, scale * gaps**2 / 2):
+        if radius is None or curvature is None:
+            return None
+        longest = math.sqrt(curvature / scale)
+        largest = slope / (scale * longest) - radius * longest
+        if largest < radius * longest * (1 - _NEAR):
+            return None
+        model = LinearModel("squared", **bounds, feature_bound=longest, label_bound=largest)
+        return OwnLinear(model, "numbers")
+    threshold = float(values[-1, 3] - values[-2, 3]) / (scale * _STEP)
+    linear = threshold * (gaps - threshold / 2)
+    huber = scale * np.where(gaps < threshold, gaps**2 / 2, linear)
+    if threshold <= 0 or not _near(values, huber):
+        return None
+    longest = slope / (scale * threshold)
+    if curvature is not None:
+        longest = min(longest, math.sqrt(curvature / scale))
+    bounds |= {"feature_bound": longest, "threshold": threshold, "label_bound": _ANY}
+    return OwnLinear(LinearModel("huber", **bounds), "numbers")
+
+
+@functools.lru_cache(maxsize=64)
+def _values(loss: LinearLoss) -> np.ndarray:
+    """At all margins and labels."""
+    with jax.ensure_compile_time_eval():
+        each = jax.vmap(jax.vmap(loss.link_loss, in_axes=(None, 0)), in_axes=(0, None))
+        return np.asarray(each(jnp.asarray(_MARGINS[:, 0]), jnp.asarray(_LABELS)))
+
+
+def _near(values: np.ndarray, wanted: np.ndarray) -> bool:
+    return bool(np.all(np.abs(values - wanted) <= _NEAR * (1 + np.abs(wanted))))
