@@ -22,6 +22,7 @@ from dpjax.solvers._request import candidates
 from dpjax.solvers._vertex_problem import one_block
 from dpjax.solvers.descent._dpsgd import DPSGD
 from dpjax.solvers.descent._rate_constrained_sgda import RateConstrainedSGDA
+from dpjax.solvers.erm._minimise import MOST_NEWTON_DIM
 from dpjax.solvers.erm._objective_perturbation import ObjectivePerturbation
 from dpjax.solvers.erm._sufficient_statistics import SufficientStatistics, linear_model_solver
 from dpjax.solvers.games._double_oracle import DoubleOracle, solver_for_game
@@ -109,7 +110,7 @@ def plan(
     | problem | method | predicted excess |
     | --- | --- | --- |
     | `LinearModel` | `linear_model_solver` | $R L \phi$ |
-    | `Risk.linear` of a logistic or squared loss, with bounds | likewise | $R L \phi$ |
+    | `Risk.linear` of a logistic, squared or Huber loss, d up to 1000 | likewise | $R L \phi$ |
     | `Risk` | `DPSGD` | $R L \phi$ |
     | `Risk.linear`, not smooth, optimum far | `OnlineToNonconvex` | none |
     | `SimplexRisk`, l1 ball or simplex | `PolishedFrankWolfe` | a tenth of the next |
@@ -225,7 +226,7 @@ def _of_linear_model(problem: LinearModel, n: int, budget: Budget) -> Iterator[_
 
 def _of_risk(problem: Risk, n: int, budget: Budget) -> Iterator[_Offer]:
     constants = problem.radius, problem.lipschitz
-    own = own_linear(problem)
+    own = own_linear(problem) if problem.num_params <= MOST_NEWTON_DIM else None
     if own is not None:
         relation = budget.relation_or("add_or_remove_one")  # as of the other methods
         stated = dataclasses.replace(budget, relation=relation)

@@ -45,6 +45,7 @@ PROBLEMS = {
     "classes": (LinearModel("logistic", 10, radius=2.0), "objective_perturbation"),
     "squares": (LinearModel("squared", 10, radius=2.0), "sufficient_statistics"),
     "linear": (linear_risk(4.0), "objective_perturbation"),
+    "wide": (linear_risk(4.0, 1001), "dpsgd"),
     "another": (
         Risk.linear(lambda m, y: jnp.log(jnp.cosh(m - y)), 10, 4.0, lipschitz=1.0, smoothness=1.0),
         "dpsgd",
