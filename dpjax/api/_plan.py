@@ -109,8 +109,8 @@ def plan(
 
     | problem | method | predicted excess |
     | --- | --- | --- |
-    | `LinearModel` | `linear_model_solver` | $R L \phi$ |
-    | `Risk.linear` of a logistic, squared or Huber loss, d up to 1000 | likewise | $R L \phi$ |
+    | `LinearModel` | `linear_model_solver` | $R L \phi$, and what its regulariser costs |
+    | `Risk.linear` of a logistic, squared or Huber loss, d up to 1000 | likewise | likewise |
     | `Risk` | `DPSGD` | $R L \phi$ |
     | `Risk.linear`, not smooth, optimum far | `OnlineToNonconvex` | none |
     | `SimplexRisk`, l1 ball or simplex | `PolishedFrankWolfe` | a tenth of the next |
@@ -219,9 +219,26 @@ def _of_linear_model(problem: LinearModel, n: int, budget: Budget) -> Iterator[_
     radius = 1.0 if problem.radius is None else problem.radius
     excess = radius * problem.feature_bound * min(1.0, _noise(problem, n, budget))
     with candidates():
-        kind = type(linear_model_solver(problem, n, budget))
-    yield _Offer(_NAMES[kind], kind.for_budget, excess)
+        solver = linear_model_solver(problem, n, budget)
+    kind = type(solver)
+    yield _Offer(_NAMES[kind], kind.for_budget, excess + _shrinkage(problem, n, solver, excess))
     yield _Offer("dpsgd", DPSGD.for_budget, 2 * excess)
+
+
+def _shrinkage(problem: LinearModel, n: int, solver: Solver, excess: float) -> float:
+    r"""What the regulariser of a logistic loss adds to the excess: $0.6 \lambda R^2 / n$.
+
+    Counted where noise is large, $R B \phi > 0.02 (R B / 16)^2$: descent goes no farther either.
+    The constants were chosen on 38 instances whose optimum is 0.8 to 1 R away (d = 5, 15 and 40,
+    R B = 8 to 100, n = 2,000 to 60,000, epsilon 0.25 to 4). On them the choice has 1.10 times the
+    lower of both excesses in the geometric mean, and either method alone 1.26 and 1.30.
+    """
+    if problem.link != "logistic" or problem.radius is None:
+        return 0.0
+    reach = problem.radius * problem.feature_bound
+    if excess <= 0.02 * (reach / 16) ** 2 or not isinstance(solver, ObjectivePerturbation):
+        return 0.0
+    return 0.6 * float(np.asarray(solver.lam)) * problem.radius**2 / n
 
 
 def _of_risk(problem: Risk, n: int, budget: Budget) -> Iterator[_Offer]:
@@ -230,8 +247,10 @@ def _of_risk(problem: Risk, n: int, budget: Budget) -> Iterator[_Offer]:
     if own is not None:
         relation = budget.relation_or("add_or_remove_one")  # as of the other methods
         stated = dataclasses.replace(budget, relation=relation)
-        offer = next(_of_linear_model(own.model, n, stated))
+        offer, descent = _of_linear_model(own.model, n, stated)
         remark = f"the {own.model.link} loss, by its values: one draw of noise, as a `LinearModel`"
+        if _larger(offer, descent):
+            remark = ""
         make = functools.partial(_related, offer.make, relation)
         yield offer._replace(make=make, remark=remark)
     if goes_far(problem):
@@ -248,6 +267,10 @@ def _of_risk(problem: Risk, n: int, budget: Budget) -> Iterator[_Offer]:
     yield _Offer("dpsgd", DPSGD.for_budget, excess)
     remark = "higher error on 18 of 21 fresh instances, at best 0.7 times that of `dpsgd`"
     yield _Offer("online_to_batch", OnlineToBatch.for_budget, None, remark)
+
+
+def _larger(one: _Offer, other: _Offer) -> bool:
+    return one.predicted is not None and one.predicted > (other.predicted or 0.0)
 
 
 def _related(

@@ -261,6 +261,16 @@ def test_what_is_asked_wrongly_is_refused_by_name(problem, more, error):
         dpjax.plan({}, 1000, BUDGET)
 
 
+@pytest.mark.parametrize("make", [linear_risk, lambda r: LinearModel("logistic", 10, radius=r)])
+def test_few_records_on_a_wide_ball_are_for_descent(make):
+    """There the regulariser of one draw of noise costs more than the noise."""
+    budget = dpjax.Budget(1.0, 1e-6, "replace_one")
+    few, many = (dpjax.plan(make(30.0), n, budget) for n in (2_000, 200_000))
+    assert (few.method, many.method) == ("dpsgd", "objective_perturbation")
+    assert few.considered[1].why_not.startswith("predicted ")
+    assert dpjax.plan(make(4.0), 2_000, budget).method == "objective_perturbation"
+
+
 def squared_risk():
     def loss(margin, y):
         return (margin - y) ** 2 / 2
