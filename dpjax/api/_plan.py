@@ -279,7 +279,7 @@ def _related(
     problem: PyTree,
     n: int,
     budget: Budget,
-    **options: Any,
+    **options: object,
 ) -> Solver:
     """Made with a relation, where the budget has none."""
     own = budget.relation_or(relation)

@@ -2,7 +2,7 @@
 
 import functools
 import math
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -68,7 +68,7 @@ def own_linear(problem: object) -> OwnLinear | None:
     is elsewhere. No data are looked at.
 
     Args:
-      problem: Any (*public*).
+      problem: Of any kind (*public*).
 
     Returns:
       An `OwnLinear`, or None.
@@ -111,7 +111,6 @@ def _of_numbers(
     scale = 2 * float(values[81, 3]) / _STEP**2  # near margin 0, label 0
     if scale <= 0:
         return None
-    bounds: dict[str, Any] = {"num_features": width, "radius": radius}
     if _near(values, scale * gaps**2 / 2):
         if radius is None or curvature is None:
             return None
@@ -119,8 +118,8 @@ def _of_numbers(
         largest = slope / (scale * longest) - radius * longest
         if largest < radius * longest * (1 - _NEAR):
             return None
-        model = LinearModel("squared", **bounds, feature_bound=longest, label_bound=largest)
-        return OwnLinear(model, "numbers")
+        squared = LinearModel("squared", width, radius, feature_bound=longest, label_bound=largest)
+        return OwnLinear(squared, "numbers")
     threshold = float(values[-1, 3] - values[-2, 3]) / (scale * _STEP)
     linear = threshold * (gaps - threshold / 2)
     huber = scale * np.where(gaps < threshold, gaps**2 / 2, linear)
@@ -129,8 +128,8 @@ def _of_numbers(
     longest = slope / (scale * threshold)
     if curvature is not None:
         longest = min(longest, math.sqrt(curvature / scale))
-    bounds |= {"feature_bound": longest, "threshold": threshold, "label_bound": _ANY}
-    return OwnLinear(LinearModel("huber", **bounds), "numbers")
+    model = LinearModel("huber", width, radius, longest, label_bound=_ANY, threshold=threshold)
+    return OwnLinear(model, "numbers")
 
 
 @functools.lru_cache(maxsize=64)
