@@ -100,8 +100,8 @@ def microbatched_sum(
       aggregator: Reduces them to leaves `[*p]`.
       batch: Tree with leaves `[B, ...]` (*secret*).
       mask: bool `[B]` (*secret*).
-      size: Examples a microbatch, `>= 1`, rounded down to a multiple of 32, or a power of two below
-        that; None for as many as have 256 MiB of per-example values, on CPU 16 MiB or 64 examples,
+      size: Examples a microbatch, `>= 1`, on one device rounded down to a multiple of 32, or a power
+        of two below that; None for as many as have 256 MiB of per-example values, on CPU 16 MiB or 64 examples,
         and at most 65,536.
       key: Passed on to the aggregator, folded with the position of the microbatch.
       consecutive: Whether microbatches are of consecutive examples on many devices too, where it
@@ -127,7 +127,9 @@ def microbatched_sum(
         # for its shapes a loss is traced once more, which few examples are not worth
         size = _fitting(per_example, batch, num) if num > _FEW else _FEW
     check_int("size", size, minimum=1)
-    size = _whole(size)
+    strided = many_devices() and not consecutive
+    if not strided:  # there each device has its share of a part
+        size = _whole(size)
 
     def of(part: PyTree, part_mask: jax.Array, position: jax.Array | None = None) -> PyTree:
         part_key = key if key is None or position is None else jax.random.fold_in(key, position)
@@ -141,7 +143,6 @@ def microbatched_sum(
     if num <= size:
         total = of(batch, mask)
     else:
-        strided = many_devices() and not consecutive
         start = functools.partial(jax.tree.map, pair_of)
         pairs = fold_in_parts(of, batch, mask, size, add, start=start, strided=strided)
         total = jax.tree.map(
@@ -158,7 +159,7 @@ def _fitting(per_example: Callable[[PyTree], PyTree], batch: PyTree, num: int) -
     most = max(1, _MOST_BYTES // max(1, each))
     if jax.default_backend() == "cpu":
         most = min(most, max(_FEW, _CACHED_BYTES // max(1, each)))
-    return min(_MOST_EXAMPLES, most)
+    return _whole(min(_MOST_EXAMPLES, most))
 
 
 def _whole(most: int) -> int:
