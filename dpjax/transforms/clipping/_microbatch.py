@@ -100,9 +100,9 @@ def microbatched_sum(
       aggregator: Reduces them to leaves `[*p]`.
       batch: Tree with leaves `[B, ...]` (*secret*).
       mask: bool `[B]` (*secret*).
-      size: Examples a microbatch, `>= 1`, on one device rounded down to a multiple of 32, or a power
-        of two below that; None for as many as have 256 MiB of per-example values, on CPU 16 MiB or 64 examples,
-        and at most 65,536.
+      size: Examples a microbatch, `>= 1`, on one device rounded down to a multiple of 32, or a
+        power of two below that; None for as many as have 256 MiB of per-example values, on CPU 16
+        MiB or 64 examples, and at most 65,536.
       key: Passed on to the aggregator, folded with the position of the microbatch.
       consecutive: Whether microbatches are of consecutive examples on many devices too, where it
         moves examples between them; for values that depend on how a batch is cut.
