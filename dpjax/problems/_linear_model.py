@@ -147,12 +147,16 @@ class LinearModel(OnBall):
         x, y = batch["x"].astype(dtype), batch["y"].astype(dtype)
         good = jnp.all(jnp.isfinite(x), axis=1) & jnp.isfinite(y)
         x, y = jnp.where(good[:, None], x, 0), jnp.where(good, y, 0)
-        largest = jnp.max(jnp.abs(x), axis=1, keepdims=True)
-        unit = x / jnp.where(largest > 0, largest, 1)  # squares of large numbers overflow
-        norm = largest * jnp.linalg.norm(unit, axis=1, keepdims=True)
-        scale = jnp.where(norm > self.feature_bound, self.feature_bound / norm, 1)
-        # an infinite norm of finite numbers leaves their direction
-        x = jnp.where(jnp.isfinite(norm), x * scale, 0)
+        # squares of large numbers overflow, and their reciprocals are flushed to 0: such a row is
+        # first multiplied by a power of two
+        large = 2.0 ** (jnp.finfo(dtype).maxexp // 2)
+        unit = jnp.where(jnp.max(jnp.abs(x), axis=1, keepdims=True) > large, 1 / large, 1)
+        small = x * unit.astype(dtype)
+        largest = jnp.max(jnp.abs(small), axis=1, keepdims=True)
+        shape = small / jnp.where(largest > 0, largest, 1)
+        norm = largest * jnp.linalg.norm(shape, axis=1, keepdims=True)
+        longer = norm > self.feature_bound * unit
+        x = jnp.where(longer, small * (self.feature_bound / jnp.where(longer, norm, 1)), x)
         if self.intercept is not None:
             x = jnp.concatenate([x, jnp.where(good, self.intercept, 0)[:, None]], axis=1)
         if self.link == "logistic":

@@ -115,6 +115,35 @@ def test_losses_of_records_are_those_of_the_model(link):
     np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.parametrize("link", [signed, optax.sigmoid_binary_cross_entropy, squared, huber])
+def test_no_record_moves_a_sum_beyond_the_bounds_and_none_moves_another(link):
+    """Sensitivity is enforced for hostile rows, whatever the labels multiply."""
+    bounds = {"radius": 1.0, "lipschitz": 4.0, "smoothness": 1.0}
+    own, rng = own_linear(Risk.linear(link, 3, **bounds)), np.random.default_rng(3)
+    big = [0.0, 1.0, -1.0, 1e30, -1e30, 3e38, np.inf, -np.inf, np.nan, 1e-40]
+    x = np.concatenate([rng.choice(big, size=(200, 3)), rng.normal(size=(200, 3))])
+    y = rng.choice([0.0, 1.0] if own.labels == "classes" else big, size=400)
+
+    def prepared(x, y):
+        records = {"x": jnp.asarray(x, jnp.float32), "y": jnp.asarray(y, jnp.float32)}
+        return own.model.prepare(own.records(records))
+
+    rows, labels = prepared(x, y)
+    assert bool(jnp.isfinite(rows).all() & jnp.isfinite(labels).all())
+    lengths = np.linalg.norm(np.asarray(rows, float), axis=1)
+    assert lengths.max() <= own.model.feature_bound * (1 + 1e-6)
+    for radius in (0.0, 0.5, 1.0):
+        w = radius * rng.normal(size=3)
+        w /= max(1.0, np.linalg.norm(w))
+        slopes = np.abs(own.model.slopes(rows @ jnp.asarray(w, jnp.float32), labels))
+        assert np.max(slopes * lengths) <= own.model.slope_bounds().slope * (1 + 1e-5)
+    x[17], y[17] = 5.0, 1.0
+    after = prepared(x, y)
+    others = np.arange(400) != 17
+    for one, two in zip((rows, labels), after, strict=True):
+        np.testing.assert_array_equal(np.asarray(one)[others], np.asarray(two)[others])
+
+
 def data(kind, n=3_000):
     rng = np.random.default_rng(7)
     x = rng.normal(size=(n, 5)) / 5
@@ -166,7 +195,7 @@ def test_labels_of_another_kind_are_refused():
     problem = Risk.linear(optax.sigmoid_binary_cross_entropy, 5, radius=4.0, lipschitz=1.0)
     records = data("classes", 300)
     soft = records | {"y": np.where(records["y"] == 1, 0.9, 0.1)}
-    with pytest.raises(ValueError, match=r"labels y of this logistic loss must be 0 or 1: give"):
+    with pytest.raises(ValueError, match="must be 0 or 1: for other labels, use method='dpsgd'"):
         dpjax.fit(problem, soft, BUDGET, key=new_key(), num_records=300)
     assert (
         dpjax.fit(problem, soft, BUDGET, key=new_key(), num_records=300, method="dpsgd").params.size

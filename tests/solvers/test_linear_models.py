@@ -168,6 +168,20 @@ def test_inputs_are_brought_within_their_bounds():
     assert not inputs[1].any()
 
 
+@pytest.mark.parametrize("share", [1.0, 0.5, 0.24, 1e-3, 1e-20])
+@pytest.mark.parametrize("row", [[1, 0, 0], [1, 1, 1], [1, -1, 0], [1, 1e-30, 0]])
+def test_the_largest_floats_are_brought_within_their_bounds(x64, share, row):
+    """A reciprocal of theirs is flushed to 0."""
+    problem = LinearModel("logistic", 3, feature_bound=2.0)
+    for dtype in (jnp.float32, jnp.float64):
+        x = share * float(jnp.finfo(dtype).max) * np.array([row])
+        given = {"x": jnp.asarray(x, dtype), "y": jnp.ones(1)}
+        for prepare in (problem.prepare, jax.jit(problem.prepare)):
+            got = np.asarray(prepare(given)[0], float)
+            assert np.linalg.norm(got) == pytest.approx(2, rel=1e-6)
+            np.testing.assert_allclose(got[0] / got[0, 0], row, atol=1e-6)
+
+
 @pytest.mark.always  # noise as claimed
 def test_one_run_has_both_noises_of_its_event():
     dim = 400
