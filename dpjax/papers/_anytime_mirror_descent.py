@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import DTypeLike
 
-from dpjax.core import PyTree, check_int, check_key, static_field
+from dpjax.core import PyTree, check_int, static_field
 from dpjax.core._pairs import add_pairs, pair_of, scale_pair
 from dpjax.geometry import log_normalize, sample_vertices
 from dpjax.papers._vertex_plan import (
@@ -170,8 +170,8 @@ class AnytimeMirrorDescent(VertexSolver):
             setting.candidates("refresh", refresh, lambda n: geometric(min(n, 2000), 40)),
         )
 
-    def init(self, problem: BlockProblem, *, key: jax.Array) -> AnytimeState:
-        """The state before the first step; the key (*secret*) is for the draws."""
+    def start(self, problem: BlockProblem, key: PyTree) -> AnytimeState:
+        """The state before the first step."""
         (domain,) = problem.domains
         m = domain.num_vertices
         return AnytimeState(
@@ -179,7 +179,7 @@ class AnytimeMirrorDescent(VertexSolver):
             (jnp.full(m, -jnp.inf), pair_of(jnp.zeros(m))),
             jnp.zeros(self.num_draws, jnp.int32),
             jnp.zeros((), jnp.int32),
-            check_key("key", key),
+            key,
         )
 
     def prepare(self, problem: BlockProblem, state: AnytimeState) -> AnytimeState:

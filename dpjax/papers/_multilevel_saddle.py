@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from dpjax.core import PyTree, check_int, check_key, static_field
+from dpjax.core import PyTree, check_int, static_field
 from dpjax.core._pairs import Pair
 from dpjax.papers._vertex_plan import BlockProblem, Setting, draft_sampler, setting_of
 from dpjax.papers._vertex_solver import SinglePass, VertexSolver
@@ -164,15 +164,15 @@ class MultilevelSaddle(VertexSolver):
         """
         return _best_plan(setting_of(problem, num_records, budget), seed, max_level)
 
-    def init(self, problem: BlockProblem, *, key: jax.Array) -> MultilevelState:
-        """The state before the first batch; the key (*secret*) is for the draws."""
+    def start(self, problem: BlockProblem, key: PyTree) -> MultilevelState:
+        """The state before the first batch."""
         points = self._estimator.num_points
         return MultilevelState(
             tuple(map(no_scores, problem.domains)),
             tuple(jnp.zeros((points, d.dim)) for d in problem.domains),
             tuple(jnp.zeros(d.num_vertices, jnp.int32) for d in problem.domains),
             jnp.zeros((), jnp.int32),
-            check_key("key", key),
+            key,
         )
 
     def draws_now(self, state: MultilevelState) -> jax.Array:

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike, DTypeLike
 
-from dpjax.core import PyTree, check_choice, check_int, check_key, static_field
+from dpjax.core import PyTree, check_choice, check_int, static_field
 from dpjax.papers._mirror_descent_plan import OUTPUTS, curved_losses, least_plan
 from dpjax.papers._vertex_plan import BlockProblem, VertexPlan, draw_grid, geometric, setting_of
 from dpjax.papers._vertex_solver import SinglePass, VertexSolver
@@ -191,14 +191,14 @@ class SaddleMirrorDescent(VertexSolver):
             polar = False
         return least_plan(setting, losses, kinds, polar, *grids)
 
-    def init(self, problem: BlockProblem, *, key: jax.Array) -> MirrorState:
-        """The state before the first step; the key (*secret*) is for the draws."""
+    def start(self, problem: BlockProblem, key: PyTree) -> MirrorState:
+        """The state before the first step."""
         return MirrorState(
             tuple(map(no_scores, problem.domains)),
             tuple(jnp.zeros(d.num_vertices, self._counted) for d in problem.domains),
             tuple(jnp.zeros(k, jnp.int32) for k in self._played),
             jnp.zeros((), jnp.int32),
-            check_key("key", key),
+            key,
         )
 
     def draws_now(self, state: MirrorState) -> bool:

@@ -11,7 +11,14 @@ import numpy as np
 from dp_accounting import dp_event as dpe
 from jax.typing import ArrayLike, DTypeLike
 
-from dpjax.core import PyTree, check_choice, check_fields, check_positive, check_unstacked
+from dpjax.core import (
+    PyTree,
+    check_choice,
+    check_fields,
+    check_key,
+    check_positive,
+    check_unstacked,
+)
 from dpjax.papers._tapered import TaperedPartition
 from dpjax.papers._vertex_plan import BlockProblem, draft_sampler
 from dpjax.privacy import Budget, Guarantee, PureZCDpEvent, check_budget
@@ -50,7 +57,7 @@ class VertexSolver:
     relation: str
     draws_last = True
     plan: ClassVar[Callable[..., PyTree]]
-    init: Callable[..., PyTree]
+    start: Callable[..., PyTree]
     sample: Callable[..., tuple[jax.Array, ...]]
     accept: Callable[..., PyTree]
     advance: Callable[..., PyTree]
@@ -148,6 +155,10 @@ class VertexSolver:
         indices = self.sample(problem, state)
         state = self.accept(problem, indices, state)
         return self.advance(problem, batch, mask, state), VertexInfo(indices)
+
+    def init(self, problem: BlockProblem, *, key: jax.Array) -> PyTree:
+        """The state before the first batch; the key (*secret*) is for the draws."""
+        return self.start(problem, check_key("key", key))
 
     def prepare(self, problem: BlockProblem, state: PyTree) -> PyTree:
         """Nothing to do before a draw."""
@@ -271,8 +282,7 @@ class VertexSolver:
             state = self.accept(problem, indices, state)
             return self.advance(problem, batch, mask, state), seen
 
-        # nothing is drawn from this key: the draws are given
-        start = self.init(problem, key=jax.random.key(0))
+        start = self.start(problem, None)  # without a key: the draws are given
         state, (logits, drawn) = jax.lax.scan(body, start, (xs, info.indices))
         last = self.logits(problem, self.prepare(problem, state))
         joined = jax.tree.map(lambda a, b: jnp.concatenate([a, b[None]]), logits, last)
