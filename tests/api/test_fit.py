@@ -271,6 +271,18 @@ def test_few_records_on_a_wide_ball_are_for_descent(make):
     assert dpjax.plan(make(4.0), 2_000, budget).method == "objective_perturbation"
 
 
+@pytest.mark.parametrize("radius", [4.0, 30.0])
+@pytest.mark.parametrize("make", [linear_risk, lambda r: LinearModel("logistic", 10, radius=r)])
+def test_a_choice_supports_the_budget(make, radius):
+    """Pure privacy, which descent cannot give; a relation for which one draw has no accounting."""
+    pure = dpjax.plan(make(radius), 2_000, dpjax.Budget(1.0, 0.0))
+    assert pure.method == "objective_perturbation"
+    assert pure.solver.guarantee().epsilon(0.0) <= 1.0
+    special = dpjax.plan(make(radius), 2_000, dpjax.Budget(1.0, 1e-6, "replace_special"))
+    assert special.method == "dpsgd"
+    assert special.solver.guarantee().relation.name == "REPLACE_SPECIAL"
+
+
 def squared_risk():
     def loss(margin, y):
         return (margin - y) ** 2 / 2
