@@ -78,10 +78,9 @@ def page() -> str:
         """),
         network_cost.summary(_runner.load("network_cost")),
         _text("""
-            Accuracy of a network of two convolutions on the digits of scikit-learn (1,347 to train
-            on, delta 1e-4, add-or-remove-one; study `networks`). Step sizes are multiples of the
-            default one; the three columns of dpjax and the two of jax_privacy have batches of 64,
-            20 epochs and clip norm 1:
+            Test accuracy of a small convolutional network on the digits of scikit-learn (1,347
+            training records, delta 1e-4, add-or-remove-one; study `networks`). Step sizes are
+            multiples of the default. All columns have batches of 64, 20 epochs and clip norm 1:
         """),
         networks.summary(_runner.load("networks")),
         *_results_convex.blocks(),

@@ -338,8 +338,8 @@ def summary(result: dict[str, Any]) -> str:
         return table(title, rows)
     return (
         table(title, rows)
-        + "\n\nA step of dpjax over one of jax_privacy, both 32 records at a time and in turns in\n"
-        + f"one process, median and quartiles: {', '.join(told)}."
+        + "\n\nTime of a dpjax step over that of jax_privacy, 32 records at a time, interleaved\n"
+        + f"in one process, median and quartiles: {', '.join(told)}."
     )
 
 

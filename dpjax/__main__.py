@@ -85,8 +85,8 @@ def _parse(argv: list[str] | None) -> argparse.Namespace:
         prog="python -m dpjax",
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
         description="Private fair training on Adult (UCI census data, included), beside the same "
-        "training without privacy. `python -m dpjax fit --help` is for a CSV file of your own, "
-        "`python -m dpjax predict --help` for its model.",
+        "training without privacy. Commands for a CSV file of your own: "
+        "`python -m dpjax fit --help`, `python -m dpjax predict --help`.",
     )
     add = parser.add_argument
     add("--epsilon", type=float, default=1.0, help="privacy loss of one run, > 0")
@@ -229,6 +229,6 @@ def _plot(result: dict[str, Any], path: Path) -> Path | None:
 
 
 if __name__ == "__main__":
-    if hasattr(signal, "SIGPIPE"):  # `| head` ends it quietly
+    if sys.platform != "win32":  # end quietly when piped into `head`
         signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     sys.exit(main())

@@ -174,7 +174,13 @@ def read_csv(path: Path, domain: Domain, missing: list[str]) -> dict[str, np.nda
       ValueError: If it is no text, a column is not there, a row has another length, or a value is
         of another kind; the message names column and number of rows, and no value.
     """
-    header, rows = read_rows(path)
+    return columns_of(path, *read_rows(path), domain, missing)
+
+
+def columns_of(
+    path: Path, header: list[str], rows: list[list[str]], domain: Domain, missing: list[str]
+) -> dict[str, np.ndarray]:
+    """The columns of `read_csv`, from what `read_rows` gives; raises as it does."""
     absent = frozenset(missing)
     table = {}
     for name, kind in domain.spec:

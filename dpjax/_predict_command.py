@@ -7,7 +7,7 @@ import sys
 import zipfile
 from pathlib import Path
 
-from dpjax._fit_command import TABLE, read_csv, read_rows
+from dpjax._fit_command import TABLE, columns_of, read_rows
 from dpjax.api import load
 from dpjax.api._table_model import TableModel
 from dpjax.queries import Domain
@@ -17,8 +17,8 @@ def main(argv: list[str]) -> int:
     """Runs the command; returns the exit status, 2 where an input cannot be used."""
     parser = argparse.ArgumentParser(
         prog="python -m dpjax predict",
-        description="Writes a CSV file's rows with a column of predictions. The model is released "
-        "and may be applied to any rows; what it says of secret ones is as secret as they are.",
+        description="Adds a column of predictions to the rows of a CSV file. Predictions for "
+        "secret rows are as secret as the rows themselves.",
     )
     add = parser.add_argument
     add("model", type=Path, help="file of `python -m dpjax fit --output`")
@@ -29,7 +29,7 @@ def main(argv: list[str]) -> int:
         header, rows = _predicted(args.model, args.data)
         if args.output:
             with args.output.open("w", newline="", encoding="utf-8") as file:
-                csv.writer(file).writerows([header, *rows])
+                csv.writer(file, lineterminator="\n").writerows([header, *rows])
         else:
             csv.writer(sys.stdout, lineterminator="\n").writerows([header, *rows])
     except (ValueError, TypeError, OSError, ImportError) as error:
@@ -45,8 +45,9 @@ def _predicted(path: Path, data: Path) -> tuple[list[str], list[list[str]]]:
             raise ValueError(f"{path} must be a file of `python -m dpjax fit --output`: no schema")
         told = json.loads(file.read(TABLE))
     model = TableModel(Domain.from_json(told["schema"]), told["target"])
-    table = read_csv(data, model.domain.project(model.inputs), told["missing"])
     header, rows = read_rows(data)
+    inputs = model.domain.project(model.inputs)
+    table = columns_of(data, header, rows, inputs, told["missing"])
     values = model.predict(fitted.params, table)
     added = [f"predicted {model.target}", *map(str, values)]
     header, *rows = [[*row, value] for row, value in zip([header, *rows], added, strict=True)]

@@ -162,8 +162,8 @@ class Solver(Protocol):
 
     What one would sweep (step sizes, noise scales) is data; what shapes the program (steps,
     capacities) is static, so that a sweep compiles once. Four more methods are optional:
-    `restate(problem, arrays) -> (problem, arrays)` gives what the others take in place of a
-    problem that is the same in other words, record by record; `prologue(problem, data, state)
+    `restate(problem, arrays) -> (problem, arrays)` converts an equivalent problem and its data,
+    record by record, to the form that the solver works on; `prologue(problem, data, state)
     -> state` runs once on the whole data set before the loop and must be covered by the
     guarantee; `diagnose(problem, batch, mask, state) -> tree` computes raw, non-private values
     and runs only under `solve(..., sensitive=True)`; `redact(state) -> state` takes out of the

@@ -1,4 +1,4 @@
-"""Linear losses of one's own that are those of a `LinearModel`, told by their values."""
+"""Recognises a `Risk.linear` whose loss is that of a `LinearModel`, from its values."""
 
 import functools
 import math
@@ -17,16 +17,16 @@ _MARGINS = np.linspace(-20, 20, 161, dtype=np.float32)[:, None]  # exact
 _LABELS = np.array([-2, -1, -0.4, 0, 0.7, 1], np.float32)
 _CLASSES = [3, 5]  # 0 and 1
 _NEAR = 1e-5  # relative, or of 1
-_ANY = 1e6  # a label: a Huber loss has slopes that it does not matter for
+_ANY = 1e6  # label bound of a Huber loss, whose slopes are bounded for any label
 
 
 class OwnLinear(NamedTuple):
-    """The model that a linear loss of one's own is, and how its labels are read.
+    """The equivalent `LinearModel` of a `Risk.linear`, and its label convention.
 
     Attributes:
-      model: With bounds that follow from what the problem states.
-      labels: `"signed"`, a logistic loss of y times the margin; `"classes"`, one of 0 and 1; or
-        `"numbers"`.
+      model: With bounds derived from the problem's constants.
+      labels: `"signed"` for a logistic loss of y times the margin, `"classes"` for one with labels
+        0 and 1, `"numbers"` for a regression.
     """
 
     model: LinearModel
@@ -35,37 +35,40 @@ class OwnLinear(NamedTuple):
     def records(self, batch: PyTree) -> PyTree:
         """Records `{"x": [n, p], "y": [n]}` of the model.
 
-        A logistic loss of y times the margin is that of features times the size of y, and its sign.
-        Elsewhere a label that is neither 0 nor 1 contributes nothing where it cannot be refused.
+        | labels | record |
+        | --- | --- |
+        | signed | x is multiplied by the absolute value of y: the loss is the same |
+        | classes, under a transformation | a label other than 0 and 1 contributes nothing |
 
         Raises:
-          ValueError: If labels are other than the loss is known for.
+          ValueError: If a label of `"classes"` is neither 0 nor 1.
         """
         check_shape("y", batch["y"], (None,))
         x, y = jnp.asarray(batch["x"]), jnp.asarray(batch["y"]).astype(float)
         if self.labels == "signed":
-            x = jax.jit(lambda x, y: x * jnp.abs(y)[:, None])(x, y)
+            x = x * jnp.abs(y)[:, None]
         elif self.labels == "classes":
-            other = jax.jit(lambda y: (y != 0) & (y != 1) & ~jnp.isnan(y))(y)
+            other = (y != 0) & (y != 1) & ~jnp.isnan(y)
             if not is_traced(other) and other.is_fully_addressable and other.any():
                 raise ValueError(
-                    "labels y of this logistic loss must be 0 or 1: give method='dpsgd' to fit, or "
-                    "DPSGD to solve, for others"
+                    "labels y of this logistic loss must be 0 or 1: for other labels, use "
+                    "method='dpsgd' in fit, or DPSGD in solve"
                 )
-            y = jax.jit(lambda y, other: jnp.where(other, jnp.nan, y))(y, other)
+            y = jnp.where(other, jnp.nan, y)
         return {"x": x, "y": y}
 
 
 def own_linear(problem: object) -> OwnLinear | None:
-    r"""What a `Risk.linear` is as a `LinearModel`; None if it is none, or states too little.
+    r"""The `LinearModel` equivalent to a `Risk.linear`; None if there is none.
 
-    A logistic loss needs `lipschitz` L, which bounds the features, and so does s times the Huber
-    loss of a threshold from 0.25 to 15. A squared loss $s (m - y)^2 / 2$ also needs `smoothness` H
-    and a radius R: features are at most $B = \sqrt{H / s}$ long and labels at most
-    $Y = L / (s B) - R B$, if that is no less than R B.
+    The loss is compared with known ones on a grid of margins and labels. Bounds come from the
+    problem's constants: a logistic loss, and s times a Huber loss with a threshold from 0.25 to 15,
+    need `lipschitz` L, which bounds the features. A squared loss $s (m - y)^2 / 2$ also needs
+    `smoothness` H and a radius R: features have norm at most $B = \sqrt{H / s}$ and labels are at
+    most $Y = L / (s B) - R B$. It is not recognised if Y < R B, where L looks understated.
 
-    Guarantee: none is needed: what runs is the loss and bounds of the model, whatever the function
-    is elsewhere. No data are looked at.
+    Guarantee: none of its own. Solvers run the model's loss and enforce its bounds, so privacy does
+    not depend on the given function. No data are read.
 
     Args:
       problem: Of any kind (*public*).

@@ -72,7 +72,7 @@ def check_linear_model(problem: object) -> None:
 
 
 def linear_model(problem: Problem) -> LinearModel:
-    """The problem, or the `LinearModel` that a `Risk.linear` is; raises TypeError for others."""
+    """The problem, or the `LinearModel` equivalent to a `Risk.linear`; else raises TypeError."""
     own = own_linear(problem)
     if own is not None:
         return own.model
@@ -81,13 +81,13 @@ def linear_model(problem: Problem) -> LinearModel:
 
 
 class OfLinearModel:
-    """What solvers of a `LinearModel` do with a `Risk.linear` that is one."""
+    """Lets solvers of a `LinearModel` accept an equivalent `Risk.linear`."""
 
     def restate(self, problem: Problem, arrays: PyTree) -> tuple[Problem, PyTree]:
-        """The model and its records; a `LinearModel` and its records as they are.
+        """The equivalent model and its records; unchanged if there is no such model.
 
         Raises:
-          ValueError: If labels are other than the loss is known for.
+          ValueError: If a label must be 0 or 1 and is neither.
         """
         own = own_linear(problem)
         return (problem, arrays) if own is None else (own.model, own.records(arrays))
@@ -171,7 +171,7 @@ class ObjectivePerturbation(OfLinearModel):
         """The solver whose noise just meets the budget, by the rule of public numbers.
 
         Args:
-          problem: `LinearModel`, or a `Risk.linear` whose loss is the logistic one.
+          problem: `LinearModel`, or an equivalent `Risk.linear`.
           num_records: *Public* number of records (or near it, under add-or-remove-one).
           budget: epsilon, delta and relation to meet; the relation defaults to replace-one. With
             delta 0 the noise is "gamma".

@@ -114,7 +114,7 @@ class SufficientStatistics(OfLinearModel):
 
         Args:
           problem: `LinearModel` of link `"squared"`, or `"huber"` without a threshold, with a ball;
-            or a `Risk.linear` whose loss is the squared one.
+            or an equivalent `Risk.linear`.
           num_records: *Public* number of records (or near it, under add-or-remove-one).
           budget: epsilon, delta > 0 and relation to meet; the relation defaults to replace-one.
           **overrides: `ridge`.
@@ -279,7 +279,7 @@ def linear_model_solver(
     Guarantee: none of its own; that of the solver. The choice looks at no data.
 
     Args:
-      problem: `LinearModel`, or a `Risk.linear` whose loss is logistic or squared (*public*).
+      problem: `LinearModel`, or an equivalent `Risk.linear` (*public*).
       num_records: *Public* number of records (or near it, under add-or-remove-one).
       budget: epsilon, delta and relation to meet (*public*).
 

@@ -128,7 +128,7 @@ def microbatched_sum(
         size = _fitting(per_example, batch, num) if num > _FEW else _FEW
     check_int("size", size, minimum=1)
     strided = many_devices() and not consecutive
-    if not strided:  # there each device has its share of a part
+    if not strided:  # a strided part has to divide evenly among the devices
         size = _whole(size)
 
     def of(part: PyTree, part_mask: jax.Array, position: jax.Array | None = None) -> PyTree:
@@ -163,9 +163,10 @@ def _fitting(per_example: Callable[[PyTree], PyTree], batch: PyTree, num: int) -
 
 
 def _whole(most: int) -> int:
-    """Rows in whole blocks: those left over from a block may be computed in another way.
+    """The largest size up to this one that is made of whole blocks.
 
-    One record moves the rows of others in a Poisson batch, which must not change their gradients.
+    XLA may compute the rows left over from a block differently. In a Poisson batch one record
+    shifts the rows of others, and that must not change their gradients.
     """
     return most // _BLOCK * _BLOCK if most >= _BLOCK else 1 << most.bit_length() - 1
 
