@@ -18,6 +18,7 @@ from dpjax.privacy import Budget, calibrate_gaussian, check_budget
 from dpjax.privacy._budget import relation_name
 from dpjax.problems import LinearModel, QueryRelease, RateConstrained, Risk, Saddle, SimplexRisk
 from dpjax.problems._as_linear_model import own_linear
+from dpjax.problems._link_slopes import steepest_slope
 from dpjax.solvers._request import RELATIONS, candidates
 from dpjax.solvers._vertex_problem import one_block
 from dpjax.solvers.descent._dpsgd import DPSGD
@@ -112,7 +113,7 @@ def plan(
     | `LinearModel` | `linear_model_solver` | $R L \phi$, plus the bias of its regulariser |
     | `Risk.linear` with a logistic, squared or Huber loss, d up to 1000 | the same | the same |
     | `Risk` | `DPSGD` | $R L \phi$ |
-    | `Risk.linear`, not smooth, optimum far | `OnlineToNonconvex` | none |
+    | `Risk.linear`, neither smooth nor convex | `OnlineToNonconvex` | none |
     | `SimplexRisk`, l1 ball or simplex | `PolishedFrankWolfe` | a tenth of the next |
     | `SimplexRisk` | `FrankWolfe` | its plan's typical error |
     | `SimplexRisk`, each record once | `AnytimeMirrorDescent` | its plan's bound |
@@ -271,6 +272,12 @@ def _of_risk(problem: Risk, n: int, budget: Budget) -> Iterator[_Offer]:
             make=lambda p, n, _, **given: make(p, n, stated, **given), remark=remark
         )
     if goes_far(problem):
+        if steepest_slope(problem) is not None:
+            remark = "a convex loss of bounded features, whose typical length is measured"
+            yield _Offer("dpsgd", DPSGD.for_budget, None, remark)
+            why = "two to ten times the error on most of 54 fresh instances; half at least epsilon"
+            yield _Offer("online_to_nonconvex", OnlineToNonconvex.for_budget, None, why)
+            return
         remark = "a loss of bounded features whose optimum may be far, of no stated smoothness"
         yield _Offer("online_to_nonconvex", OnlineToNonconvex.for_budget, None, remark)
         why = "up to 40 times the error where the optimum is far, and as little as half elsewhere"

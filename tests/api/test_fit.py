@@ -51,6 +51,10 @@ PROBLEMS = {
         "dpsgd",
     ),
     "jumps": (Risk.linear(ramp, 10, lipschitz=1.0), "online_to_nonconvex"),
+    "hinge": (
+        Risk.linear(lambda m, y: jnp.maximum(0.0, 1 - y * m), 10, lipschitz=1.0),
+        "dpsgd",
+    ),
     "network": (Risk(lambda w, record: jnp.sum(w * record["x"]), jnp.zeros(3)), "dpsgd"),
     "sparse": (
         SimplexRisk.linear(

@@ -384,3 +384,74 @@ def test_the_default_rate_of_two_players_beats_a_quarter_and_four_times():
     gaps = jax.jit(jax.vmap(gap))(factors, keys).reshape(3, 4).mean(axis=1)
     assert gaps[1] < 0.9 * gaps[0]
     assert gaps[1] < 0.8 * gaps[2]
+
+
+def _hinge(margin, y):
+    return jnp.maximum(0, 1 - y * margin)
+
+
+def test_a_stated_bound_caps_lengths_and_clip_norms_and_stands_for_what_noise_hides():
+    problem = problems.Risk.linear(_hinge, 4, lipschitz=1.0)
+    x = jnp.full((40, 4), 0.1, jnp.float32)
+    data = {"x": x, "y": jnp.ones(40)}
+    short = _noiseless(40, 3, clip_norm=0.7, looks=1, length_bound=1.0, rate_power=2)
+    info = dpjax.solve(short, problem, data, key=jax.random.key(0)).info
+    np.testing.assert_allclose(info.clip_norm, [0, 0.14, 0.14], rtol=1e-4)
+    for factor, options in ((9.0, {}), (0.1, {"clip_floor": 3.0})):
+        solver = dataclasses.replace(short, clip_norm=factor, length_bound=0.15, **options)
+        info = dpjax.solve(solver, problem, data, key=jax.random.key(0)).info
+        np.testing.assert_allclose(info.clip_norm[1:], 0.15, rtol=1e-4)
+    noise = 500 * jax.random.normal(jax.random.key(1), (200, 2))
+    lengths = jax.vmap(lambda total: typical_length(total, 100, 500.0, 20.0))(noise)
+    assert np.all((lengths > 20 / 3) & (lengths < 60))
+    with pytest.raises(ValueError, match="length_bound must be"):
+        _noiseless(4, 3, looks=1, length_bound=-1.0)
+
+
+def test_noise_follows_a_clip_norm_that_the_bound_caps():
+    problem = problems.Risk.linear(_hinge, 3000, lipschitz=1.0)
+    solver = _noiseless(4, 2, noise_multiplier=1.5, clip_norm=9.0, looks=1, length_bound=0.5)
+    solver = dataclasses.replace(solver, optimizer=optax.sgd(1.0))
+    batch, nobody = {"x": jnp.zeros((4, 3000)), "y": jnp.zeros(4)}, jnp.zeros(4, bool)
+
+    def drawn(key):
+        state = solver.init(problem, key=key)._replace(count=jnp.ones((), jnp.int32))
+        after, info = solver.step(problem, batch, nobody, state)
+        return (state.params - after.params) / 0.5 * 4 / 0.3, info.clip_norm
+
+    noise, clip_norms = jax.jit(jax.vmap(drawn))(jax.random.split(jax.random.key(0), 500))
+    np.testing.assert_allclose(clip_norms, 0.5)
+    dpt.check_scale(np.ravel(noise), lambda scale: stats.norm(scale=scale).cdf, 1.5)
+
+
+def test_convex_losses_with_jumps_are_measured_by_default():
+    def made(link, **constants):
+        problem = problems.Risk.linear(link, 8, **({"lipschitz": 1.0} | constants))
+        return DPSGD.for_budget(problem, 5_000, dpjax.Budget(1.0, 1e-6))
+
+    one, ten = made(_hinge), made(lambda m, y: 10 * _hinge(m, y), lipschitz=10.0)
+    assert (one.looks, one.length_bound, one.rate_power) == (10, 1.0, 2)
+    # the same run in other units: rates are over the square of lengths, ten times as large
+    assert float(ten.learning_rate) == pytest.approx(10 * float(one.learning_rate))
+    assert made(_hinge, radius=0.1).learning_rate < 0.5 * one.learning_rate
+    assert made(lambda m, y: jnp.maximum(0.9 * (y - m), 0.1 * (m - y))).looks == 10
+    for link, constants in {
+        (lambda m, y: jnp.clip(0.5 - y * m, 0, 1), ()),  # not convex
+        (lambda m, y: (m - y) ** 2, ()),  # of slopes without a bound
+        (_hinge, (("smoothness", 1.0),)),
+    }:
+        assert made(link, **dict(constants)).length_bound is None
+
+
+@pytest.mark.parametrize("length", [0.05, 1.0])
+def test_hinges_are_learned_also_where_features_are_shorter_than_stated(length):
+    """An instance on which no rule was chosen."""
+    rng = np.random.default_rng(23)
+    x = rng.normal(size=(4000, 10)) / 10**0.5
+    y = np.sign(x @ rng.normal(size=10) + 0.3 * rng.normal(size=4000))
+    x *= length / np.linalg.norm(x, axis=1).max()
+    data = {"x": jnp.asarray(x, jnp.float32), "y": jnp.asarray(y, jnp.float32)}
+    problem = problems.Risk.linear(_hinge, 10, lipschitz=1.0)
+    solver = DPSGD.for_budget(problem, 4000, dpjax.Budget(1.0, 1e-5), steps=300)
+    params = dpjax.solve(solver, problem, data, key=jax.random.key(0)).params
+    assert float(problem.mean_loss(params, data)) < 0.4

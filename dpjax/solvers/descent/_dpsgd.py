@@ -181,9 +181,12 @@ class DPSGD:
       rate_power: p, 1 or 2 (static): with `looks` and plain descent a step is
         $\eta\, (C s / C_t) / s^p$ with $C_t$ the clip norm of the step; 2 where the scale of
         parameters follows from that of features, 1 where that of the first parameters tells it.
-        Of s below 1 or above 12, $s^2$ is s times the nearer end.
+        Of s below 1 or above 12, $s^2$ is s times the nearer end, unless `length_bound` is given.
       clip_floor: With `looks`, the clip norm of a step is at least this, or 4 lengths where that is
         less; scalar, in units of a gradient (data).
+      length_bound: With `looks`, the largest length of a gradient where it is stated: s and clip
+        norms are at most that, and s is near it where noise hides the lengths; None for no bound
+        (data).
 
     Raises:
       ValueError: If a value is outside its bound, or sampler and noise do not fit.
@@ -208,12 +211,14 @@ class DPSGD:
     looks: int = static_field(default=0, kw_only=True)
     rate_power: int = static_field(default=1, kw_only=True)
     clip_floor: ArrayLike = dataclasses.field(default=0.0, kw_only=True)
+    length_bound: ArrayLike | None = dataclasses.field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
         check_sampler(self.sampler, self.relation)
         for name in ("noise_multiplier", "clip_norm", "learning_rate", "clip_floor"):
             check_nonnegative(name, getattr(self, name))
         check_positive("batch_size", self.batch_size)
+        check_positive("length_bound", self.length_bound)
         check_between("decay", self.decay, 0, 1)
         check_choice("average", self.average, AVERAGES)
         check_choice("schedule", self.schedule, ("constant", "linear"))
@@ -380,22 +385,25 @@ class DPSGD:
         """What `clip_norm` is a multiple of; of looks so far."""
         if not self.looks:
             return None
-        return typical_length(
-            state.measured, self.looks * self.batch_size, self.looks**0.5 * self.noise_multiplier
-        )
+        bound = jnp.inf if self.length_bound is None else jnp.asarray(self.length_bound)
+        expected = 1.0 if self.length_bound is None else bound
+        records, stddev = self.looks * self.batch_size, self.looks**0.5 * self.noise_multiplier
+        return jnp.minimum(typical_length(state.measured, records, stddev, expected), bound)
 
     def _clip_norm(self, length: jax.Array | None) -> ArrayLike:
         if length is None:
             return self.clip_norm
         floor = jnp.minimum(jnp.asarray(self.clip_floor), _MOST_LENGTHS * length)
-        return jnp.maximum(self.clip_norm * length, floor)
+        bound = jnp.inf if self.length_bound is None else jnp.asarray(self.length_bound)
+        return jnp.minimum(jnp.maximum(self.clip_norm * length, floor), bound)
 
     def _rate(self, count: jax.Array, length: jax.Array | None, clip_norm: ArrayLike) -> ArrayLike:
         rate = self.learning_rate
         if length is not None and self.optimizer is SGD:
-            rate = rate / (length if self.rate_power == 1 else length * jnp.clip(length, *_CURVED))
+            curved = length if self.length_bound is not None else jnp.clip(length, *_CURVED)
+            rate = rate / (length if self.rate_power == 1 else length * curved)
             # a larger clip norm has more noise
-            rate = rate * self.clip_norm * length / jnp.maximum(clip_norm, 1e-30)
+            rate = rate * jnp.minimum(1, self.clip_norm * length / jnp.maximum(clip_norm, 1e-30))
         if self.schedule == "linear":
             rate = rate * jnp.maximum(0, 1 - count / self.sampler.steps)
         return rate

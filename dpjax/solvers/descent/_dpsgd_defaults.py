@@ -12,6 +12,7 @@ from jax.typing import ArrayLike
 
 from dpjax.core import Problem, Sampler, check_fields, check_int, is_traced, optional
 from dpjax.problems import RateConstrained
+from dpjax.problems._link_slopes import steepest_slope
 from dpjax.sampling import CyclicPoisson, IndependentPartition, PoissonSampler, RepeatedPartition
 from dpjax.solvers._request import Request, event_of_run, stated
 from dpjax.solvers._vertex_problem import VertexProblem, over_vertices
@@ -22,6 +23,8 @@ _LARGEST_CLIP = 4.0
 _DERIVATIVES = 2**20  # of all records of a step
 MOST_WIDTH = 256  # parameters over which noise counts
 _STEEPEST = 3.0  # rate of descent on gradients of length 1
+_TIGHT, _FEW_CLIPPED = 0.7, 0.1  # clip norms over the typical length
+_MOST_MARGIN = 0.4
 _FEWEST_STEPS = 20  # of which one is a look
 _MOST_MOVED = 6.0  # a step of correlated noise, over the part that later noise cancels
 _MOST_BANDS = 128  # a vector of the parameters' size each
@@ -53,8 +56,12 @@ def with_defaults(
     known = {f.name for f in dataclasses.fields(kind)} - {"sampler", "relation"}
     check_fields(kind, overrides, known)
     fields = defaults | overrides
-    if _measured(problem, fields, sampler):
-        return _in_lengths(problem, fields, sampler.steps) | fields
+    if _may_look(problem, fields, sampler):
+        known = optional(problem, "lipschitz"), optional(problem, "smoothness")
+        if known == (None, None):
+            return _in_lengths(problem, fields, sampler.steps) | fields
+        if known[1] is None and (steepest := steepest_slope(problem)) is not None:
+            return _below_a_bound(problem, fields, sampler.steps, steepest) | fields
     if "clip_norm" not in fields:
         fields["clip_norm"] = stated(problem, "lipschitz", _clip_norm(problem, fields))
     if "learning_rate" not in fields:
@@ -105,15 +112,15 @@ def _clip_norm(problem: Problem, fields: dict[str, Any]) -> ArrayLike:
     return np.clip(0.4 / np.maximum(relative, 1e-9), 1.0, _LARGEST_CLIP)[()]
 
 
-def _measured(problem: Problem, fields: dict[str, Any], sampler: Sampler) -> bool:
-    """Whether looks are worth their steps: where nothing tells how long gradients are."""
+def _may_look(problem: Problem, fields: dict[str, Any], sampler: Sampler) -> bool:
+    """Whether it can be worth some steps to see how long gradients are."""
     given = bool({"clip_norm", "learning_rate", "looks"} & set(fields))
     if given or is_correlated(fields.get("noise")) or sampler.steps < _FEWEST_STEPS:
         return False
-    known = optional(problem, "lipschitz"), optional(problem, "smoothness")
+    constants = (optional(problem, name) for name in ("lipschitz", "radius"))
+    public = (fields["noise_multiplier"], fields["batch_size"], problem.init, *constants)
     told = over_vertices(problem) or isinstance(problem, RateConstrained)
-    traced = is_traced(fields["noise_multiplier"], fields["batch_size"], problem.init)
-    return known == (None, None) and not (told or traced)
+    return not told and not is_traced(*public)
 
 
 def _in_lengths(problem: Problem, fields: dict[str, Any], steps: int) -> dict[str, Any]:
@@ -139,6 +146,35 @@ def _in_lengths(problem: Problem, fields: dict[str, Any], steps: int) -> dict[st
         "clip_floor": 0.0 if starts_at_zero else _clip_norm(problem, fields),
         "rate_power": 2 if starts_at_zero else 1,
         "learning_rate": min(_STEEPEST, far * (width / steps) ** 0.5 / unit),
+    }
+
+
+def _below_a_bound(
+    problem: Problem, fields: dict[str, Any], steps: int, steepest: float
+) -> dict[str, Any]:
+    r"""Clip norm and rate of a convex loss of one inner product whose slope may jump, as a hinge.
+
+    A stated L bounds gradients, but features may be much shorter than their bound. In units of the
+    measured length s, the clip norm is $\max(0.7, 0.1 / \nu)$, up to L, with $\nu$ as in
+    `_clip_norm`, and noise alone moves margins by $\sqrt{d / T}$ in the first step, or by the
+    largest margin in the ball over $\sqrt T$; by at most 0.4. Chosen on 57 instances of hinge,
+    absolute and quantile losses, features up to their bound or 3 to 50 times as short. On 54 fresh
+    ones (d = 5 to 200, n = 1,000 to 200,000, epsilon 0.25 to 4) the excess was 0.01 to 1.3 times
+    that of clip norm L without looks.
+    """
+    bound, radius = float(problem.lipschitz), optional(problem, "radius")
+    noise = float(fields["noise_multiplier"]) / fields["batch_size"] * problem.num_params**0.5
+    clip_norm = max(_TIGHT, _FEW_CLIPPED / max(noise, 1e-9))
+    far = problem.num_params**0.5
+    if radius is not None:
+        far = min(far, float(radius) * bound / steepest)
+    unit = max(1e-9, noise * clip_norm)
+    return {
+        "looks": math.ceil(steps / 100),
+        "clip_norm": clip_norm,
+        "rate_power": 2,
+        "learning_rate": steepest * min(_STEEPEST, min(_MOST_MARGIN, far / steps**0.5) / unit),
+        "length_bound": bound,
     }
 
 

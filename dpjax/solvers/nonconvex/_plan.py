@@ -5,7 +5,6 @@ import math
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from dp_accounting import dp_event as dpe
 from jax.typing import ArrayLike
@@ -21,6 +20,7 @@ from dpjax.core import (
     optional,
 )
 from dpjax.privacy import Budget, joint_release
+from dpjax.problems._link_slopes import FLAT, link_slopes, slopes_rise
 from dpjax.sampling import DisjointPartition, FullBatch
 from dpjax.solvers._request import Request, check_sampler, default_sampler, requested, stated
 from dpjax.solvers.descent._dpsgd_defaults import most_records
@@ -36,7 +36,6 @@ _RATE = 4.0  # displacements for a gradient of half the clip norm, and the noise
 # the same where features and slopes are known to be bounded, of 1 / sqrt(at least _STEPS):
 # 200 steps that are longer fail on Adult and Credit
 _FAR, _FAR_RATE = 6.3, 8.0
-_FARTHEST_MARGIN, _MARGINS, _FLAT = 10.0, 201, 1e-3
 _LARGEST_PART = 0.05  # of the radius of parameters, in a step
 _LITTLE_NOISE = 0.3  # of the clip norm, in all coordinates
 _SINGLE_PASS_NOISE = 0.15  # of the clip norm, in all coordinates
@@ -157,17 +156,12 @@ def goes_far(problem: Problem) -> bool:
     return not is_traced(lipschitz, optional(problem, "radius")) and not _settles(problem)
 
 
-def _settles(problem: Any) -> bool:
+def _settles(problem: Problem) -> bool:
     """Whether slopes rise with the margin, from below 0 to above, at labels of both signs."""
-    with jax.ensure_compile_time_eval():
-        margins = jnp.linspace(-_FARTHEST_MARGIN, _FARTHEST_MARGIN, _MARGINS)
-        slopes = jax.vmap(jax.grad(problem.loss.link_loss), in_axes=(0, None))
-        try:
-            found = np.stack([np.asarray(slopes(margins, jnp.asarray(y))) for y in (-1.0, 1.0)])
-        except TypeError:  # labels of another kind
-            return False
-    rises = bool(np.all(np.diff(found, axis=1) >= -_FLAT))
-    return rises and bool(np.all((found[:, 0] < -_FLAT) & (found[:, -1] > _FLAT)))
+    found = link_slopes(problem)
+    if found is None or not slopes_rise(found):
+        return False
+    return bool(np.all((found[:, 0] < -FLAT) & (found[:, -1] > FLAT)))
 
 
 def _shorter(fields: Fields, noise: ArrayLike) -> float:

@@ -271,16 +271,19 @@ def clip_or_measure(max_norm: ArrayLike, measuring: ArrayLike) -> Aggregator:
     return aggregator_of(total, sensitivity_of(jnp.where(measuring, 1, max_norm)))
 
 
-def typical_length(total: jax.Array, records: ArrayLike, stddev: ArrayLike) -> jax.Array:
+def typical_length(
+    total: jax.Array, records: ArrayLike, stddev: ArrayLike, expected: ArrayLike = 1.0
+) -> jax.Array:
     r"""The geometric mean of lengths, from noisy sums of `clip_or_measure`; post-processing.
 
-    The mean of the logarithms is drawn towards 0 as a normal prior with a deviation of $\log 4$
-    would do it, so that a sum that is nothing but noise gives a length of about 1.
+    The mean of the logarithms is drawn towards that of `expected` as a normal prior with a
+    deviation of $\log 4$ would do it, so that a sum that is nothing but noise gives about that.
 
     Args:
       total: Sum of all that was measured, `[2]`.
       records: How many were expected in all, scalar (*public*).
       stddev: Deviation of the noise in `total`, scalar (*public*).
+      expected: Length where noise hides it, scalar (*public*).
 
     Returns:
       A positive scalar, between 1e-4 and 1e4.
@@ -288,7 +291,8 @@ def typical_length(total: jax.Array, records: ArrayLike, stddev: ArrayLike) -> j
     number = jnp.maximum(total[1], _LEAST * jnp.asarray(records, total.dtype) / math.sqrt(2))
     mean = _LARGEST * jnp.clip(total[0] / number, -1, 1)
     deviation = _LARGEST * jnp.asarray(stddev, total.dtype) / number
-    return jnp.exp(mean * _PRIOR**2 / (_PRIOR**2 + deviation**2))
+    centre = jnp.log(jnp.asarray(expected, total.dtype))
+    return jnp.exp(centre + (mean - centre) * _PRIOR**2 / (_PRIOR**2 + deviation**2))
 
 
 def clip_by_range(bound: ArrayLike, domain: Domain) -> Aggregator:
