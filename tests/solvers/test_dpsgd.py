@@ -349,7 +349,9 @@ def test_defaults_shrink_the_step_under_heavy_noise():
 def test_an_optimizer_that_is_given_is_used_as_given():
     """A rate made for plain descent would make its steps a tenth, or ten times, as long."""
     budget, adam = dpjax.Budget(0.1, 1e-5), optax.adam(1e-2)
-    problem = dpjax.problems.Risk.linear(lambda m, y: jax.nn.softplus(-y * m), 400, lipschitz=1.0)
+    problem = dpjax.problems.Risk.linear(
+        lambda m, y: jax.nn.softplus(-y * m), 400, lipschitz=1.0, smoothness=0.25
+    )
     plain = DPSGD.for_budget(problem, 3000, budget, steps=20)
     assert 0 < plain.learning_rate < 0.5
     with pytest.warns(FutureWarning, match="optimizer is used as given since 0.2"):
@@ -421,7 +423,7 @@ def test_noise_follows_a_clip_norm_that_the_bound_caps():
 
     noise, clip_norms = jax.jit(jax.vmap(drawn))(jax.random.split(jax.random.key(0), 500))
     np.testing.assert_allclose(clip_norms, 0.5)
-    dpt.check_scale(np.ravel(noise), lambda scale: stats.norm(scale=scale).cdf, 1.5)
+    assert float(jnp.std(noise)) == pytest.approx(1.5, rel=0.01)
 
 
 def test_convex_losses_with_jumps_are_measured_by_default():
