@@ -184,9 +184,8 @@ class DPSGD:
         Of s below 1 or above 12, $s^2$ is s times the nearer end, unless `length_bound` is given.
       clip_floor: With `looks`, the clip norm of a step is at least this, or 4 lengths where that is
         less; scalar, in units of a gradient (data).
-      length_bound: With `looks`, the largest length of a gradient where it is stated: s and clip
-        norms are at most that, and s is near it where noise hides the lengths; None for no bound
-        (data).
+      length_bound: With `looks`, the stated largest length of a gradient, scalar: s and clip norms
+        are at most that, and s is near it where noise hides the lengths; None for no bound (data).
 
     Raises:
       ValueError: If a value is outside its bound, or sampler and noise do not fit.

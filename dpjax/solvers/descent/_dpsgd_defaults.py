@@ -57,11 +57,14 @@ def with_defaults(
     check_fields(kind, overrides, known)
     fields = defaults | overrides
     if _may_look(problem, fields, sampler):
-        known = optional(problem, "lipschitz"), optional(problem, "smoothness")
-        if known == (None, None):
+        lipschitz, smoothness = optional(problem, "lipschitz"), optional(problem, "smoothness")
+        if lipschitz is None and smoothness is None:
             return _in_lengths(problem, fields, sampler.steps) | fields
-        if known[1] is None and (steepest := steepest_slope(problem)) is not None:
-            return _below_a_bound(problem, fields, sampler.steps, steepest) | fields
+        if lipschitz is not None and smoothness is None:
+            slope = steepest_slope(problem)
+            if slope is not None:
+                bound = float(lipschitz)
+                return _below_a_bound(problem, fields, sampler.steps, slope, bound) | fields
     if "clip_norm" not in fields:
         fields["clip_norm"] = stated(problem, "lipschitz", _clip_norm(problem, fields))
     if "learning_rate" not in fields:
@@ -150,7 +153,7 @@ def _in_lengths(problem: Problem, fields: dict[str, Any], steps: int) -> dict[st
 
 
 def _below_a_bound(
-    problem: Problem, fields: dict[str, Any], steps: int, steepest: float
+    problem: Problem, fields: dict[str, Any], steps: int, steepest: float, bound: float
 ) -> dict[str, Any]:
     r"""Clip norm and rate of a convex loss of one inner product whose slope may jump, as a hinge.
 
@@ -162,7 +165,7 @@ def _below_a_bound(
     ones (d = 5 to 200, n = 1,000 to 200,000, epsilon 0.25 to 4) the excess was 0.01 to 1.3 times
     that of clip norm L without looks.
     """
-    bound, radius = float(problem.lipschitz), optional(problem, "radius")
+    radius = optional(problem, "radius")
     noise = float(fields["noise_multiplier"]) / fields["batch_size"] * problem.num_params**0.5
     clip_norm = max(_TIGHT, _FEW_CLIPPED / max(noise, 1e-9))
     far = problem.num_params**0.5
