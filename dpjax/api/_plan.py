@@ -272,16 +272,15 @@ def _of_risk(problem: Risk, n: int, budget: Budget) -> Iterator[_Offer]:
             make=lambda p, n, _, **given: make(p, n, stated, **given), remark=remark
         )
     if goes_far(problem):
-        if steepest_slope(problem) is not None:
-            remark = "a convex loss of bounded features, whose typical length is measured"
-            yield _Offer("dpsgd", DPSGD.for_budget, None, remark)
-            why = "two to ten times the error on most of 54 fresh instances; half at least epsilon"
-            yield _Offer("online_to_nonconvex", OnlineToNonconvex.for_budget, None, why)
-            return
-        remark = "a loss of bounded features whose optimum may be far, of no stated smoothness"
-        yield _Offer("online_to_nonconvex", OnlineToNonconvex.for_budget, None, remark)
-        why = "up to 40 times the error where the optimum is far, and as little as half elsewhere"
-        yield _Offer("dpsgd", DPSGD.for_budget, None, why)
+        far, near = "neither smooth nor convex", "up to 40 times the error where the optimum is far"
+        convex = steepest_slope(problem) is not None
+        if convex:
+            far, near = "less error only with few records at small epsilon", "convex, not smooth"
+        offers = [
+            _Offer("online_to_nonconvex", OnlineToNonconvex.for_budget, None, far),
+            _Offer("dpsgd", DPSGD.for_budget, None, near),
+        ]
+        yield from reversed(offers) if convex else offers
         return
     if not problem.factored or any(constant is None for constant in constants):
         yield _Offer("dpsgd", DPSGD.for_budget)

@@ -437,12 +437,31 @@ def test_convex_losses_with_jumps_are_measured_by_default():
     assert float(ten.learning_rate) == pytest.approx(10 * float(one.learning_rate))
     assert made(_hinge, radius=0.1).learning_rate < 0.5 * one.learning_rate
     assert made(lambda m, y: jnp.maximum(0.9 * (y - m), 0.1 * (m - y))).looks == 10
-    for link, constants in {
-        (lambda m, y: jnp.clip(0.5 - y * m, 0, 1), ()),  # not convex
-        (lambda m, y: (m - y) ** 2, ()),  # of slopes without a bound
-        (_hinge, (("smoothness", 1.0),)),
-    }:
-        assert made(link, **dict(constants)).length_bound is None
+    for link, constants in (
+        (lambda m, y: jnp.clip(0.5 - y * m, 0, 1), {}),  # not convex
+        (lambda m, y: (m - y) ** 2, {}),  # of slopes without a bound
+        (_hinge, {"smoothness": 1.0}),
+    ):
+        assert made(link, **constants).length_bound is None
+
+
+def test_one_record_adds_at_most_the_clip_norm_that_the_bound_caps():
+    problem = problems.Risk.linear(_hinge, 3, lipschitz=1.0)
+    solver = _noiseless(4, 2, clip_norm=9.0, looks=1, length_bound=0.5)
+    solver = dataclasses.replace(solver, optimizer=optax.sgd(1.0))
+    state = solver.init(problem, key=jax.random.key(3))._replace(count=jnp.ones((), jnp.int32))
+    rng = np.random.default_rng(3)
+    x = 10.0 ** rng.uniform(-3, 3, size=(200, 4, 1)) * rng.normal(size=(200, 4, 3))
+    x = jnp.asarray(x, jnp.float32).at[0, 0].set(jnp.inf).at[1, 0].set(jnp.nan).at[2, 0].set(3e38)
+
+    def added(rows, mask):
+        after, _ = solver.step(problem, {"x": rows, "y": jnp.ones(4)}, mask, state)
+        return (state.params - after.params) * 4 / 0.3
+
+    both = jax.jit(jax.vmap(added, (0, None)))
+    everyone, others = both(x, jnp.ones(4, bool)), both(x, jnp.arange(4) > 0)
+    change = np.linalg.norm(everyone - others, axis=1)
+    assert 0.499 < change.max() < 0.5 * (1 + 1e-4)
 
 
 @pytest.mark.parametrize("length", [0.05, 1.0])

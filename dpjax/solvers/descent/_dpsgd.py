@@ -384,25 +384,28 @@ class DPSGD:
         """What `clip_norm` is a multiple of; of looks so far."""
         if not self.looks:
             return None
-        bound = jnp.inf if self.length_bound is None else jnp.asarray(self.length_bound)
-        expected = 1.0 if self.length_bound is None else bound
+        expected = 1.0 if self.length_bound is None else self.length_bound
         records, stddev = self.looks * self.batch_size, self.looks**0.5 * self.noise_multiplier
-        return jnp.minimum(typical_length(state.measured, records, stddev, expected), bound)
+        return self._bounded(typical_length(state.measured, records, stddev, expected))
 
     def _clip_norm(self, length: jax.Array | None) -> ArrayLike:
         if length is None:
             return self.clip_norm
         floor = jnp.minimum(jnp.asarray(self.clip_floor), _MOST_LENGTHS * length)
-        bound = jnp.inf if self.length_bound is None else jnp.asarray(self.length_bound)
-        return jnp.minimum(jnp.maximum(self.clip_norm * length, floor), bound)
+        return self._bounded(jnp.maximum(self.clip_norm * length, floor))
+
+    def _bounded(self, length: jax.Array) -> jax.Array:
+        bound = self.length_bound
+        return length if bound is None else jnp.minimum(length, jnp.asarray(bound, length.dtype))
 
     def _rate(self, count: jax.Array, length: jax.Array | None, clip_norm: ArrayLike) -> ArrayLike:
         rate = self.learning_rate
         if length is not None and self.optimizer is SGD:
-            curved = length if self.length_bound is not None else jnp.clip(length, *_CURVED)
+            curved = jnp.clip(length, *_CURVED) if self.length_bound is None else length
             rate = rate / (length if self.rate_power == 1 else length * curved)
             # a larger clip norm has more noise
-            rate = rate * jnp.minimum(1, self.clip_norm * length / jnp.maximum(clip_norm, 1e-30))
+            wanted = self._bounded(length * self.clip_norm)
+            rate = rate * wanted / jnp.maximum(clip_norm, 1e-30)
         if self.schedule == "linear":
             rate = rate * jnp.maximum(0, 1 - count / self.sampler.steps)
         return rate

@@ -24,7 +24,7 @@ _DERIVATIVES = 2**20  # of all records of a step
 MOST_WIDTH = 256  # parameters over which noise counts
 _STEEPEST = 3.0  # rate of descent on gradients of length 1
 _TIGHT, _FEW_CLIPPED = 0.7, 0.1  # clip norms over the typical length
-_MOST_MARGIN = 0.4
+_MOST_MARGIN = 0.4  # by which noise alone moves them in a step
 _FEWEST_STEPS = 20  # of which one is a look
 _MOST_MOVED = 6.0  # a step of correlated noise, over the part that later noise cancels
 _MOST_BANDS = 128  # a vector of the parameters' size each
@@ -60,11 +60,10 @@ def with_defaults(
         lipschitz, smoothness = optional(problem, "lipschitz"), optional(problem, "smoothness")
         if lipschitz is None and smoothness is None:
             return _in_lengths(problem, fields, sampler.steps) | fields
-        if lipschitz is not None and smoothness is None:
-            slope = steepest_slope(problem)
-            if slope is not None:
-                bound = float(lipschitz)
-                return _below_a_bound(problem, fields, sampler.steps, slope, bound) | fields
+        slope = steepest_slope(problem) if smoothness is None else None
+        if slope is not None:
+            bound = stated(problem, "lipschitz", math.inf)
+            return _below_a_bound(problem, fields, sampler.steps, slope, bound) | fields
     if "clip_norm" not in fields:
         fields["clip_norm"] = stated(problem, "lipschitz", _clip_norm(problem, fields))
     if "learning_rate" not in fields:
