@@ -275,7 +275,8 @@ def _of_risk(problem: Risk, n: int, budget: Budget) -> Iterator[_Offer]:
         far, near = "neither smooth nor convex", "up to 40 times the error where the optimum is far"
         convex = steepest_slope(problem) is not None
         if convex:
-            far, near = "larger error but for few records at small epsilon", "convex, not smooth"
+            far = "larger error, except with few records at small epsilon"
+            near = "convex, and not smooth"
         offers = [
             _Offer("online_to_nonconvex", OnlineToNonconvex.for_budget, None, far),
             _Offer("dpsgd", DPSGD.for_budget, None, near),
