@@ -235,26 +235,8 @@ def _one_draw(problem: LinearModel, n: int, budget: Budget) -> _Offer | None:
         return None
     with candidates():
         solver = linear_model_solver(problem, n, budget)
-    excess, kind = _excess(problem, n, budget), type(solver)
-    if isinstance(solver, ObjectivePerturbation) and budget.delta > 0:
-        excess += _shrinkage(problem, n, solver, excess)
-    return _Offer(_NAMES[kind], kind.for_budget, excess)
-
-
-def _shrinkage(problem: LinearModel, n: int, solver: ObjectivePerturbation, excess: float) -> float:
-    r"""Excess loss due to the regulariser of a logistic loss: $0.6 \lambda R^2 / n$.
-
-    Counted only where the noise is large, $R B \phi > 0.02 (R B / 16)^2$; elsewhere DP-SGD does not
-    reach an optimum that far away. The three constants were fitted to 38 instances with optima at
-    0.8 R to R (d = 5, 15 and 40, R B = 8 to 100, n = 2,000 to 60,000, epsilon 0.25 to 4): on these,
-    the choice has 1.10 times the smaller excess (geometric mean), and always taking one method has
-    1.26 or 1.30 times. On 12 fresh instances (Laplace features, d = 12, R = 10 and 24, optima at
-    R / 2) it has at most 1.10 times.
-    """
-    reach = (problem.radius or 0.0) * problem.feature_bound
-    if problem.link != "logistic" or problem.radius is None or excess <= 0.02 * (reach / 16) ** 2:
-        return 0.0
-    return 0.6 * float(np.asarray(solver.lam)) * problem.radius**2 / n
+    kind = type(solver)
+    return _Offer(_NAMES[kind], kind.for_budget, _excess(problem, n, budget))
 
 
 def _of_risk(problem: Risk, n: int, budget: Budget) -> Iterator[_Offer]:
@@ -264,9 +246,7 @@ def _of_risk(problem: Risk, n: int, budget: Budget) -> Iterator[_Offer]:
     stated = dataclasses.replace(budget, relation=budget.relation_or("add_or_remove_one"))
     exact = None if own is None else _one_draw(own.model, n, stated)
     if own is not None and exact is not None:
-        remark = ""
-        if (exact.predicted or 0.0) <= 2 * _excess(own.model, n, stated):
-            remark = f"recognised by its values as the {own.model.link} loss of a `LinearModel`"
+        remark = f"recognised by its values as the {own.model.link} loss of a `LinearModel`"
         make = exact.make
         yield exact._replace(
             make=lambda p, n, _, **given: make(p, n, stated, **given), remark=remark
@@ -286,9 +266,11 @@ def _of_risk(problem: Risk, n: int, budget: Budget) -> Iterator[_Offer]:
     if not problem.factored or any(constant is None for constant in constants):
         yield _Offer("dpsgd", DPSGD.for_budget)
         return
-    radius, lipschitz = (float(np.asarray(constant)) for constant in constants)
-    excess = radius * lipschitz * min(1.0, _noise(problem, n, budget))
-    excess *= 1 if exact is None else 2  # as for a `LinearModel`
+    if own is not None and exact is not None:
+        excess = 2 * _excess(own.model, n, stated)
+    else:
+        radius, lipschitz = (float(np.asarray(constant)) for constant in constants)
+        excess = radius * lipschitz * min(1.0, _noise(problem, n, budget))
     yield _Offer("dpsgd", DPSGD.for_budget, excess)
     remark = "higher error on 18 of 21 fresh instances, at best 0.7 times that of `dpsgd`"
     yield _Offer("online_to_batch", OnlineToBatch.for_budget, None, remark)

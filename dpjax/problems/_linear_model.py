@@ -141,8 +141,20 @@ class LinearModel(OnBall):
         if np.all(known > 0) and np.any(known != 1):
             raise ValueError("labels y must be -1 or 0 for one class, and 1 for the other")
 
-    def prepare(self, batch: PyTree) -> tuple[jax.Array, jax.Array]:
-        """Inputs `[B, num_params]` and labels `[B]` within their bounds."""
+    def prepare(
+        self, batch: PyTree, share: ArrayLike | None = None
+    ) -> tuple[jax.Array, jax.Array]:
+        """Inputs `[B, num_params]` and labels `[B]` within their bounds.
+
+        Args:
+          batch: Records `{"x": [B, p], "y": [B]}` (*secret*).
+          share: In (0, 1]: features are at most this share of their bound long; None for 1
+            (*public*, or released).
+
+        Returns:
+          Inputs and labels.
+        """
+        bound = self.feature_bound if share is None else share * jnp.asarray(self.feature_bound)
         dtype = jnp.result_type(batch["x"].dtype, jnp.float32)
         x, y = batch["x"].astype(dtype), batch["y"].astype(dtype)
         good = jnp.all(jnp.isfinite(x), axis=1) & jnp.isfinite(y)
@@ -155,13 +167,18 @@ class LinearModel(OnBall):
         largest = jnp.max(jnp.abs(small), axis=1, keepdims=True)
         shape = small / jnp.where(largest > 0, largest, 1)
         norm = largest * jnp.linalg.norm(shape, axis=1, keepdims=True)
-        longer = norm > self.feature_bound * unit
-        x = jnp.where(longer, small * (self.feature_bound / jnp.where(longer, norm, 1)), x)
+        longer = norm > bound * unit
+        x = jnp.where(longer, small * (bound / jnp.where(longer, norm, 1)), x)
         if self.intercept is not None:
             x = jnp.concatenate([x, jnp.where(good, self.intercept, 0)[:, None]], axis=1)
         if self.link == "logistic":
             return x, jnp.where(y > 0, 1, -1).astype(dtype)
         return x, jnp.clip(y, -self.label_bound, self.label_bound)
+
+    def feature_lengths(self, batch: PyTree) -> jax.Array:
+        """Norms of features over their bound, at most 1, `[B]`; 0 where a value is not finite."""
+        alone = dataclasses.replace(self, intercept=None)
+        return jnp.linalg.norm(alone.prepare(batch)[0], axis=1) / self.feature_bound
 
     def losses(self, margins: jax.Array, y: jax.Array) -> jax.Array:
         """Losses `[B]` at `margins` and labels `[B]`."""

@@ -67,7 +67,7 @@ def test_the_budget_is_met_and_shared_as_well_as_it_can_be(relation, delta, radi
 
 def test_the_noise_of_a_gradient_is_that_of_the_page():
     problem = LinearModel("squared", P, 1.0)
-    solver = SufficientStatistics.for_budget(problem, 1000, Budget(1.0, 1e-5))
+    solver = SufficientStatistics.for_budget(problem, 1000, Budget(1.0, 1e-5), length_range=0.0)
     noise = np.hypot(solver.gram_stddev / np.sqrt(2), solver.moment_stddev)
     assert noise == pytest.approx(3.7306 * 1.5 * np.sqrt(3), rel=1e-4)
     assert solver.gram_stddev == pytest.approx(solver.moment_stddev)
@@ -170,7 +170,7 @@ def test_problems_that_are_no_least_squares_on_a_ball_are_refused():
             SufficientStatistics.for_budget(problem, N, budget)
         with pytest.raises(ValueError, match='link="squared"'):
             quiet().init(problem, key=jax.random.key(0))
-    assert SufficientStatistics.for_budget(LinearModel("huber", P, 1.0), N, budget).ridge > 0
+    assert SufficientStatistics.for_budget(LinearModel("huber", P, 1.0), N, budget).shrinkage > 0
     with pytest.raises(ValueError, match="gram_stddev must be > 0"):
         dataclasses.replace(quiet(), gram_stddev=0.0)
     with pytest.raises(TypeError, match="LinearModel"):

@@ -53,13 +53,13 @@ def in_double(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class Objective(NamedTuple):
-    r"""$\sum_i \ell_i(\langle x_i, w\rangle) + \frac\lambda2 |w|^2 + \langle b, w\rangle$.
+    r"""$\sum_i \ell_i(\langle x_i, w\rangle) + \sum_j \frac{\lambda_j}2 w_j^2 + \langle b, w\rangle$.
 
     Attributes:
       x: `[n, d]`; rows that count nothing are zero.
       slopes: Of margins `[n]`, nondecreasing.
       curvatures: Derivatives of the slopes.
-      lam: The regulariser.
+      lam: The regulariser, of all parameters a number, or of each, `[d]`.
       linear: b, `[d]`.
       radius: Of the ball; None for no ball.
       largest_curvature: beta, a bound on `curvatures`.
@@ -90,7 +90,9 @@ class Objective(NamedTuple):
         return jnp.where(norm > self.radius, self.radius / jnp.where(norm > 0, norm, 1), 1) * w
 
     def residual(self, w: jax.Array, gradient: jax.Array) -> jax.Array:
-        """Distance of minus the gradient from the normal cone at w; lam times that of w, at least.
+        """Distance of minus the gradient from the normal cone at w.
+
+        The least lam times the distance of w from the minimiser is at most that.
 
         w is the exact minimiser for a linear term that differs by so much.
         """
@@ -166,16 +168,18 @@ def _newton(objective: Objective, point: _Point) -> jax.Array:
     """The minimiser of the quadratic model on the ball, or a point on the way to it."""
     x, w, gradient = objective.x, point.w, point.gradient
     margins = x @ w
+    least = jnp.min(objective.lam)  # of the rest, what the regulariser has more in some parameters
     hessian = (x * objective.curvatures(margins)[:, None]).T @ x
+    hessian += jnp.diag(jnp.broadcast_to(objective.lam - least, w.shape))
     values, basis = jnp.linalg.eigh(hessian)
-    values = jnp.maximum(values, 0) + objective.lam
+    values = jnp.maximum(values, 0) + least
     target = values * (basis.T @ w) - basis.T @ gradient
     towards = basis @ quadratic_minimiser(values, target, objective.radius)
     move = towards - w
     moved = x @ move
 
     def steepness(share: jax.Array) -> jax.Array:
-        rest = objective.linear @ move + objective.lam * (w @ move + share * (move @ move))
+        rest = objective.linear @ move + (objective.lam * (w + share * move)) @ move
         return objective.slopes(margins + share * moved) @ moved + rest
 
     def search(_: int, ends: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
@@ -184,7 +188,7 @@ def _newton(objective: Objective, point: _Point) -> jax.Array:
         down = steepness(middle) < 0
         return jnp.where(down, middle, low), jnp.where(down, high, middle)
 
-    one = jnp.ones_like(objective.lam)
+    one = jnp.ones_like(least)
     full = steepness(one) <= 0.1 * jnp.abs(gradient @ move)
     share = jax.lax.fori_loop(0, _SEARCHES, search, (jnp.zeros_like(one), one))[0]
     return jnp.where(full, towards, objective.project(w + share * move))
@@ -222,8 +226,8 @@ def quadratic_minimiser(
 
 def _accelerated(objective: Objective, point: _Point, goal: jax.Array) -> _Point:
     """Nesterov's method for strong convexity, of as many steps as its rate asks for."""
-    lam, x = objective.lam, objective.x
-    smoothness = objective.largest_curvature * jnp.sum(x * x) + lam
+    lam, x = jnp.min(objective.lam), objective.x
+    smoothness = objective.largest_curvature * jnp.sum(x * x) + jnp.max(objective.lam)
     rate = jnp.sqrt(lam / smoothness)
     momentum = (1 - rate) / (1 + rate)
     # the gap, at first residual^2 / lam, shrinks by 1 - rate a step; four distances from the

@@ -16,11 +16,12 @@ from dpjax.core import (
     PyTree,
     check_int,
     check_key,
+    check_nonnegative,
+    check_positive,
     check_type,
     check_unstacked,
     static_field,
 )
-from dpjax.geometry import sample_vertices
 from dpjax.privacy import (
     Budget,
     ObjectivePerturbationGuarantee,
@@ -35,17 +36,14 @@ from dpjax.random._normal import normal
 from dpjax.sampling import FullBatch
 from dpjax.solvers._request import RELATIONS, check_once, check_values, requested_relation
 from dpjax.solvers._summary import register_solver
+from dpjax.solvers.erm._draws import beyond_drawn, drawn_share, length_range, shorter_inputs
 from dpjax.solvers.erm._minimise import Objective, in_double, minimise
-from dpjax.solvers.vertices._steps import shrunk
 from dpjax.transforms.noise._independent import plus_noise
 from dpjax.transforms.noise.correlated._strategy import knorm_noise
 
-_BINS = 40  # of the labels' sizes
 _LEAST_BEYOND = 3  # one in this many nonzero labels exceeds the threshold
 _RECORDS_PER_BEYOND = 2500  # n epsilon: with more records bias outweighs noise
 _MOST_BEYOND = 1000
-_QUANTILE_SHARE = 0.1  # of epsilon
-LEAST_RECORDS = 500  # n epsilon: below it a drawn threshold is too inaccurate
 _HIDDEN = {"gaussian": 0.1, "gamma": 0.02}  # share of the noise's cost that hides inaccuracy
 _OUTPUT_SHARE = 0.1  # of the error that noise is expected to cause
 
@@ -56,12 +54,14 @@ class ObjectivePerturbationState(NamedTuple):
     Attributes:
       params: The parameters, `[d]`; released.
       threshold: Of the Huber loss, a scalar; released.
+      length: To which features were scaled down, a scalar; released.
       residual: Of the minimiser, a scalar (*secret*; taken out of a solution).
       key: For the noise (*secret*).
     """
 
     params: jax.Array
     threshold: jax.Array
+    length: jax.Array
     residual: jax.Array
     key: jax.Array
 
@@ -107,9 +107,14 @@ class ObjectivePerturbation(OfLinearModel):
     scale `output_scale` hides that distance. How long this takes depends on the data; the number
     of steps is bounded, by one that provably reaches the certificate.
 
-    For `LinearModel("huber")` without a threshold, the exponential mechanism first draws one: the
-    size that one in `beyond` of the nonzero labels exceeds. b, `accuracy` and `output_scale` are
-    scaled by it.
+    The exponential mechanism may first draw a length that one in `longer` rows of features exceeds,
+    to which these are then scaled down: noise follows what most rows are, not the stated bound. In
+    the objective an intercept's constant c is scaled to $c' = s c$, s c the drawn length if that is
+    less, its weight by c / c'. If inputs are then at most a share u as long as before, b is
+    multiplied by u, $\lambda$ by $u^2$, `accuracy` and `output_scale` by 1 / u.
+
+    For `LinearModel("huber")` without a threshold, it also draws one: the size that one in `beyond`
+    of the nonzero labels exceeds. b, `accuracy` and `output_scale` are scaled by it.
 
     Guarantee: `ObjectivePerturbationGuarantee`, for the slopes that the problem enforces; a run is
     refused where these are not `bounds`. It holds in real arithmetic: nothing is claimed of the
@@ -130,8 +135,10 @@ class ObjectivePerturbation(OfLinearModel):
         (data).
       output_scale: Deviation, or scale of K-norm noise, of the noise on the parameters, a
         number (data).
-      quantile_range: Bounded range eta of the draw of the threshold, which costs as much epsilon,
-        a number; None for no draw (data).
+      length_range: Bounded range eta of the draw of the length, which costs as much epsilon, a
+        number; 0 for no draw (data).
+      longer: One in `longer` rows should be longer, an integer >= 2 (static).
+      quantile_range: Bounded range of the draw of the threshold, likewise; None for no draw (data).
       growth: lambda is at least this number times the square of the threshold over that of
         `bounds` (data).
       beyond: One in `beyond` labels should exceed the threshold, an integer >= 2 (static).
@@ -155,14 +162,20 @@ class ObjectivePerturbation(OfLinearModel):
     quantile_range: ArrayLike | None = None
     growth: ArrayLike = 0.0
     beyond: int = static_field(default=_LEAST_BEYOND)
+    length_range: ArrayLike = 0.0
+    longer: int = static_field(default=_LEAST_BEYOND)
     noise: str = static_field(default="gaussian")
     relation: str = static_field(default="replace_one")
 
     def __post_init__(self) -> None:
         check_once(self.sampler)
         positive = ("scale", "lam", "accuracy", "output_scale", "quantile_range")
-        check_values(self, positive=positive, noise=NOISES, relation=RELATIONS[:2])
+        zero = ("growth", "length_range")
+        check_values(
+            self, positive=positive, nonnegative=zero, noise=NOISES, relation=RELATIONS[:2]
+        )
         check_int("beyond", self.beyond, minimum=2)
+        check_int("longer", self.longer, minimum=2)
 
     @classmethod
     def for_budget(
@@ -175,7 +188,7 @@ class ObjectivePerturbation(OfLinearModel):
           num_records: *Public* number of records (or near it, under add-or-remove-one).
           budget: epsilon, delta and relation to meet; the relation defaults to replace-one. With
             delta 0 the noise is "gamma".
-          **overrides: `lam`, which the noise is then calibrated for.
+          **overrides: `lam`, which the noise is then calibrated for, and `length_range`.
 
         Returns:
           A solver whose `guarantee().epsilon(budget.delta) <= budget.epsilon`.
@@ -193,11 +206,16 @@ class ObjectivePerturbation(OfLinearModel):
           True
         """
         problem = linear_model(problem)
-        relation = requested_relation(cls, num_records, budget, overrides, ("lam",))
+        known = ("lam", "length_range")
+        relation = requested_relation(cls, num_records, budget, overrides, known)
         bounds, dim, lam = problem.slope_bounds(), problem.num_params, overrides.get("lam")
         estimated = problem.link == "huber" and problem.threshold is None
-        estimated &= num_records * budget.epsilon >= LEAST_RECORDS
-        epsilon = budget.epsilon * (1 - _QUANTILE_SHARE * estimated)
+        usual = length_range(num_records, budget.epsilon)
+        estimated &= usual > 0
+        draw = overrides.get("length_range", usual)
+        check_nonnegative("length_range", draw)
+        epsilon = budget.epsilon - draw - usual * estimated
+        check_positive("epsilon that is left after length_range", epsilon)
         left = Budget(epsilon, budget.delta, relation)
         growing = {} if estimated else {"num_records": num_records}
         plan = plan_objective_perturbation(left, bounds, dim, problem.radius, **growing, lam=lam)
@@ -209,7 +227,7 @@ class ObjectivePerturbation(OfLinearModel):
         width = math.inf if problem.radius is None else problem.radius
         per_record = num_records * bounds.curvature / dim
         error = min(deviation / (per_record + plan.lam), width)
-        output = _OUTPUT_SHARE * error / (math.sqrt(dim) if plan.noise == "gaussian" else dim + 1)
+        output = _OUTPUT_SHARE * error / _typical_length(plan.noise, dim)
         fields: dict[str, Any] = {
             "scale": plan.scale,
             "lam": plan.lam,
@@ -217,9 +235,11 @@ class ObjectivePerturbation(OfLinearModel):
             "output_scale": output,
             "noise": plan.noise,
             "relation": relation,
+            "length_range": draw,
+            "longer": beyond_drawn(num_records, budget.epsilon, dim)[0],
         }
         if estimated:
-            fields["quantile_range"] = _QUANTILE_SHARE * budget.epsilon
+            fields["quantile_range"] = usual
             beyond = round(num_records * budget.epsilon / _RECORDS_PER_BEYOND)
             fields["beyond"] = min(max(beyond, _LEAST_BEYOND), _MOST_BEYOND)
             if lam is None and problem.radius is not None:
@@ -238,7 +258,7 @@ class ObjectivePerturbation(OfLinearModel):
                 f"{problem.slope_bounds()}: make the solver for this problem"
             )
         zero = jnp.zeros(())
-        return ObjectivePerturbationState(problem.init, zero, zero, key)
+        return ObjectivePerturbationState(problem.init, zero, zero, zero, key)
 
     def step(
         self,
@@ -248,34 +268,31 @@ class ObjectivePerturbation(OfLinearModel):
         state: ObjectivePerturbationState,
     ) -> tuple[ObjectivePerturbationState, None]:
         """Draws the noise, and minimises on all records."""
-        keys = jax.random.split(state.key, 4)
+        keys = jax.random.split(state.key, 5)
         dtype = state.params.dtype
-        share = self._share(keys[0], problem, batch, mask)
+        share = self._share(keys[0], problem, batch, mask).astype(dtype)
+        sizes = problem.feature_lengths(batch)
+        length = drawn_share(keys[3], sizes, mask, self.longer, self.length_range).astype(dtype)
         impl = jax.random.key_impl(state.key)
         minimum = in_double(functools.partial(_minimum, problem, self.noise, impl))
-        names = ("lam", "scale", "growth", "accuracy")
+        names = ("lam", "scale", "growth", "accuracy", "output_scale")
         numbers = [jnp.asarray(getattr(self, name), dtype) for name in names]
         records = {name: batch[name] for name in ("x", "y")}
         key = jax.random.key_data(keys[1])
         draw = _standard_noise(self.noise, keys[2], state.params)
-        output = share.astype(dtype) * jnp.asarray(self.output_scale, dtype)
-        noisy, residual = minimum(records, mask, key, draw, output, share.astype(dtype), *numbers)
+        noisy, residual = minimum(records, mask, key, draw, share, length, *numbers)
         threshold = (share * problem.largest_threshold).astype(dtype)
-        return ObjectivePerturbationState(noisy, threshold, residual, keys[3]), None
+        length = length * problem.feature_bound
+        return ObjectivePerturbationState(noisy, threshold, length, residual, keys[4]), None
 
     def _share(
         self, key: jax.Array, problem: LinearModel, batch: PyTree, mask: jax.Array
     ) -> jax.Array:
-        """The threshold over the largest one: the upper edge of the bin of a private quantile."""
+        """The threshold over the largest one."""
         if self.quantile_range is None:
             return jnp.ones(())
-        y = jnp.abs(batch["y"].astype(float)) / problem.largest_threshold
-        within = jnp.where(y > 0, jnp.minimum(y, 1), 0)
-        bins = jnp.clip(jnp.ceil(within * _BINS).astype(jnp.int32) - 1, 0, _BINS - 1)
-        counts = jnp.zeros(_BINS, jnp.int32).at[bins].add((mask & (within > 0)).astype(jnp.int32))
-        eta = jnp.asarray(self.quantile_range, float)
-        logits = quantile_logits(counts, self.beyond, eta)
-        return (sample_vertices(key, logits, 1)[0] + 1) / _BINS
+        sizes = jnp.abs(batch["y"].astype(float)) / problem.largest_threshold
+        return drawn_share(key, sizes, mask, self.beyond, self.quantile_range)
 
     def redact(self, state: ObjectivePerturbationState) -> ObjectivePerturbationState:
         """The state without the residual."""
@@ -290,33 +307,13 @@ class ObjectivePerturbation(OfLinearModel):
         names = ("scale", "lam", "accuracy", "output_scale")
         check_unstacked(self, *names)
         scale, lam, accuracy, output = (np.asarray(getattr(self, name)).item() for name in names)
-        relation, hidden, prior = resolve_relation(self.relation), 2 * accuracy / output, 0.0
-        if self.quantile_range is not None:
-            prior = np.asarray(self.quantile_range).item()
+        relation, hidden = resolve_relation(self.relation), 2 * accuracy / output
+        draws = (self.quantile_range or 0.0, self.length_range)
+        prior = math.fsum(np.asarray(draw).item() for draw in draws)
         failure = self.sampler.failure_probability()
         return ObjectivePerturbationGuarantee(
             self.noise, scale, lam, self.bounds, hidden, relation, prior, failure
         )
-
-
-def quantile_logits(counts: jax.Array, beyond: int, eta: jax.Array) -> jax.Array:
-    """Logits of the upper edges of bins, highest where one in `beyond` records lies above.
-
-    The number of records below an edge, minus its target, changes by at most 1 with one record,
-    under either relation; the changes of the logits have range at most eta.
-
-    Args:
-      counts: Records in each bin, int32 `[bins]` (*secret*).
-      beyond: One in `beyond` records should lie above (*public*).
-      eta: Bounded range of the draw, a number (*public*).
-
-    Returns:
-      `[bins]`, the largest 0.
-    """
-    total = jnp.sum(counts)
-    off = jnp.abs(jnp.cumsum(counts) - (total - total // beyond))
-    gaps = (jnp.min(off) - off).astype(eta.dtype)  # exact up to here
-    return gaps * shrunk(eta / 2, eta, eta.dtype)
 
 
 def _minimum(
@@ -327,34 +324,45 @@ def _minimum(
     mask: jax.Array,
     key: jax.Array,
     draw: jax.Array,
-    output: jax.Array,
     share: jax.Array,
+    length: jax.Array,
     *numbers: jax.Array,
 ) -> tuple[jax.Array, jax.Array]:
     """The minimiser with noise, and its residual, of the type of `share`, computed in float64.
 
     Of many records the noise is below the last bit that float32 has for the minimiser.
     """
-    dtype = share.dtype
-    draw, output = draw.astype(jnp.float64), output.astype(jnp.float64)
-    x, y = problem.prepare(jax.tree.map(lambda leaf: leaf.astype(jnp.float64), records))
+    dtype, dim = share.dtype, draw.shape[0]
+    draw, share, length = (a.astype(jnp.float64) for a in (draw, share, length))
+    lam, scale, growth, accuracy, output = (a.astype(jnp.float64) for a in numbers)
+    shorter, per_unit = shorter_inputs(problem, length)
+    x, y = problem.prepare(jax.tree.map(lambda leaf: leaf.astype(jnp.float64), records), length)
     x = jnp.where(mask[:, None], x, 0)
-    share, lam, scale, growth, accuracy = (a.astype(jnp.float64) for a in (share, *numbers))
     threshold = share * problem.largest_threshold
-    lam = jnp.maximum(lam, growth * share**2)
-    zeros = jnp.zeros(x.shape[1], jnp.float64)
+    lam = jnp.maximum(lam * shorter**2, growth * share**2)
+    stretched = 1 / shorter
+    if problem.radius is not None:  # noise beyond this would swamp the ball
+        most = _OUTPUT_SHARE * problem.radius / _typical_length(noise, dim)
+        stretched = jnp.clip(most / output, 1, stretched)
+    accuracy, output = (share * stretched * a for a in (accuracy, output))
+    zeros = jnp.zeros(dim, jnp.float64)
     linear = _standard_noise(noise, jax.random.wrap_key_data(key, impl=impl), zeros)
     objective = Objective(
         x,
         lambda margins: problem.slopes(margins, y, threshold),
         lambda margins: problem.curvatures(margins, y, threshold),
-        lam,
-        share * scale * linear,
+        lam / per_unit**2,
+        share * shorter * scale * linear / per_unit,
         None if problem.radius is None else jnp.asarray(problem.radius, jnp.float64),
         problem.slope_bounds().curvature / problem.input_bound**2,
     )
-    params, residual = minimise(objective, lam * share * accuracy)
-    return plus_noise(params, output, draw).astype(dtype), residual.astype(dtype)
+    params, residual = minimise(objective, lam * accuracy)
+    return plus_noise(params, output * per_unit, draw).astype(dtype), residual.astype(dtype)
+
+
+def _typical_length(noise: str, dim: int) -> float:
+    """Of a draw of this kind over its scale."""
+    return math.sqrt(dim) if noise == "gaussian" else dim + 1
 
 
 def _standard_noise(kind: str, key: jax.Array, like: jax.Array) -> jax.Array:

@@ -2,34 +2,51 @@
 
 import dataclasses
 import functools
-import math
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from dp_accounting import dp_event as dpe
 from jax.typing import ArrayLike
 
-from dpjax.core import Problem, PyTree, check_key, check_unstacked, static_field
-from dpjax.privacy import Budget, Guarantee
+from dpjax.core import (
+    Problem,
+    PyTree,
+    check_int,
+    check_key,
+    check_nonnegative,
+    check_unstacked,
+    static_field,
+)
+from dpjax.privacy import Budget, Guarantee, calibrate_noise
+from dpjax.privacy._budget import relation_factor
 from dpjax.problems import LinearModel
 from dpjax.random._normal import normal
 from dpjax.sampling import FullBatch
 from dpjax.solvers._request import RELATIONS, check_once, check_values, requested_relation
 from dpjax.solvers._summary import register_solver
+from dpjax.solvers.erm._draws import (
+    LEAST_BEYOND,
+    beyond_drawn,
+    drawn_share,
+    length_range,
+    pure_event,
+    shorter_inputs,
+)
 from dpjax.solvers.erm._minimise import in_double, quadratic_minimiser
 from dpjax.solvers.erm._objective_perturbation import (
-    LEAST_RECORDS,
     ObjectivePerturbation,
     OfLinearModel,
     check_linear_model,
     linear_model,
 )
-from dpjax.solvers.queries._budget import gaussian_event, gaussian_stddev
+from dpjax.solvers.queries._budget import Number, gaussian_event, gaussian_stddev
 from dpjax.transforms import rounding_allowance
 from dpjax.transforms.noise._independent import plus_noise
 
 _ROWS = 2**12  # of a block, whose products are added up before those of others
+_SHRINKAGE = 2.0  # times that for an optimum at the edge of the ball
 _MOST_ROWS = 2**26  # that noise allows for: it must not tell the number of records
 
 
@@ -46,6 +63,8 @@ class SufficientStatisticsState(NamedTuple):
     params: jax.Array
     gram: jax.Array
     moment: jax.Array
+    length: jax.Array
+    label: jax.Array
     key: jax.Array
 
 
@@ -60,9 +79,19 @@ class SufficientStatistics(OfLinearModel):
     with $\hat G$ and $\hat m$ the sums over records of $x x^\top/\rho^2$ and $x y/(\rho Y)$ with
     Gaussian noise, $\hat G_+$ without negative eigenvalues, $\rho$ the problem's `input_bound` and
     Y its `label_bound`. Noise of off-diagonal entries of $\hat G$ has half the variance, so that
-    the noise is isotropic in the Frobenius norm.
+    the noise is isotropic in the Frobenius norm. To each eigenvalue g of $\hat G$ is added
+    $\kappa s^2 d / (V^2 \max(g, \sigma \sqrt d))$, with s the deviation of the noise of a gradient
+    at the edge of the ball, $V = \rho R / Y$ and $\sigma$ the deviation on the diagonal: Wiener's
+    filter for optima of length $R / \sqrt\kappa$.
 
-    Guarantee: one Gaussian release of both sums, `GaussianDpEvent`. In units of the noise,
+    The exponential mechanism may first draw a length that one in `longer` rows of features exceeds,
+    to which these are then scaled down, and likewise a size to which labels are clipped. Y is then
+    that size and $\rho$ the norm of the shorter inputs, with an intercept's constant c cut to
+    the drawn length if that is less; the noises share the same cost as is best for these.
+
+    Guarantee: one Gaussian release of both sums, `GaussianDpEvent`, beside which a draw of range
+    eta is a `RandomizedResponseDpEvent` of pure epsilon eta, or the `DiscreteLaplaceDpEvent` that
+    is the same under add-or-remove-one. In units of the noise,
     a = 1 / `gram_stddev` and b = 1 / `moment_stddev`, a record moves them by at most
     `statistics_change(a, b, relation)` in the l2 norm. The problem scales and clips each record, so
     this holds for any data. Sums are taken in float64, and the noise is larger by
@@ -81,6 +110,7 @@ class SufficientStatistics(OfLinearModel):
       moment_stddev: Deviation of the noise on an entry of the sum of $x y/(\rho Y)$, a number
         (data).
       ridge: lambda >= 0, in the units of the sum of $x x^\top/\rho^2$, a number (data).
+      shrinkage: kappa >= 0, a number (data).
       relation: Neighbouring relation of the guarantee (static).
 
     Raises:
@@ -94,13 +124,19 @@ class SufficientStatistics(OfLinearModel):
     sampler: FullBatch = dataclasses.field(metadata={"static": True})
     gram_stddev: ArrayLike
     moment_stddev: ArrayLike
-    ridge: ArrayLike
+    ridge: ArrayLike = 0.0
+    shrinkage: ArrayLike = 0.0
+    length_range: ArrayLike = 0.0
+    longer: int = static_field(default=LEAST_BEYOND)
+    beyond: int = static_field(default=LEAST_BEYOND)
     relation: str = static_field(default="replace_one")
 
     def __post_init__(self) -> None:
         check_once(self.sampler)
-        positive = ("gram_stddev", "moment_stddev")
-        check_values(self, positive=positive, nonnegative=("ridge",), relation=RELATIONS[:2])
+        positive, zero = ("gram_stddev", "moment_stddev"), ("ridge", "shrinkage", "length_range")
+        check_int("longer", self.longer, minimum=2)
+        check_int("beyond", self.beyond, minimum=2)
+        check_values(self, positive=positive, nonnegative=zero, relation=RELATIONS[:2])
 
     @classmethod
     def for_budget(
@@ -108,16 +144,15 @@ class SufficientStatistics(OfLinearModel):
     ) -> "SufficientStatistics":
         r"""The solver whose noise just meets the budget, by the rule of public numbers.
 
-        The two sums share the budget such that the noise of the gradient at the edge of the ball,
-        of deviation s a coordinate, is least; the ridge is $(s d)^2 / (n V^2)$ with
-        $V = \rho R / Y$, which is best for inputs that fill all directions alike.
+        The two sums share the budget such that the noise of the gradient at the edge of the ball
+        is least; kappa is 2, or 0 if a ridge is given.
 
         Args:
           problem: `LinearModel` of link `"squared"`, or `"huber"` without a threshold, with a ball;
             or an equivalent `Risk.linear`.
           num_records: *Public* number of records (or near it, under add-or-remove-one).
           budget: epsilon, delta > 0 and relation to meet; the relation defaults to replace-one.
-          **overrides: `ridge`.
+          **overrides: `ridge` and `length_range`.
 
         Returns:
           A solver whose `guarantee().epsilon(budget.delta) <= budget.epsilon`.
@@ -137,18 +172,22 @@ class SufficientStatistics(OfLinearModel):
         """
         problem = linear_model(problem)
         edge = _edge(problem)
-        relation = requested_relation(cls, num_records, budget, overrides, ("ridge",))
-        if relation == "replace_one":
-            squared = 4 / (1 + math.sqrt(1 + 8 * edge**2))  # of b / a, at most 2
-        else:
-            squared = math.sqrt(2) / edge
-        ratio = math.sqrt(squared)
-        gram = gaussian_stddev(statistics_change(1.0, ratio, relation), budget)
-        noise = gram * math.sqrt(edge**2 / 2 + 1 / squared)
+        known = ("ridge", "length_range")
+        relation = requested_relation(cls, num_records, budget, overrides, known)
+        draw = overrides.get("length_range", length_range(num_records, budget.epsilon))
+        check_nonnegative("length_range", draw)
+        ratio = _best_ratio(edge, relation)
+        # a hair more, for it is divided and multiplied again
+        unit = (1 + 1e-9) * _calibrated(draw, budget, relation)
+        gram = unit * statistics_change(1.0, ratio, relation)
+        longer, beyond = beyond_drawn(num_records, budget.epsilon, problem.num_params)
         fields: dict[str, Any] = {
             "gram_stddev": gram,
             "moment_stddev": gram / ratio,
-            "ridge": (noise * problem.num_params / edge) ** 2 / num_records,
+            "shrinkage": 0.0 if "ridge" in overrides else _SHRINKAGE,
+            "length_range": draw,
+            "longer": longer,
+            "beyond": beyond,
             "relation": relation,
         }
         return cls(FullBatch(1), **(fields | overrides))
@@ -157,22 +196,30 @@ class SufficientStatistics(OfLinearModel):
         """The state before the step; the key (*secret*) is for the noise."""
         check_key("key", key)
         _edge(problem)
-        zeros = problem.init
-        return SufficientStatisticsState(zeros, jnp.outer(zeros, zeros), zeros, key)
+        zeros, one = problem.init, jnp.ones(())
+        return SufficientStatisticsState(zeros, jnp.outer(zeros, zeros), zeros, one, one, key)
 
     def step(
         self, problem: LinearModel, batch: PyTree, mask: jax.Array, state: SufficientStatisticsState
     ) -> tuple[SufficientStatisticsState, None]:
         """Draws the noisy sums of all records, and solves for the parameters."""
-        key, first, second = jax.random.split(state.key, 3)
+        key, first, second, third, fourth = jax.random.split(state.key, 5)
         dtype = state.params.dtype
         draws = [normal(first, state.gram.shape, dtype), normal(second, state.moment.shape, dtype)]
-        names = ("gram_stddev", "moment_stddev", "ridge")
-        numbers = [jnp.asarray(getattr(self, name), dtype) for name in names]
+        sizes = problem.feature_lengths(batch), jnp.abs(batch["y"]) / problem.label_bound
+        length, label = (
+            drawn_share(each, size, mask, beyond, self.length_range).astype(dtype)
+            for each, size, beyond in zip(
+                (third, fourth), sizes, (self.longer, self.beyond), strict=True
+            )
+        )
+        names = ("gram_stddev", "moment_stddev", "ridge", "shrinkage")
+        numbers = [length, label, *(jnp.asarray(getattr(self, name), dtype) for name in names)]
         records = {name: batch[name] for name in ("x", "y")}
-        solve = in_double(functools.partial(_released, problem))
+        solve = in_double(functools.partial(_released, problem, self.relation))
         params, gram, moment = solve(records, mask, *draws, *numbers)
-        return SufficientStatisticsState(params, gram, moment, key), None
+        bounds = length * problem.feature_bound, label * problem.label_bound
+        return SufficientStatisticsState(params, gram, moment, *bounds, key), None
 
     def finalize(self, problem: LinearModel, state: SufficientStatisticsState) -> jax.Array:
         """The nearest point of the ball."""
@@ -180,14 +227,41 @@ class SufficientStatistics(OfLinearModel):
 
     def guarantee(self) -> Guarantee:
         """The guarantee of the release (host); raises ValueError for stacked fields."""
-        check_unstacked(self, "gram_stddev", "moment_stddev")
+        check_unstacked(self, "gram_stddev", "moment_stddev", "length_range")
         gram, moment = (np.asarray(s).item() for s in (self.gram_stddev, self.moment_stddev))
         change = statistics_change(1 / gram, 1 / moment, self.relation)
         event = gaussian_event(change, 1.0, self.relation)
+        event = _with_draws(event, np.asarray(self.length_range).item(), self.relation)
         return Guarantee(event, self.relation, self.sampler.failure_probability())
 
 
-def statistics_change(gram: float, moment: float, relation: str) -> float:
+def _with_draws(event: dpe.DpEvent, draw: float, relation: str) -> dpe.DpEvent:
+    """With a draw of a length and one of a size, if these cost anything."""
+    if draw == 0:
+        return event
+    return dpe.ComposedDpEvent([event, *2 * [pure_event(draw, relation)]])
+
+
+def _calibrated(draw: float, budget: Budget, relation: str) -> float:
+    """The deviation of noise on what changes by 1."""
+    if draw == 0:
+        return gaussian_stddev(1.0, dataclasses.replace(budget, relation=relation))
+    multiplier = calibrate_noise(
+        lambda noise: _with_draws(dpe.GaussianDpEvent(noise), draw, relation),
+        budget,
+        relation=relation,
+    )
+    return multiplier / relation_factor(relation)
+
+
+def _best_ratio(edge: Number, relation: str) -> Number:
+    """Noise of the sum of products over that of the moments, for a gradient of least noise."""
+    if relation == "replace_one":
+        return (4 / (1 + (1 + 8 * edge**2) ** 0.5)) ** 0.5  # at most sqrt(2)
+    return (2**0.5 / edge) ** 0.5
+
+
+def statistics_change(gram: Number, moment: Number, relation: str) -> Number:
     r"""The largest change of $(a \sum x x^\top, b \sum x y)$ for |x| <= 1 and |y| <= 1.
 
     In the l2 norm of all entries. Under replace-one the squared change is
@@ -203,9 +277,10 @@ def statistics_change(gram: float, moment: float, relation: str) -> float:
       The change, which some pair attains.
     """
     if relation != "replace_one":
-        return math.hypot(gram, moment)
+        return (gram**2 + moment**2) ** 0.5
     vertex = moment**2 / (2 * gram**2)
-    return math.sqrt(2) * gram * (1 + vertex) if vertex <= 1 else 2 * moment
+    outer = vertex > 1
+    return outer * (2 * moment) + (1 - outer) * (2**0.5 * gram * (1 + vertex))
 
 
 def _edge(problem: LinearModel) -> float:
@@ -223,31 +298,50 @@ def _edge(problem: LinearModel) -> float:
 
 
 def _released(
-    problem: LinearModel, records: PyTree, mask: jax.Array, *floats: jax.Array
+    problem: LinearModel, relation: str, records: PyTree, mask: jax.Array, *floats: jax.Array
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
     """Parameters and noisy sums, of the type of draws and numbers, computed in float64."""
     dtype, dim = floats[0].dtype, problem.num_params
     if mask.shape[0] > _MOST_ROWS:
         raise ValueError(f"data must have at most {_MOST_ROWS} records, got {mask.shape[0]}")
-    to_gram, to_moment, *numbers = (leaf.astype(jnp.float64) for leaf in floats)
-    x, y = problem.prepare(jax.tree.map(lambda leaf: leaf.astype(jnp.float64), records))
-    x = jnp.where(mask[:, None], x, 0) / problem.input_bound
-    gram, moment = _sums(x, y / problem.label_bound)
+    to_gram, to_moment, length, label, *numbers = (leaf.astype(jnp.float64) for leaf in floats)
+    shorter, factors = shorter_inputs(problem, length)
+    input_bound, label_bound = shorter * problem.input_bound, label * problem.label_bound
+    records = jax.tree.map(lambda leaf: leaf.astype(jnp.float64), records)
+    x, y = problem.prepare(records, length)
+    x = jnp.where(mask[:, None], x, 0) * (factors / input_bound)[None, :]
+    y = jnp.clip(y / label_bound, -1, 1)
+    gram, moment = _sums(x, y)
+    gram_stddev, moment_stddev, ridge, shrinkage = numbers
+    # of the noises for the full bounds: their cost, and the best ratio for the drawn ones
+    edge = jnp.asarray(_edge(problem), jnp.float64)
+    ratio = gram_stddev / moment_stddev
+    drawn = edge * shorter / label
+    ratio *= _best_ratio(drawn, relation) / _best_ratio(edge, relation)
+    gram_stddev = statistics_change(jnp.ones(()), ratio, relation) / statistics_change(
+        1 / gram_stddev, 1 / moment_stddev, relation
+    )
     # a block's products and then the blocks are added: so many roundings of up to the sum
     epsilon, roundings = float(jnp.finfo(jnp.float64).eps), _ROWS + _MOST_ROWS / _ROWS
     larger = 1 + rounding_allowance(_MOST_ROWS, jnp.float64) + epsilon * _MOST_ROWS * roundings
-    gram_stddev, moment_stddev, ridge = larger * numbers[0], larger * numbers[1], numbers[2]
+    gram_stddev *= larger
     share = jnp.where(jnp.eye(dim, dtype=bool), 1.0, 0.5**0.5)
     upper = jnp.triu(plus_noise(gram, gram_stddev * share, to_gram))
     gram = upper + jnp.triu(upper, 1).T
-    moment = plus_noise(moment, moment_stddev, to_moment)
+    moment = plus_noise(moment, gram_stddev / ratio, to_moment)
     values, basis = jnp.linalg.eigh(gram)
-    values = jnp.maximum(values, 0) + ridge
+    # of a gradient at the edge of the ball, and what an eigenvalue of noise alone may be
+    error, swamped = gram_stddev * jnp.hypot(drawn / 2**0.5, 1 / ratio), gram_stddev * dim**0.5
+    added = shrinkage * error**2 * dim / (drawn**2 * jnp.maximum(values, swamped))
+    values = jnp.maximum(values, 0) + added + ridge * (edge / drawn) ** 2
     # without a ridge, directions of which the sums say nothing
     values = jnp.maximum(values, jnp.finfo(values.dtype).tiny)
-    edge = jnp.asarray(_edge(problem), jnp.float64)
-    scaled = basis @ quadratic_minimiser(values, basis.T @ moment, edge)
-    params = scaled * (problem.label_bound / problem.input_bound)
+    # the ball is one of parameters with the intercept's own constant
+    scaled = basis * jnp.sqrt(values)[None, :] / factors[:, None]
+    basis, roots, _ = jnp.linalg.svd(scaled, full_matrices=False)
+    curvatures = jnp.maximum(roots**2, jnp.finfo(roots.dtype).tiny)
+    target = basis.T @ (moment / factors)
+    params = (basis @ quadratic_minimiser(curvatures, target, drawn)) * (label_bound / input_bound)
     return params.astype(dtype), gram.astype(dtype), moment.astype(dtype)
 
 
@@ -304,7 +398,7 @@ def linear_model_solver(
     problem = linear_model(problem)
     free = problem.link == "huber" and problem.threshold is None and problem.radius is not None
     if budget.delta > 0 and (
-        problem.link == "squared" or (free and num_records * budget.epsilon < LEAST_RECORDS)
+        problem.link == "squared" or (free and not length_range(num_records, budget.epsilon))
     ):
         return SufficientStatistics.for_budget(problem, num_records, budget)
     return ObjectivePerturbation.for_budget(problem, num_records, budget)

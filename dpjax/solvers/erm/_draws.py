@@ -1,0 +1,108 @@
+"""Draws of how large labels mostly are, and how long inputs, by the exponential mechanism."""
+
+import math
+
+import jax
+import jax.numpy as jnp
+from dp_accounting import dp_event as dpe
+from jax.typing import ArrayLike
+
+from dpjax.geometry import sample_vertices
+from dpjax.problems import LinearModel
+from dpjax.solvers.vertices._steps import shrunk
+
+_SIZES = 64  # that may be drawn
+_PER_OCTAVE = 8  # each below the next by the eighth root of 2
+_RECORDS = 50.0  # n times the range of a draw: with fewer, what is drawn may be far too small
+_TOLD = 1500.0, 400.0  # n epsilon / sqrt(d) for each of one in so many rows, and labels, beyond
+LEAST_BEYOND, _MOST_BEYOND = 4, 1000
+_SHARES = 0.01, 0.1  # of epsilon, least and most
+
+
+def length_range(num_records: int, epsilon: float) -> float:
+    """The range of the draw of a length; 0, for none, where it would cost too much of epsilon."""
+    share = _RECORDS / (num_records * epsilon)
+    return max(share, _SHARES[0]) * epsilon if share <= _SHARES[1] else 0.0
+
+
+def beyond_drawn(num_records: int, epsilon: float, dim: int) -> tuple[int, int]:
+    """One in how many rows and labels should exceed what is drawn: their bias is that of noise."""
+    told = num_records * epsilon / math.sqrt(dim)
+    longer, beyond = (min(max(round(told / each), LEAST_BEYOND), _MOST_BEYOND) for each in _TOLD)
+    return longer, beyond
+
+
+def drawn_share(
+    key: jax.Array, sizes: jax.Array, mask: jax.Array, beyond: int, eta: ArrayLike
+) -> jax.Array:
+    """The size that one in `beyond` of the nonzero ones exceeds, rounded up, over the bound.
+
+    Guarantee: of bounded range eta, and so eta-DP, whatever the sizes.
+
+    Args:
+      key: Typed key, scalar (*secret*).
+      sizes: Over their bound, `[n]`; those that are 0 or NaN do not count (*secret*).
+      mask: Which count, `[n]` (*secret*).
+      beyond: One in `beyond` sizes should be larger, an integer >= 2 (*public*).
+      eta: Bounded range of the draw, a number; 0 for no draw (*public*).
+
+    Returns:
+      A scalar, 1 without a draw, else one of 64 powers of the eighth root of 2 up to 1.
+    """
+    eta, counted = jnp.asarray(eta, float), mask & (sizes > 0)
+    smaller = jnp.floor(-_PER_OCTAVE * jnp.log2(jnp.where(counted, sizes, 1)))
+    bins = _SIZES - 1 - jnp.clip(smaller, 0, _SIZES - 1).astype(jnp.int32)
+    counts = jnp.zeros(_SIZES, jnp.int32).at[bins].add(counted.astype(jnp.int32))
+    drawn = sample_vertices(key, quantile_logits(counts, beyond, eta), 1)[0]
+    share = jnp.exp2((drawn - (_SIZES - 1)).astype(eta.dtype) / _PER_OCTAVE)
+    return jnp.where(eta > 0, share, 1)
+
+
+def shorter_inputs(problem: LinearModel, share: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Inputs beside features of at most a share of their bound, and an intercept's constant.
+
+    The constant c falls as far as the share, but not below the features' bound. The ball and the
+    parameters stay those of c: their last coordinate is the factor times that of inputs with the
+    shorter constant, for which noise and regulariser are.
+
+    Returns:
+      Largest norm of such inputs over `input_bound`, and what a coordinate of their parameters is
+      multiplied by, `[num_params]`.
+    """
+    bound, factors = share * problem.feature_bound, jnp.ones(problem.num_params, share.dtype)
+    if problem.intercept is None:
+        return share, factors
+    longest = max(problem.intercept, problem.feature_bound)
+    constant = jnp.minimum(problem.intercept, share * longest)
+    factors = factors.at[-1].set(constant / problem.intercept)
+    return jnp.hypot(bound, constant) / problem.input_bound, factors
+
+
+def quantile_logits(counts: jax.Array, beyond: int, eta: jax.Array) -> jax.Array:
+    """Logits of the upper edges of bins, highest where one in `beyond` records lies above.
+
+    The number of records below an edge, minus its target, changes by at most 1 with one record,
+    under either relation; the changes of the logits have range at most eta.
+
+    Args:
+      counts: Records in each bin, int32 `[bins]` (*secret*).
+      beyond: One in `beyond` records should lie above (*public*).
+      eta: Bounded range of the draw, a number (*public*).
+
+    Returns:
+      `[bins]`, the largest 0.
+    """
+    total = jnp.sum(counts)
+    off = jnp.abs(jnp.cumsum(counts) - (total - total // beyond))
+    gaps = (jnp.min(off) - off).astype(eta.dtype)  # exact up to here
+    return gaps * shrunk(eta / 2, eta, eta.dtype)
+
+
+def pure_event(epsilon: float, relation: str) -> dpe.DpEvent:
+    """The event that dominates all that is epsilon-DP, of two outcomes (host).
+
+    Under either relation accountants compose it with Gaussians as exactly as these.
+    """
+    if relation == "replace_one":
+        return dpe.RandomizedResponseDpEvent(2 / (1 + math.exp(epsilon)), 2)
+    return dpe.DiscreteLaplaceDpEvent(epsilon, 1)
