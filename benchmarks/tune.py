@@ -5,12 +5,13 @@ steps and one total epsilon: `default` trains once with the defaults; `tuned` is
 trials on average and 64 executed, a fifth of the records held out for scores; `naive` trains every
 candidate once, composes all of them, and chooses by noisy counts on the same share; `hindsight` is
 the candidate of least test error, each at the full budget, which nobody can know. Mean test errors
-over runs, and over choices. In the two synthetic problems the default is poor by construction:
-records' gradients are far shorter than the default clip norm. `regret_share` is how far `tuned` is
+over runs, and over choices. In the two synthetic problems records' gradients are far shorter than
+1; the default measures how long they are, candidates do not. `regret_share` is how far `tuned` is
 on the way from `hindsight` to `default`, where the two differ by at least 0.01. The sweep is timed
 with blocks of several sizes, whose runs go through `vmap` together. The second table is of
 `dpjax.sklearn.LogisticRegression` at epsilon 1 on synthetic features: with a bound on rows of 300,
-which holds for nearly all, with `tune=` over six bounds, and with the best of the six.
+which holds for nearly all, with `tune=` over six bounds, and with the best of the six. Each draws
+how long most rows are.
 """
 
 import dataclasses
@@ -150,7 +151,7 @@ def error(params: Any, records: Any) -> jax.Array:
 
 def solvers(train: Any, budget: Any, **options: Any) -> list[Any]:
     """The candidates, of one event."""
-    first = default(train, budget, **options)
+    first = default(train, budget, clip_norm=1.0, **options)  # measures no lengths
     return [
         dataclasses.replace(first, clip_norm=clip, learning_rate=rate / clip)
         for clip in CLIPS

@@ -2,7 +2,7 @@
 
 import dataclasses
 import functools
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -41,11 +41,12 @@ from dpjax.solvers.erm._objective_perturbation import (
     check_linear_model,
     linear_model,
 )
-from dpjax.solvers.queries._budget import Number, gaussian_event, gaussian_stddev
+from dpjax.solvers.queries._budget import gaussian_event, gaussian_stddev
 from dpjax.transforms import rounding_allowance
 from dpjax.transforms.noise._independent import plus_noise
 
 _ROWS = 2**12  # of a block, whose products are added up before those of others
+_Number = TypeVar("_Number", float, jax.Array)
 _SHRINKAGE = 2.0  # times that for an optimum at the edge of the ball
 _MOST_ROWS = 2**26  # that noise allows for: it must not tell the number of records
 
@@ -254,14 +255,14 @@ def _calibrated(draw: float, budget: Budget, relation: str) -> float:
     return multiplier / relation_factor(relation)
 
 
-def _best_ratio(edge: Number, relation: str) -> Number:
+def _best_ratio(edge: _Number, relation: str) -> _Number:
     """Noise of the sum of products over that of the moments, for a gradient of least noise."""
     if relation == "replace_one":
         return (4 / (1 + (1 + 8 * edge**2) ** 0.5)) ** 0.5  # at most sqrt(2)
     return (2**0.5 / edge) ** 0.5
 
 
-def statistics_change(gram: Number, moment: Number, relation: str) -> Number:
+def statistics_change(gram: _Number, moment: _Number, relation: str) -> _Number:
     r"""The largest change of $(a \sum x x^\top, b \sum x y)$ for |x| <= 1 and |y| <= 1.
 
     In the l2 norm of all entries. Under replace-one the squared change is
