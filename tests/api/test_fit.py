@@ -265,16 +265,6 @@ def test_what_is_asked_wrongly_is_refused_by_name(problem, more, error):
         dpjax.plan({}, 1000, BUDGET)
 
 
-@pytest.mark.parametrize("make", [linear_risk, lambda r: LinearModel("logistic", 10, radius=r)])
-def test_few_records_on_a_wide_ball_are_for_descent(make):
-    """There the regulariser of one draw of noise costs more than the noise."""
-    budget = dpjax.Budget(1.0, 1e-6, "replace_one")
-    few, many = (dpjax.plan(make(30.0), n, budget) for n in (2_000, 200_000))
-    assert (few.method, many.method) == ("dpsgd", "objective_perturbation")
-    assert few.considered[1].why_not.startswith("predicted ")
-    assert dpjax.plan(make(4.0), 2_000, budget).method == "objective_perturbation"
-
-
 @pytest.mark.parametrize("radius", [4.0, 30.0])
 @pytest.mark.parametrize("make", [linear_risk, lambda r: LinearModel("logistic", 10, radius=r)])
 def test_a_choice_supports_the_budget(make, radius):
@@ -297,8 +287,8 @@ def squared_risk():
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("problem", "noisy"),
-    [(squared_risk(), True), (linear_risk(6.0), False), (linear_risk(30.0), False)],
-    ids=["noisy", "near", "far"],
+    [(squared_risk(), True), (linear_risk(6.0), False)],
+    ids=["noisy", "near"],
 )
 def test_the_choice_has_less_error_on_fresh_instances(problem, noisy):
     """Labels of signs, or answers with noise; 4 data sets, 4 seeds."""

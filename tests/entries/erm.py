@@ -13,9 +13,10 @@ from dpjax.testing import SolverCase, Statistic, register
 from tests.entries.rows import SWEPT, SWEPT_POSITIVE, Choice, row
 
 _N, _P = 24, 3
+_DRAWS = {"quantile_range": 0.2, "length_range": 0.3}
 
 
-def _case(problem: LinearModel, noise: str, quantile_range: float | None = None) -> SolverCase:
+def _case(problem: LinearModel, noise: str, **draws: float) -> SolverCase:
     rng = np.random.default_rng(3)
     x = rng.normal(size=(_N, _P))
     data = {"x": jnp.asarray(x, jnp.float32), "y": jnp.asarray(x[:, 0] > 0, jnp.float32)}
@@ -29,7 +30,7 @@ def _case(problem: LinearModel, noise: str, quantile_range: float | None = None)
             accuracy=1e-5,
             output_scale=1e-3,
             noise=noise,
-            quantile_range=quantile_range,
+            **draws,
         )
 
     return SolverCase(build, problem, data)
@@ -46,6 +47,7 @@ register(
         lam=SWEPT_POSITIVE,
         accuracy=SWEPT_POSITIVE,
         output_scale=SWEPT_POSITIVE,
+        length_range=SWEPT,
         noise=("gamma", Choice()),
         relation=("replace_one", Choice()),
     ),
@@ -54,7 +56,7 @@ register(
 register(
     "ObjectivePerturbation(huber)",
     "solver",
-    lambda: _case(LinearModel("huber", _P, 1.0, intercept=0.5), "gamma", quantile_range=0.2),
+    lambda: _case(LinearModel("huber", _P, 1.0, intercept=0.5), "gamma", **_DRAWS),
 )
 
 
@@ -63,7 +65,9 @@ def _statistics() -> SolverCase:
     given = _case(problem, "gaussian")
 
     def build(value: Any) -> SufficientStatistics:
-        return SufficientStatistics(FullBatch(1), 3.0, value, ridge=0.5)
+        return SufficientStatistics(
+            FullBatch(1), 3.0, value, ridge=0.5, shrinkage=1.0, length_range=0.3
+        )
 
     def sums(batch: Any, mask: Any) -> Any:
         x, y = problem.prepare(batch)
@@ -86,6 +90,8 @@ register(
         gram_stddev=SWEPT_POSITIVE,
         moment_stddev=SWEPT_POSITIVE,
         ridge=SWEPT,
+        shrinkage=SWEPT,
+        length_range=SWEPT,
         relation=("replace_one", Choice()),
     ),
     planned=LinearModel("squared", _P, 2.0),

@@ -156,6 +156,28 @@ def test_rows_are_within_the_drawn_length(share, dtype):
     np.testing.assert_allclose(np.minimum(lengths, share), norms / 2.0, rtol=1e-5, atol=1e-30)
 
 
+@pytest.mark.parametrize("rows", [31, 33, 1001])
+@pytest.mark.parametrize("dim", [1, 3, 17])
+def test_a_length_does_not_depend_on_the_place_of_a_row(rows, dim):
+    """Else one record that is taken out could move all others, at an edge of bins."""
+    problem = LinearModel("squared", dim, 1.0, feature_bound=1.3, label_bound=0.7)
+    rng = np.random.default_rng(rows)
+
+    @jax.jit
+    def seen(batch):
+        sizes = problem.feature_lengths(batch), jnp.abs(batch["y"]) / problem.label_bound
+        return jnp.stack([*sizes, *(jnp.floor(-8 * jnp.log2(size)) for size in sizes)])
+
+    for _ in range(10):
+        row, edges = rng.normal(size=dim), 2.0 ** (-rng.integers(0, 20, size=2) / 8)
+        row *= 1.3 * edges[0] / np.linalg.norm(row)
+        batch = {
+            "x": jnp.tile(jnp.asarray(row, jnp.float32), (rows, 1)),
+            "y": jnp.full(rows, 0.7 * edges[1], jnp.float32),
+        }
+        assert np.all(np.ptp(np.asarray(seen(batch)), axis=1) == 0)
+
+
 @pytest.mark.parametrize("intercept", [None, 0.1, 1.0, 5.0])
 @pytest.mark.parametrize("share", [1.0, 0.4, 0.05])
 def test_inputs_stay_within_the_slopes_that_the_noise_is_for(share, intercept):

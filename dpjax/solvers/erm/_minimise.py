@@ -53,13 +53,13 @@ def in_double(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class Objective(NamedTuple):
-    r"""$\sum_i \ell_i(\langle x_i, w\rangle) + \sum_j \frac{\lambda_j}2 w_j^2 + \langle b, w\rangle$.
+    r"""$\sum_i \ell_i(\langle x_i, w\rangle) + \frac12 w^\top \Lambda w + \langle b, w\rangle$.
 
     Attributes:
       x: `[n, d]`; rows that count nothing are zero.
       slopes: Of margins `[n]`, nondecreasing.
       curvatures: Derivatives of the slopes.
-      lam: The regulariser, of all parameters a number, or of each, `[d]`.
+      lam: The diagonal of $\Lambda$: a number, or `[d]`.
       linear: b, `[d]`.
       radius: Of the ball; None for no ball.
       largest_curvature: beta, a bound on `curvatures`.
