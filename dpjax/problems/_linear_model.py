@@ -141,9 +141,7 @@ class LinearModel(OnBall):
         if np.all(known > 0) and np.any(known != 1):
             raise ValueError("labels y must be -1 or 0 for one class, and 1 for the other")
 
-    def prepare(
-        self, batch: PyTree, share: ArrayLike | None = None
-    ) -> tuple[jax.Array, jax.Array]:
+    def prepare(self, batch: PyTree, share: ArrayLike | None = None) -> tuple[jax.Array, jax.Array]:
         """Inputs `[B, num_params]` and labels `[B]` within their bounds.
 
         Args:

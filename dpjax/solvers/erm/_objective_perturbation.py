@@ -138,7 +138,8 @@ class ObjectivePerturbation(OfLinearModel):
       length_range: Bounded range eta of the draw of the length, which costs as much epsilon, a
         number; 0 for no draw (data).
       longer: One in `longer` rows should be longer, an integer >= 2 (static).
-      quantile_range: Bounded range of the draw of the threshold, likewise; None for no draw (data).
+      quantile_range: Bounded range of the draw of the threshold, likewise, a number; None for no
+        draw (data).
       growth: lambda is at least this number times the square of the threshold over that of
         `bounds` (data).
       beyond: One in `beyond` labels should exceed the threshold, an integer >= 2 (static).

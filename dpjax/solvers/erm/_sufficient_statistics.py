@@ -58,6 +58,8 @@ class SufficientStatisticsState(NamedTuple):
       params: The parameters, `[d]`; released.
       gram: Noisy sum of $x x^\\top / \\rho^2$, `[d, d]`, symmetric; released.
       moment: Noisy sum of $x y / (\\rho Y)$, `[d]`; released.
+      length: To which features were scaled down, a scalar; released.
+      label: To which labels were clipped, a scalar; released.
       key: For the noise (*secret*).
     """
 
@@ -112,6 +114,10 @@ class SufficientStatistics(OfLinearModel):
         (data).
       ridge: lambda >= 0, in the units of the sum of $x x^\top/\rho^2$, a number (data).
       shrinkage: kappa >= 0, a number (data).
+      length_range: Bounded range eta of the draw of a length, and of one of a label's size, a
+        number; 0 for no draws (data).
+      longer: One in `longer` rows should be longer, an integer >= 2 (static).
+      beyond: One in `beyond` labels should be larger, an integer >= 2 (static).
       relation: Neighbouring relation of the guarantee (static).
 
     Raises:
