@@ -345,8 +345,8 @@ def _released(
     values = jnp.maximum(values, jnp.finfo(values.dtype).tiny)
     # the ball is one of parameters with the intercept's own constant
     scaled = basis * jnp.sqrt(values)[None, :] / factors[:, None]
-    basis, roots, _ = jnp.linalg.svd(scaled, full_matrices=False)
-    curvatures = jnp.maximum(roots**2, jnp.finfo(roots.dtype).tiny)
+    curvatures, basis = jnp.linalg.eigh(scaled @ scaled.T)
+    curvatures = jnp.maximum(curvatures, jnp.finfo(curvatures.dtype).tiny)
     target = basis.T @ (moment / factors)
     params = (basis @ quadratic_minimiser(curvatures, target, drawn)) * (label_bound / input_bound)
     return params.astype(dtype), gram.astype(dtype), moment.astype(dtype)
