@@ -25,7 +25,6 @@ RUN_AGAIN: tuple[str, ...] = (
     "linear_models",
     "online_to_batch",
     "regret",
-    "tune",
 )
 TOLERANCE = 1e-3  # relative: other versions calibrate noise to within less than this
 _DIGITS = 6

@@ -15,12 +15,10 @@ def test_the_tables_are_those_of_the_committed_run():
 
 def test_what_the_page_says_is_so():
     result = _runner.load("tune")
-    poor = [p for p in result["points"] if p["regret_share"] is not None]
-    assert len(poor) == 6
-    assert max(p["regret_share"] for p in poor) < 0.1
+    assert all(p["default"] < p["hindsight"] + 0.01 for p in result["points"])  # nothing to tune
     real = [p for p in result["points"] if p["problem"] in ("adult", "credit")]
-    assert all(abs(p["tuned"] - p["default"]) < 0.003 for p in real)
+    assert all(abs(p["tuned"] - p["default"]) < 0.004 for p in real)
     assert all(p["tuned"] < p["naive"] + 0.001 for p in result["points"])
     for row in result["bounds"]:
-        tuned_for = row["loose"] - row["tuned"]
-        assert tuned_for > 0.1 if row["features"] != "bounded" else tuned_for < 0
+        assert row["loose"] - row["hindsight"] < 0.003
+        assert row["loose"] < row["tuned"]
