@@ -127,6 +127,7 @@ def _synthetic(
     fast: bool,
     few: bool = False,
 ) -> list[dict[str, Any]]:
+    jax.clear_caches()  # thousands of programs would exhaust the memory maps of a process
     size = n * dim
     found: dict[tuple[str, bool], list[float]] = {}
     accounted: dict[tuple[str, bool], float] = {}
