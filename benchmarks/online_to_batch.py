@@ -346,6 +346,7 @@ def _real(folder: Path | None, fast: bool) -> list[dict[str, Any]]:
 
         rows.append(_real_row(name, "not private", None, False, [score(real.optimum)], start))
         for epsilon in (1.0,) if fast else (0.5, 1.0, 4.0):
+            jax.clear_caches()
             seeds = 1 if fast else 5
             for method, solver in methods(problem, n, epsilon).items():
                 if fast and method not in FAST:
