@@ -17,6 +17,7 @@ from dpjax.problems import LinearModel
 from dpjax.solvers import ObjectivePerturbation
 from dpjax.solvers.erm._draws import quantile_logits
 from dpjax.solvers.erm._minimise import Objective, _weighted_sum, minimise
+from tests.solvers.drawn_shares import check_law
 
 N, P = 400, 3
 
@@ -267,32 +268,14 @@ def test_the_draw_of_a_threshold_has_its_range_on_all_small_histograms(relation)
 
 
 def test_a_threshold_has_the_law_that_its_cost_is_for():
-    draws, rng = 20_000, np.random.default_rng(0)
-    problem = LinearModel("huber", P, 1.0)
+    rng, problem = np.random.default_rng(0), LinearModel("huber", P, 1.0)
     solver = ObjectivePerturbation.for_budget(problem, 125, Budget(4.0, 0.0))
     eta = solver.guarantee().prior - solver.length_range  # what is charged
     y = np.concatenate([np.zeros(9), rng.laplace(scale=0.3, size=40), [7.0]])
     mask = np.arange(50) % 8 > 0
     batch = {"y": jnp.asarray(y * problem.largest_threshold, jnp.float32)}
-    share = jax.jit(lambda key: solver._share(key, problem, batch, jnp.asarray(mask)))
-    shares = np.asarray(jax.vmap(share)(jax.random.split(jax.random.key(5), draws)))
-    edges = 2.0 ** ((np.arange(64) - 63) / 8)
-    seen = np.array([np.sum(np.abs(shares / edge - 1) < 1e-5) for edge in edges])
-    assert seen.sum() == draws
-
-    sizes = np.minimum(np.abs(y[mask & (y != 0)]), 1)
-    below = np.array([np.sum(sizes <= edge) for edge in edges])
-    off = np.abs(below - (len(sizes) - len(sizes) // solver.beyond))
-
-    def pvalue(sharpness):
-        expected = draws * special.softmax(-sharpness * eta / 2 * off)
-        cell = np.where(expected > 20, np.arange(len(edges)), np.argmin(expected))
-        pooled = [np.bincount(cell, weights=x) for x in (seen, expected)]
-        return stats.chisquare(*(x[pooled[1] > 0] for x in pooled)).pvalue
-
-    assert pvalue(1) > 1e-6
-    for foil in (1 / 2, 2 / 3, 3 / 2, 2):
-        assert pvalue(foil) < 1e-6
+    inputs = problem, batch, jnp.asarray(mask)
+    check_law(lambda key: solver._share(key, *inputs), np.abs(y[mask]), solver.beyond, eta)
 
 
 @pytest.mark.parametrize("link", ["logistic", "squared", "huber"])

@@ -99,10 +99,12 @@ def quantile_logits(counts: jax.Array, beyond: int, eta: jax.Array) -> jax.Array
 
 
 def pure_event(epsilon: float, relation: str) -> dpe.DpEvent:
-    """The event that dominates all that is epsilon-DP, of two outcomes (host).
+    """An event that dominates all that is epsilon-DP, which every accountant composes (host).
 
-    Under either relation accountants compose it with Gaussians as exactly as these.
+    Under replace-one two outcomes with odds e^epsilon, the worst there is. No accountant of zCDP
+    takes these under add-or-remove-one; Laplace noise of slightly larger pure epsilon dominates
+    them: docs/theory/privacy.md, P9.11.
     """
     if relation == "replace_one":
         return dpe.RandomizedResponseDpEvent(2 / (1 + math.exp(epsilon)), 2)
-    return dpe.DiscreteLaplaceDpEvent(epsilon, 1)
+    return dpe.LaplaceDpEvent(1 / (2 * math.log((1 + math.exp(epsilon)) / 2)))

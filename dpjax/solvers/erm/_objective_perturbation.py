@@ -36,12 +36,18 @@ from dpjax.random._normal import normal
 from dpjax.sampling import FullBatch
 from dpjax.solvers._request import RELATIONS, check_once, check_values, requested_relation
 from dpjax.solvers._summary import register_solver
-from dpjax.solvers.erm._draws import beyond_drawn, drawn_share, length_range, shorter_inputs
+from dpjax.solvers.erm._draws import (
+    LEAST_BEYOND,
+    beyond_drawn,
+    drawn_share,
+    length_range,
+    shorter_inputs,
+)
 from dpjax.solvers.erm._minimise import Objective, in_double, minimise
 from dpjax.transforms.noise._independent import plus_noise
 from dpjax.transforms.noise.correlated._strategy import knorm_noise
 
-_LEAST_BEYOND = 3  # one in this many nonzero labels exceeds the threshold
+_LEAST_LABELS = 3  # one in this many nonzero labels exceeds the threshold
 _RECORDS_PER_BEYOND = 2500  # n epsilon: with more records bias outweighs noise
 _MOST_BEYOND = 1000
 _HIDDEN = {"gaussian": 0.1, "gamma": 0.02}  # share of the noise's cost that hides inaccuracy
@@ -162,9 +168,9 @@ class ObjectivePerturbation(OfLinearModel):
     output_scale: ArrayLike
     quantile_range: ArrayLike | None = None
     growth: ArrayLike = 0.0
-    beyond: int = static_field(default=_LEAST_BEYOND)
+    beyond: int = static_field(default=_LEAST_LABELS)
     length_range: ArrayLike = 0.0
-    longer: int = static_field(default=_LEAST_BEYOND)
+    longer: int = static_field(default=LEAST_BEYOND)
     noise: str = static_field(default="gaussian")
     relation: str = static_field(default="replace_one")
 
@@ -242,7 +248,7 @@ class ObjectivePerturbation(OfLinearModel):
         if estimated:
             fields["quantile_range"] = usual
             beyond = round(num_records * budget.epsilon / _RECORDS_PER_BEYOND)
-            fields["beyond"] = min(max(beyond, _LEAST_BEYOND), _MOST_BEYOND)
+            fields["beyond"] = min(max(beyond, _LEAST_LABELS), _MOST_BEYOND)
             if lam is None and problem.radius is not None:
                 deviation *= math.sqrt(dim)  # sigma d
                 growth = (deviation / problem.radius) ** 2 / (num_records * bounds.curvature)

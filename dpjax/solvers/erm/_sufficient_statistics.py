@@ -93,9 +93,9 @@ class SufficientStatistics(OfLinearModel):
     the drawn length if that is less; the noises share the same cost as is best for these.
 
     Guarantee: one Gaussian release of both sums, `GaussianDpEvent`, beside which a draw of range
-    eta is a `RandomizedResponseDpEvent` of pure epsilon eta, or the `DiscreteLaplaceDpEvent` that
-    is the same under add-or-remove-one. In units of the noise,
-    a = 1 / `gram_stddev` and b = 1 / `moment_stddev`, a record moves them by at most
+    eta is a `RandomizedResponseDpEvent` of pure epsilon eta, or under add-or-remove-one the
+    `LaplaceDpEvent` that dominates it, of at most eta + eta^2 / 4. In units of the noise,
+    a = 1 / `gram_stddev` and b = 1 / `moment_stddev`, a record moves the sums by at most
     `statistics_change(a, b, relation)` in the l2 norm. The problem scales and clips each record, so
     this holds for any data. Sums are taken in float64, and the noise is larger by
     `rounding_allowance` and by what adding the rows in blocks may round. The released sums are
@@ -213,7 +213,10 @@ class SufficientStatistics(OfLinearModel):
         key, first, second, third, fourth = jax.random.split(state.key, 5)
         dtype = state.params.dtype
         draws = [normal(first, state.gram.shape, dtype), normal(second, state.moment.shape, dtype)]
-        sizes = problem.feature_lengths(batch), jnp.abs(batch["y"]) / problem.label_bound
+        sizes = (
+            problem.feature_lengths(batch),
+            jnp.abs(batch["y"].astype(float)) / problem.label_bound,
+        )
         length, label = (
             drawn_share(each, size, mask, beyond, self.length_range).astype(dtype)
             for each, size, beyond in zip(

@@ -1,0 +1,28 @@
+"""The law of a share that solvers of linear models draw, and foils of it."""
+
+import jax
+import numpy as np
+from scipy import special, stats
+
+EDGES = 2.0 ** ((np.arange(64) - 63) / 8)
+DRAWS = 20_000
+
+
+def check_law(draw, sizes, beyond, eta):
+    """Of 20,000 draws of a share by `draw(key)` from these sizes, over their bound."""
+    shares = np.asarray(jax.jit(jax.vmap(draw))(jax.random.split(jax.random.key(5), DRAWS)))
+    seen = np.array([np.sum(np.abs(shares / edge - 1) < 1e-5) for edge in EDGES])
+    assert seen.sum() == DRAWS
+    sizes = np.minimum(sizes[sizes > 0], 1)  # neither 0 nor NaN
+    below = np.array([np.sum(sizes <= edge * (1 + 1e-6)) for edge in EDGES])
+    off = np.abs(below - (len(sizes) - len(sizes) // beyond))
+
+    def pvalue(sharpness):
+        expected = DRAWS * special.softmax(-sharpness * eta / 2 * off)
+        cell = np.where(expected > 20, np.arange(len(EDGES)), np.argmin(expected))
+        pooled = [np.bincount(cell, weights=x) for x in (seen, expected)]
+        return stats.chisquare(*(x[pooled[1] > 0] for x in pooled)).pvalue
+
+    assert pvalue(1) > 1e-6
+    for foil in (1 / 2, 2 / 3, 3 / 2, 2):
+        assert pvalue(foil) < 1e-6
