@@ -265,6 +265,16 @@ def test_what_is_asked_wrongly_is_refused_by_name(problem, more, error):
         dpjax.plan({}, 1000, BUDGET)
 
 
+@pytest.mark.parametrize("num_records", [2_000, 200_000])
+@pytest.mark.parametrize("make", [linear_risk, lambda r: LinearModel("logistic", 10, radius=r)])
+def test_a_wide_ball_is_for_one_draw_of_noise(make, num_records):
+    """Noise then follows how long most rows are, which `DPSGD` does not measure."""
+    planned = dpjax.plan(make(30.0), num_records, dpjax.Budget(1.0, 1e-6, "replace_one"))
+    assert planned.method == "objective_perturbation"
+    assert planned.solver.length_range > 0
+    assert planned.considered[1].why_not.startswith("predicted ")
+
+
 @pytest.mark.parametrize("radius", [4.0, 30.0])
 @pytest.mark.parametrize("make", [linear_risk, lambda r: LinearModel("logistic", 10, radius=r)])
 def test_a_choice_supports_the_budget(make, radius):
@@ -287,8 +297,8 @@ def squared_risk():
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("problem", "noisy"),
-    [(squared_risk(), True), (linear_risk(6.0), False)],
-    ids=["noisy", "near"],
+    [(squared_risk(), True), (linear_risk(6.0), False), (linear_risk(30.0), False)],
+    ids=["noisy", "near", "far"],
 )
 def test_the_choice_has_less_error_on_fresh_instances(problem, noisy):
     """Labels of signs, or answers with noise; 4 data sets, 4 seeds."""
@@ -302,9 +312,12 @@ def test_the_choice_has_less_error_on_fresh_instances(problem, noisy):
     for seed in range(4):
         rng = np.random.default_rng(100 + seed)
         x = rng.normal(size=(n, d))
-        x = jnp.asarray(x / np.linalg.norm(x, axis=1, keepdims=True), jnp.float32)
+        x /= np.linalg.norm(x, axis=1, keepdims=True)
+        if problem.radius > 10:  # rows that differ in length
+            x *= rng.uniform(size=(n, 1))
+        x = jnp.asarray(x, jnp.float32)
         truth = rng.normal(size=d)
-        truth *= (0.7 if noisy else 1.0) * problem.radius / np.linalg.norm(truth)
+        truth *= (1.0 if problem.radius == 6 else 0.7) * problem.radius / np.linalg.norm(truth)
         margin = np.asarray(x) @ truth
         y = np.where(rng.random(n) < 1 / (1 + np.exp(-margin)), 1.0, -1.0)
         if noisy:
