@@ -4,7 +4,7 @@ import jax
 import numpy as np
 from scipy import special, stats
 
-EDGES = 2.0 ** ((np.arange(64) - 63) / 8)
+EDGES = 2.0 ** ((np.arange(128) - 127) / 8)
 DRAWS = 20_000
 
 

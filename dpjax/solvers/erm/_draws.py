@@ -11,7 +11,7 @@ from dpjax.geometry import sample_vertices
 from dpjax.problems import LinearModel
 from dpjax.solvers.vertices._steps import shrunk
 
-_SIZES = 64  # that may be drawn
+_SIZES = 128  # that may be drawn, to a 60,000th
 _PER_OCTAVE = 8  # each below the next by the eighth root of 2
 _RECORDS = 50.0  # n times the range of a draw: with fewer, what is drawn may be far too small
 _TOLD = 1500.0, 400.0  # n epsilon / sqrt(d) for each of one in so many rows, and labels, beyond
@@ -47,7 +47,7 @@ def drawn_share(
       eta: Bounded range of the draw, a number; 0 for no draw (*public*).
 
     Returns:
-      A scalar, 1 without a draw, else one of 64 powers of the eighth root of 2 up to 1.
+      A scalar, 1 without a draw, else one of 128 powers of the eighth root of 2 up to 1.
     """
     eta, counted = jnp.asarray(eta, float), mask & (sizes > 0)
     smaller = jnp.floor(-_PER_OCTAVE * jnp.log2(jnp.where(counted, sizes, 1)))
