@@ -43,13 +43,14 @@ from dpjax.transforms.noise.correlated import _strategy  # noqa: E402
 # The probability that any statistical check of a session fails though all is right.
 FALSE_ALARMS_ALLOWED = 1e-4
 _of_workers = pytest.StashKey[list[tuple[int, float]]]()
-# Seconds of tests on a quiet core, by node id; written by `--write-durations`. What takes longer
-# than the first is slow, unless it is marked `always`; what is slow and takes longer than the
+# Seconds of CPU time of tests, by node id; written by `--write-durations`. What takes longer than
+# the first is slow, unless it is marked `always`; what is slow and takes longer than the
 # second is exhaustive.
 DURATIONS = Path(__file__).with_name("durations.json")
 _SLOW, _EXHAUSTIVE = 0.75, 3.0
 _KEPT = 0.2
 _durations: dict[str, float] = {}
+_began = pytest.StashKey[float]()
 
 # A warning of somebody else's code that has no consequence here goes on this list, as narrowly as
 # it can be matched: "ignore:message:category:module".
@@ -113,8 +114,28 @@ def pytest_collection_modifyitems(config, items):
         items[:] = [item for item in items if item not in alone]
 
 
+def _cpu_seconds():
+    """Of this process and of those that it started and that ended."""
+    return sum(os.times()[:4])
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item):
+    item.stash[_began] = _cpu_seconds()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item, call):
+    report = yield
+    if call.when == "teardown":
+        report.user_properties.append(("seconds", _cpu_seconds() - item.stash[_began]))
+    return report
+
+
 def pytest_runtest_logreport(report):
-    _durations[report.nodeid] = _durations.get(report.nodeid, 0.0) + report.duration
+    _durations.update(
+        (report.nodeid, value) for name, value in report.user_properties if name == "seconds"
+    )
 
 
 def false_alarms(config):

@@ -11,7 +11,7 @@ import numpy as np
 
 from dpjax.core import is_traced, register_dataclass
 from dpjax.core._moved import current_names
-from dpjax.privacy import resolve_relation
+from dpjax.privacy import Budget, resolve_relation
 from dpjax.privacy._guarantee import SHOWN_DELTA, epsilon_line
 from dpjax.sampling import FullBatch
 
@@ -39,8 +39,15 @@ def register_solver(cls: _Class) -> _Class:
     @functools.wraps(made)
     def for_budget(*args: Any, **fields: Any) -> Any:
         fields = current_names(cls, fields)
+        given = parameters.bind(*args, **fields).arguments
+        if isinstance(given["problem"], int | float | str | tuple | list | dict | Budget | None):
+            got = type(given["problem"]).__name__
+            raise TypeError(
+                "problem must be a problem such as those of dpjax.problems, got "
+                f"{got}: the arguments are problem, num_records, budget"
+            )
         solver = made(*args, **fields)
-        delta = parameters.bind(*args, **fields).arguments["budget"].delta
+        delta = given["budget"].delta
         # for reprs alone: no field, and gone after a change of one
         object.__setattr__(solver, SHOWN_DELTA, delta)
         return solver

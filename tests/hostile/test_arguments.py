@@ -30,6 +30,12 @@ def test_a_number_is_no_budget(kind, problem, budget):
         kind.for_budget(problem, 1000, budget)
 
 
+@pytest.mark.parametrize(("kind", "problem"), PLANNED)
+def test_arguments_out_of_order_are_told(kind, problem):
+    with pytest.raises(TypeError, match="got int: the arguments are problem, num_records, budget"):
+        kind.for_budget(1000, problem, dpjax.Budget(1.0, 1e-5))
+
+
 def test_every_solver_was_tried():
     public = (vars(solvers) | vars(dpjax.papers)).values()
     public = {v for v in public if hasattr(v, "for_budget")}
