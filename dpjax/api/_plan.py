@@ -23,6 +23,7 @@ from dpjax.solvers._request import RELATIONS, candidates
 from dpjax.solvers._vertex_problem import one_block
 from dpjax.solvers.descent._dpsgd import DPSGD
 from dpjax.solvers.descent._rate_constrained_sgda import RateConstrainedSGDA
+from dpjax.solvers.erm._draws import length_range
 from dpjax.solvers.erm._minimise import MOST_NEWTON_DIM
 from dpjax.solvers.erm._objective_perturbation import ObjectivePerturbation
 from dpjax.solvers.erm._sufficient_statistics import SufficientStatistics, linear_model_solver
@@ -112,6 +113,7 @@ def plan(
     | --- | --- | --- |
     | `LinearModel` | `linear_model_solver` | $R L \phi$, plus the bias of its regulariser |
     | `Risk.linear` with a logistic, squared or Huber loss, d up to 1000 | the same | the same |
+    | the same with no bound on features (not squared), n epsilon of at least 500 | the same | none |
     | `Risk` | `DPSGD` | $R L \phi$ |
     | `Risk.linear`, neither smooth nor convex | `OnlineToNonconvex` | none |
     | `SimplexRisk`, l1 ball or simplex | `PolishedFrankWolfe` | a tenth of the next |
@@ -242,12 +244,17 @@ def _one_draw(problem: LinearModel, n: int, budget: Budget) -> _Offer | None:
 def _of_risk(problem: Risk, n: int, budget: Budget) -> Iterator[_Offer]:
     constants = problem.radius, problem.lipschitz
     own = own_linear(problem) if problem.num_params <= MOST_NEWTON_DIM else None
+    if own is not None and not own.stated and not 0 < length_range(n, budget.epsilon) < math.inf:
+        own = None
     # the default relation of the other methods
     stated = dataclasses.replace(budget, relation=budget.relation_or("add_or_remove_one"))
     exact = None if own is None else _one_draw(own.model, n, stated)
     if own is not None and exact is not None:
         remark = f"recognised by its values as the {own.model.link} loss of a `LinearModel`"
         make = exact.make
+        if not own.stated:
+            remark += ", with features as long as is drawn"
+            exact = exact._replace(predicted=None)
         yield exact._replace(
             make=lambda p, n, _, **given: make(p, n, stated, **given), remark=remark
         )

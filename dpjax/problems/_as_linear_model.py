@@ -18,6 +18,7 @@ _LABELS = np.array([-2, -1, -0.4, 0, 0.7, 1], np.float32)
 _CLASSES = [3, 5]  # 0 and 1
 _NEAR = 1e-5  # relative, or of 1
 _ANY = 1e6  # label bound of a Huber loss, whose slopes are bounded for any label
+_UNSTATED = 2.0**16  # bound on features over the root of their number, where none is stated
 
 
 class OwnLinear(NamedTuple):
@@ -27,10 +28,13 @@ class OwnLinear(NamedTuple):
       model: With bounds derived from the problem's constants.
       labels: `"signed"` for a logistic loss of y times the margin, `"classes"` for one with labels
         0 and 1, `"numbers"` for a regression.
+      stated: Whether the problem's constants bound the features. If not, the bound is 65,536 times
+        the root of their number, for solvers that draw how long they are.
     """
 
     model: LinearModel
     labels: str
+    stated: bool
 
     def records(self, batch: PyTree) -> PyTree:
         """Records `{"x": [n, p], "y": [n]}` of the model.
@@ -62,10 +66,10 @@ def own_linear(problem: object) -> OwnLinear | None:
     r"""The `LinearModel` equivalent to a `Risk.linear`; None if there is none.
 
     The loss is compared with known ones on a grid of margins and labels. Bounds come from the
-    problem's constants: a logistic loss, and s times a Huber loss with a threshold from 0.25 to 15,
-    need `lipschitz` L, which bounds the features. A squared loss $s (m - y)^2 / 2$ also needs
-    `smoothness` H and a radius R: features have norm at most $B = \sqrt{H / s}$ and labels are at
-    most $Y = L / (s B) - R B$. It is not recognised if Y < R B, where L looks understated.
+    problem's constants: of a logistic loss, and s times a Huber loss with a threshold from 0.25 to
+    15, `lipschitz` L and `smoothness` H bound the features. A squared loss $s (m - y)^2 / 2$ needs
+    both, and a radius R: features have norm at most $B = \sqrt{H / s}$ and labels are at most
+    $Y = L / (s B) - R B$. It is not recognised if Y < R B, where L looks understated.
 
     Guarantee: none of its own. Solvers run the model's loss and enforce its bounds, so privacy does
     not depend on the given function. No data are read.
@@ -85,10 +89,9 @@ def own_linear(problem: object) -> OwnLinear | None:
         return None
     given = problem.radius, problem.lipschitz, problem.smoothness
     stated = [constant for constant in given if constant is not None]
-    if problem.lipschitz is None or is_traced(*stated) or any(np.ndim(c) for c in stated):
+    if is_traced(*stated) or any(np.ndim(c) for c in stated):
         return None
     radius, slope, curvature = (None if c is None else float(np.asarray(c)) for c in given)
-    assert slope is not None
     width = int(np.size(problem.init))
     try:
         values = _values(problem.loss)
@@ -102,12 +105,24 @@ def own_linear(problem: object) -> OwnLinear | None:
         labels = "classes"
     else:
         return _of_numbers(values, width, radius, slope, curvature)
-    longest = slope if curvature is None else min(slope, 2 * math.sqrt(curvature))
-    return OwnLinear(LinearModel("logistic", width, radius, feature_bound=longest), labels)
+    longest = _longest(width, slope, None if curvature is None else 4 * curvature)
+    model = LinearModel("logistic", width, radius, feature_bound=longest)
+    return OwnLinear(model, labels, len(stated) > (radius is not None))
+
+
+def _longest(width: int, slope: float | None, square: float | None) -> float:
+    """The least of the bounds on features that follow from constants, which may be unknown."""
+    bounds = slope, None if square is None else math.sqrt(square)
+    known = [bound for bound in bounds if bound is not None]
+    return min(known) if known else _UNSTATED * math.sqrt(width)
 
 
 def _of_numbers(
-    values: np.ndarray, width: int, radius: float | None, slope: float, curvature: float | None
+    values: np.ndarray,
+    width: int,
+    radius: float | None,
+    slope: float | None,
+    curvature: float | None,
 ) -> OwnLinear | None:
     """Of squares, up to a threshold or everywhere; None if it is neither."""
     gaps = np.abs(_MARGINS - _LABELS)
@@ -115,24 +130,26 @@ def _of_numbers(
     if scale <= 0:
         return None
     if _near(values, scale * gaps**2 / 2):
-        if radius is None or curvature is None:
+        if radius is None or slope is None or curvature is None:
             return None
         longest = math.sqrt(curvature / scale)
         largest = slope / (scale * longest) - radius * longest
         if largest < radius * longest * (1 - _NEAR):
             return None
         squared = LinearModel("squared", width, radius, feature_bound=longest, label_bound=largest)
-        return OwnLinear(squared, "numbers")
+        return OwnLinear(squared, "numbers", True)
     threshold = float(values[-1, 3] - values[-2, 3]) / (scale * _STEP)
     linear = threshold * (gaps - threshold / 2)
     huber = scale * np.where(gaps < threshold, gaps**2 / 2, linear)
     if threshold <= 0 or not _near(values, huber):
         return None
-    longest = slope / (scale * threshold)
-    if curvature is not None:
-        longest = min(longest, math.sqrt(curvature / scale))
+    longest = _longest(
+        width,
+        None if slope is None else slope / (scale * threshold),
+        None if curvature is None else curvature / scale,
+    )
     model = LinearModel("huber", width, radius, longest, label_bound=_ANY, threshold=threshold)
-    return OwnLinear(model, "numbers")
+    return OwnLinear(model, "numbers", slope is not None or curvature is not None)
 
 
 @functools.lru_cache(maxsize=64)

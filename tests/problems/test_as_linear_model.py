@@ -70,10 +70,20 @@ def test_what_is_recognised(link, constants, model, labels):
         assert getattr(own.model, name) == (want and pytest.approx(want, rel=1e-5))
 
 
+@pytest.mark.parametrize("link", [signed, optax.sigmoid_binary_cross_entropy, huber])
+def test_features_without_a_bound_get_one_that_is_never_small(link):
+    own = own_linear(Risk.linear(link, 4, radius=2.0))
+    assert not own.stated
+    assert own.model.feature_bound == 2.0**17
+    curved = own_linear(Risk.linear(link, 4, smoothness=2.0))
+    assert curved.stated
+    assert curved.model.feature_bound == pytest.approx(1.0 if link is huber else 2 * 2**0.5)
+
+
 @pytest.mark.parametrize(
     "problem",
     [
-        Risk.linear(signed, 3, radius=2.0),  # no bound on features
+        Risk.linear(squared, 3, radius=2.0),  # no bound on features and labels
         Risk.linear(squared, 3, lipschitz=9.0, smoothness=1.0),  # no ball
         Risk.linear(squared, 3, radius=1.0, lipschitz=9.0),
         Risk.linear(squared, 3, radius=1.0, lipschitz=1.5, smoothness=1.0),  # labels above .5
@@ -189,6 +199,30 @@ def test_fit_solves_the_model_itself(kind, problem, solver):
         problem.mean_loss(p, jax.tree.map(jnp.asarray, records)) for p in (same, other.params)
     ]
     assert losses[0] < losses[1] + 0.005
+
+
+@pytest.mark.parametrize("unit", [1e-3, 1.0, 1e3])
+def test_fit_draws_how_long_features_are_that_nobody_bounds(unit):
+    problem, records = Risk.linear(signed, 5), data("signed")
+    records["x"] = unit * records["x"]
+    fitted = dpjax.fit(problem, records, BUDGET, key=new_key(), num_records=3_000)
+    assert isinstance(fitted.solver, ObjectivePerturbation)
+    assert fitted.solver.length_range > 0
+    assert 0.999 < fitted.guarantee.epsilon(1e-6) <= 1
+    assert "as long as is drawn" in fitted.reason
+    loss = problem.mean_loss(fitted.params, jax.tree.map(jnp.asarray, records))
+    assert loss < 0.605  # of no model 0.693, of the best 0.5995
+
+
+def test_where_no_length_is_drawn_a_bound_must_be_stated():
+    problem = Risk.linear(signed, 5)
+    assert dpjax.plan(problem, 300, BUDGET).method == "dpsgd"
+    with pytest.raises(ValueError, match="lipschitz or smoothness must be stated where"):
+        ObjectivePerturbation.for_budget(problem, 300, BUDGET)
+    with pytest.raises(ValueError, match="lipschitz or smoothness must be stated where"):
+        ObjectivePerturbation.for_budget(problem, 3_000, BUDGET, length_range=0.0)
+    stated = Risk.linear(signed, 5, lipschitz=1.0)
+    assert ObjectivePerturbation.for_budget(stated, 300, BUDGET).length_range == 0
 
 
 def test_labels_of_another_kind_are_refused():

@@ -4,7 +4,8 @@ import jax
 import numpy as np
 from scipy import special, stats
 
-EDGES = 2.0 ** ((np.arange(128) - 127) / 8)
+EDGES = 2.0 ** ((np.arange(256) - 255) / 8)
+TILT = 3 / 64
 DRAWS = 20_000
 
 
@@ -15,10 +16,12 @@ def check_law(draw, sizes, beyond, eta):
     assert seen.sum() == DRAWS
     sizes = np.minimum(sizes[sizes > 0], 1)  # neither 0 nor NaN
     below = np.array([np.sum(sizes <= edge * (1 + 1e-6)) for edge in EDGES])
-    off = np.abs(below - (len(sizes) - len(sizes) // beyond))
+    wanted = len(sizes) - len(sizes) // beyond
+    off = np.maximum(np.maximum(wanted - below, np.append(0, below[:-1]) - wanted), 0)
 
     def pvalue(sharpness):
-        expected = DRAWS * special.softmax(-sharpness * eta / 2 * off)
+        tilt = TILT * np.arange(len(EDGES))
+        expected = DRAWS * special.softmax(-sharpness * eta / 2 * off - tilt)
         cell = np.where(expected > 20, np.arange(len(EDGES)), np.argmin(expected))
         pooled = [np.bincount(cell, weights=x) for x in (seen, expected)]
         return stats.chisquare(*(x[pooled[1] > 0] for x in pooled)).pvalue

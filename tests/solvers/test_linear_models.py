@@ -271,8 +271,8 @@ def test_a_threshold_has_the_law_that_its_cost_is_for():
     rng, problem = np.random.default_rng(0), LinearModel("huber", P, 1.0)
     solver = ObjectivePerturbation.for_budget(problem, 125, Budget(4.0, 0.0))
     eta = solver.guarantee().prior - solver.length_range  # what is charged
-    y = np.concatenate([np.zeros(9), rng.laplace(scale=0.3, size=40), [7.0]])
-    mask = np.arange(50) % 8 > 0
+    y = np.concatenate([np.zeros(9), rng.laplace(scale=0.3, size=115), [7.0]])
+    mask = np.arange(125) % 8 > 0
     batch = {"y": jnp.asarray(y * problem.largest_threshold, jnp.float32)}
     inputs = problem, batch, jnp.asarray(mask)
     check_law(lambda key: solver._share(key, *inputs), np.abs(y[mask]), solver.beyond, eta)

@@ -11,12 +11,13 @@ from dpjax.geometry import sample_vertices
 from dpjax.problems import LinearModel
 from dpjax.solvers.vertices._steps import shrunk
 
-_SIZES = 128  # that may be drawn, to a 60,000th
+_SIZES = 256  # that may be drawn, to a four-billionth
 _PER_OCTAVE = 8  # each below the next by the eighth root of 2
-_RECORDS = 50.0  # n times the range of a draw: with fewer, what is drawn may be far too small
+_TILT = 3 / 64  # of logits, towards small sizes: few records tell them from much larger ones
+_RECORDS = 60.0  # n times the range of a draw: with fewer, what is drawn may be far off
 _TOLD = 1500.0, 400.0  # n epsilon / sqrt(d) for each of one in so many rows, and labels, beyond
 LEAST_BEYOND, _MOST_BEYOND = 4, 1000
-_SHARES = 0.01, 0.1  # of epsilon, least and most
+_SHARES = 0.01, 0.12  # of epsilon, least and most
 
 
 def length_range(num_records: int, epsilon: float) -> float:
@@ -47,7 +48,7 @@ def drawn_share(
       eta: Bounded range of the draw, a number; 0 for no draw (*public*).
 
     Returns:
-      A scalar, 1 without a draw, else one of 128 powers of the eighth root of 2 up to 1.
+      A scalar, 1 without a draw, else one of 256 powers of the eighth root of 2 up to 1.
     """
     eta, counted = jnp.asarray(eta, float), mask & (sizes > 0)
     smaller = jnp.floor(-_PER_OCTAVE * jnp.log2(jnp.where(counted, sizes, 1)))
@@ -79,10 +80,12 @@ def shorter_inputs(problem: LinearModel, share: jax.Array) -> tuple[jax.Array, j
 
 
 def quantile_logits(counts: jax.Array, beyond: int, eta: jax.Array) -> jax.Array:
-    """Logits of the upper edges of bins, highest where one in `beyond` records lies above.
+    """Logits of the upper edges of bins, highest at the bin that one in `beyond` records exceeds.
 
-    The number of records below an edge, minus its target, changes by at most 1 with one record,
-    under either relation; the changes of the logits have range at most eta.
+    Fallen by eta / 2 for each record that would have to move for a bin to be that one, and by a
+    little, whatever the records, for each bin below it. The numbers of records below both edges of
+    a bin, minus their target, change by at most 1 with one record, under either relation; the
+    changes of the logits have range at most eta.
 
     Args:
       counts: Records in each bin, int32 `[bins]` (*secret*).
@@ -90,12 +93,14 @@ def quantile_logits(counts: jax.Array, beyond: int, eta: jax.Array) -> jax.Array
       eta: Bounded range of the draw, a number (*public*).
 
     Returns:
-      `[bins]`, the largest 0.
+      `[bins]`.
     """
-    total = jnp.sum(counts)
-    off = jnp.abs(jnp.cumsum(counts) - (total - total // beyond))
-    gaps = (jnp.min(off) - off).astype(eta.dtype)  # exact up to here
-    return gaps * shrunk(eta / 2, eta, eta.dtype)
+    total, below = jnp.sum(counts), jnp.cumsum(counts)
+    wanted = total - total // beyond
+    off = jnp.maximum(jnp.maximum(wanted - below, below - counts - wanted), 0)
+    tilt = _TILT * jnp.arange(counts.shape[0], dtype=eta.dtype)
+    # exact up to here; logits up to 45 below the largest are at most 57, and rounded once more
+    return -off.astype(eta.dtype) * shrunk(eta / 2, eta, eta.dtype, logit=150.0) - tilt
 
 
 def pure_event(epsilon: float, relation: str) -> dpe.DpEvent:

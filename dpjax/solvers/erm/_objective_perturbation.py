@@ -191,7 +191,8 @@ class ObjectivePerturbation(OfLinearModel):
         """The solver whose noise just meets the budget, by the rule of public numbers.
 
         Args:
-          problem: `LinearModel`, or an equivalent `Risk.linear`.
+          problem: `LinearModel`, or an equivalent `Risk.linear`; of one that bounds no features,
+            the bound is 65,536 times the root of their number, for the draw of a length.
           num_records: *Public* number of records (or near it, under add-or-remove-one).
           budget: epsilon, delta and relation to meet; the relation defaults to replace-one. With
             delta 0 the noise is "gamma".
@@ -212,7 +213,7 @@ class ObjectivePerturbation(OfLinearModel):
           >>> solver.guarantee().epsilon(1e-6) <= 1.0
           True
         """
-        problem = linear_model(problem)
+        own, problem = own_linear(problem), linear_model(problem)
         known = ("lam", "length_range")
         relation = requested_relation(cls, num_records, budget, overrides, known)
         bounds, dim, lam = problem.slope_bounds(), problem.num_params, overrides.get("lam")
@@ -221,6 +222,11 @@ class ObjectivePerturbation(OfLinearModel):
         estimated &= usual > 0
         draw = overrides.get("length_range", usual)
         check_nonnegative("length_range", draw)
+        if own is not None and not own.stated and draw == 0:
+            raise ValueError(
+                "lipschitz or smoothness must be stated where the length of features is not drawn, "
+                f"as below num_records * epsilon = 500, got {num_records * budget.epsilon:g}"
+            )
         epsilon = budget.epsilon - draw - usual * estimated
         check_positive("epsilon that is left after length_range", epsilon)
         left = Budget(epsilon, budget.delta, relation)
