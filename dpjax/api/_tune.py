@@ -25,18 +25,9 @@ from dpjax.api._tune_candidates import (
 from dpjax.api._tune_scores import Correct, Scores, default_correct, levels_of
 from dpjax.core import PyTree, Solver, check_int, check_key, check_nonnegative, register_dataclass
 from dpjax.core._records import Records, num_rows
-from dpjax.privacy import (
-    Budget,
-    Guarantee,
-    RunsLaw,
-    SelectionGuarantee,
-    calibrate_noise,
-    calibrate_selection,
-    check_budget,
-    compose_guarantees,
-    resolve_relation,
-)
-from dpjax.privacy._budget import relation_name
+from dpjax.privacy import RunsLaw, SelectionGuarantee, calibrate_noise, calibrate_selection
+from dpjax.privacy._budget import Budget, check_budget, relation_name, resolve_relation
+from dpjax.privacy._guarantee import Guarantee, compose_guarantees
 from dpjax.runtime import solve
 from dpjax.runtime._loop import Job, scan, start
 from dpjax.solvers import DPSGD, RateConstrainedSGDA

@@ -12,15 +12,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike, DTypeLike
 
-from dpjax.core import (
-    PyTree,
-    check_finite,
-    check_int,
-    check_shape,
-    check_type,
-    is_traced,
-    register_dataclass,
-)
+from dpjax.core import PyTree, register_dataclass
+from dpjax.core._checks import check_finite, check_int, check_shape, check_type, is_traced
 from dpjax.core._records import held
 
 

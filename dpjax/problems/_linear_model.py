@@ -8,16 +8,8 @@ import numpy as np
 import optax
 from jax.typing import ArrayLike
 
-from dpjax.core import (
-    PyTree,
-    check_choice,
-    check_int,
-    check_positive,
-    check_shape,
-    is_traced,
-    register_dataclass,
-)
-from dpjax.core._fields import static_field
+from dpjax.core import PyTree, check_choice, check_int, check_positive, check_shape, is_traced
+from dpjax.core._fields import register_dataclass, static_field
 from dpjax.privacy import SlopeBounds, huber_slopes, logistic_slopes, squared_slopes
 from dpjax.problems._risk import OnBall, check_records
 from dpjax.transforms import OuterProduct

@@ -12,15 +12,8 @@ import numpy as np
 import optax
 from jax.typing import ArrayLike
 
-from dpjax.core import (
-    PyTree,
-    check_int,
-    check_nonnegative,
-    check_positive,
-    check_shape,
-    register_dataclass,
-    static_field,
-)
+from dpjax.core import PyTree, register_dataclass, static_field
+from dpjax.core._checks import check_int, check_nonnegative, check_positive, check_shape
 from dpjax.geometry import Domain, L1Ball, Polytope, Simplex
 from dpjax.transforms import OuterProduct, PackedSigns
 

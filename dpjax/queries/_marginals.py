@@ -12,15 +12,8 @@ import numpy as np
 from jax.sharding import NamedSharding
 from jax.typing import ArrayLike
 
-from dpjax.core import (
-    PyTree,
-    check_int,
-    check_shape,
-    check_type,
-    many_devices,
-    register_dataclass,
-    static_field,
-)
+from dpjax.core import PyTree, many_devices, register_dataclass, static_field
+from dpjax.core._checks import check_int, check_shape, check_type
 from dpjax.queries._domain import Domain, strides
 from dpjax.queries._marginal_plan import Plan, all_answers, all_cells, plan_for
 from dpjax.queries._workload import (

@@ -21,15 +21,8 @@ from jax.sharding import NamedSharding, PartitionSpec
 from jax.typing import ArrayLike
 from scipy import sparse
 
-from dpjax.core import (
-    check_finite,
-    check_int,
-    check_shape,
-    is_traced,
-    register_dataclass,
-    static_field,
-    wide,
-)
+from dpjax.core import register_dataclass, static_field, wide
+from dpjax.core._checks import check_finite, check_int, check_shape, is_traced
 from dpjax.core._pairs import Pair, add_pairs, pair_of, power_of_two, scale_pair
 from dpjax.queries._domain import checked_codes
 from dpjax.queries._workload import Workload, checked_sharding, checked_vector, spread_cells

@@ -14,15 +14,8 @@ import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 from jax.typing import ArrayLike, DTypeLike
 
-from dpjax.core import (
-    PyTree,
-    check_nonnegative_scalar,
-    check_shape,
-    check_type,
-    register_dataclass,
-    wide,
-)
-from dpjax.core._pairs import Pair, pair_of
+from dpjax.core import PyTree, check_nonnegative_scalar, check_shape, check_type, register_dataclass
+from dpjax.core._pairs import Pair, pair_of, wide
 from dpjax.privacy import resolve_relation
 from dpjax.privacy._budget import RelationLike
 from dpjax.queries._domain import Domain, checked_codes

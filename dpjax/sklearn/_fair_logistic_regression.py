@@ -11,13 +11,9 @@ from sklearn.utils.validation import check_consistent_length, check_is_fitted, c
 
 from dpjax.api import tune as tuned_by
 from dpjax.core import check_choice, check_positive
-from dpjax.problems import (
-    RateConstrained,
-    RateConstraints,
-    demographic_parity,
-    equality_of_odds,
-    false_negative_rate,
-)
+from dpjax.problems import demographic_parity, equality_of_odds, false_negative_rate
+from dpjax.problems._constraints import RateConstraints
+from dpjax.problems._rate_constrained import RateConstrained
 from dpjax.runtime import solve
 from dpjax.sklearn._public import (
     LinearClassifier,

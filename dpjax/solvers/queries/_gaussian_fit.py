@@ -9,16 +9,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from dpjax.core import (
-    PyTree,
-    check_int,
-    check_key,
-    check_positive,
-    check_unstacked,
-    derived,
-    static_field,
-)
-from dpjax.core._checks import known_numbers
+from dpjax.core import PyTree, check_unstacked, derived, static_field
+from dpjax.core._checks import check_int, check_key, check_positive, known_numbers
 from dpjax.core._pairs import Pair
 from dpjax.privacy import Budget, Guarantee
 from dpjax.problems import QueryRelease
