@@ -160,7 +160,7 @@ def _numbered(values: np.ndarray) -> np.ndarray:
 
 def _order(identity: object) -> tuple[Any, ...]:
     """What identities of any kinds are sorted by."""
-    for rank, kinds in enumerate((NUMBERS, str, bytes)):
+    for rank, kinds in enumerate((NUMBERS, (str,), (bytes,))):
         if isinstance(identity, kinds):
             return (rank, "", identity)
     return (3, type(identity).__name__, repr(identity))

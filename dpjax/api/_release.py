@@ -279,13 +279,8 @@ def _choose_predicted(
     options: dict[str, dict[str, Any]] = {"answers": {}, "cells": {}}
     if isinstance(workload, Prefix):
         tree = Tree(workload.universe, workload.attribute)
-        levels = level_precisions(tree, asked)
-        options["a tree"] = {
-            "measured": tree,
-            "allocation": levels,
-            "prior": _TREE_PRIOR,
-            "fit_steps": 200,
-        }
+        options["a tree"] = {"measured": tree, "allocation": level_precisions(tree, asked)}
+        options["a tree"] |= {"prior": _TREE_PRIOR, "fit_steps": 200}
     errors = {}
     for name, fields in options.items():
         if name == "cells":
@@ -293,8 +288,7 @@ def _choose_predicted(
             precision = np.eye(len(asked)) / float(cells.stddev) ** 2
         else:
             fit = GaussianFit.for_budget(problem, num_records, budget, **fields)
-            weights = 1 / np.asarray(fit.stddevs(), np.float64) ** 2
-            precision = gram(fit.measured, weights)
+            precision = gram(fit.measured, 1 / np.asarray(fit.stddevs(), np.float64) ** 2)
         errors[name] = predicted_error(asked, precision, workload.num_queries)
     best = min(errors, key=lambda name: errors[name])
     compared = ", ".join(f"{error:.2g} if {name}" for name, error in errors.items())
@@ -353,8 +347,7 @@ def _table_stddev(solver: Solver, workload: Workload) -> tuple[tuple[tuple[str, 
     """Noise of a cell of the tables whose noise is known, and small enough in number to list."""
     domain = workload.domain
     if domain is not None and isinstance(solver, HistogramRelease):
-        singles = itertools.combinations(domain.attributes, 1)
-        cliques = [*singles, *itertools.combinations(domain.attributes, 2)]
+        cliques = [c for k in (1, 2) for c in itertools.combinations(domain.attributes, k)]
         summed = [domain.universe_size / domain.project(clique).universe_size for clique in cliques]
         return tuple(zip(cliques, (float(solver.stddev) * np.sqrt(summed)).tolist(), strict=True))
     if isinstance(workload, Marginals) and isinstance(solver, AnswersMeasurement):

@@ -66,12 +66,9 @@ class Release:
 
     def __repr__(self) -> str:
         """Method, sizes, relation and epsilon in two lines; arrays are of any length."""
-        shown = {
-            "answers": self.answers,
-            "log_probs": self.log_probs,
-            "rows": None if self.model is None else self.model.log_weights,
-        }
-        sizes = [f"{name}={list(np.shape(a))}" for name, a in shown.items() if a is not None]
+        rows = None if self.model is None else self.model.log_weights
+        shown = (("answers", self.answers), ("log_probs", self.log_probs), ("rows", rows))
+        sizes = [f"{name}={list(np.shape(a))}" for name, a in shown if a is not None]
         deltas = () if self.delta is None else (self.delta,)
         unit = f", per person of at most {self.max_rows} rows" if self.max_rows else ""
         return (
@@ -195,9 +192,8 @@ class Release:
                 raise ValueError(f"attribute {name!r} is also a column of the table: rename it")
         (clique,) = named.cliques
         workload, answers = named, self.answers_to(named)
-        stddev: ArrayLike = np.full(
-            named.num_queries, dict(self.table_stddev).get(clique, math.nan)
-        )
+        known = dict(self.table_stddev).get(clique, math.nan)
+        stddev: ArrayLike = np.full(named.num_queries, known)
         if isinstance(self.workload, Marginals) and clique in self.workload.cliques:
             workload, answers = self.workload, self.answers
             stddev = np.full(answers.shape, math.nan) if self.stddev is None else self.stddev

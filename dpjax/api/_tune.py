@@ -13,15 +13,9 @@ from dp_accounting import dp_event as dpe
 from jax.typing import ArrayLike
 from numpy.typing import NDArray
 
+from dpjax.api import _tune_candidates as pool
 from dpjax.api._public_size import public_size
-from dpjax.api._tune_candidates import (
-    Candidates,
-    Kind,
-    Sampled,
-    candidates_of,
-    has_noise_multiplier,
-    name_of,
-)
+from dpjax.api._tune_candidates import Candidates, Kind, Sampled
 from dpjax.api._tune_scores import Correct, Scores, default_correct, levels_of
 from dpjax.core import PyTree, Solver, check_int, check_key, check_nonnegative, register_dataclass
 from dpjax.core._records import Records, num_rows
@@ -197,7 +191,7 @@ def tune(
         scores = Scores(problem, correct, scored, violation_weight, checkpoints, relation, levels)
     finite = Budget(budget.epsilon if private else 1.0, budget.delta, relation)
     with quiet():
-        choices = candidates_of(
+        choices = pool.candidates_of(
             candidates, kind, problem, bound, finite, math.ceil(4 * trials), list_key
         )
         for unit in choices.units:
@@ -210,7 +204,7 @@ def tune(
     if runs:
         guarantee = _guarantee(solvers, scores, score_noise, runs, joint=not share)
         if guarantee.delta(budget.epsilon) > budget.delta:  # solvers differ from call to call
-            raise ValueError(f"candidates of {name_of(kind)} cannot be calibrated to {budget}")
+            raise ValueError(f"candidates of {pool.name_of(kind)} cannot be calibrated to {budget}")
     names = choices.choices
     block = _block(solvers, problem, public)
     plan = _Plan(
@@ -223,15 +217,15 @@ def _check_kind(kind: Kind, checkpoints: int, *, private: bool) -> None:
     """What every noise is calibrated of, and of whose iterates the event is known to hold."""
     known = isinstance(kind, type) and issubclass(kind, DPSGD | RateConstrainedSGDA)
     by_budget = hasattr(kind, "for_budget") or not isinstance(kind, type)
-    if not has_noise_multiplier(kind) and not (by_budget and callable(kind) and private):
+    if not pool.has_noise_multiplier(kind) and not (by_budget and callable(kind) and private):
         raise TypeError(
             "kind must have a noise_multiplier, as DPSGD has, or make solvers for a finite budget, "
-            f"got {name_of(kind)}"
+            f"got {pool.name_of(kind)}"
         )
     if checkpoints != 1 and not known:
         raise TypeError(
             f"checkpoints needs DPSGD or RateConstrainedSGDA, whose iterates are covered by their "
-            f"events, got {name_of(kind)}"
+            f"events, got {pool.name_of(kind)}"
         )
 
 
@@ -251,7 +245,12 @@ def _check_unit(solver: Any, relation: str, checkpoints: int, *, joint: bool) ->
 
 
 def _calibrated(
-    candidates: Candidates, scores: Scores | None, runs: RunsLaw, budget: Budget, *, joint: bool
+    candidates: Candidates,
+    scores: Scores | None,
+    runs: RunsLaw,
+    budget: Budget,
+    *,
+    joint: bool,
 ) -> tuple[list[float], float]:
     """Noise of each candidate, and of the scores, with which the selection meets the budget."""
     kinds = candidates.kinds()

@@ -10,14 +10,8 @@ import jax.numpy as jnp
 
 from dpjax.core import PyTree, check_shape, register_dataclass, static_field
 from dpjax.geometry import Domain
+from dpjax.problems import _risk as risks
 from dpjax.problems._gaps import GapBounds, duality_gap, matrix_game_gap
-from dpjax.problems._risk import (
-    check_constants,
-    check_fields,
-    domain_of,
-    mean_over_records,
-    uniform_point,
-)
 
 
 class Payoffs(NamedTuple):
@@ -42,7 +36,7 @@ def payoffs_of_affine(loss: Callable[..., jax.Array], first: Domain, second: Dom
     """
 
     def line(of: Callable[[jax.Array], jax.Array], domain: Domain) -> jax.Array:
-        start = uniform_point(domain)
+        start = risks.uniform_point(domain)
         value, slope = jax.value_and_grad(of)(start)
         return value + domain.scores(slope) - jnp.vdot(slope, start, precision="highest")
 
@@ -160,7 +154,7 @@ class Saddle:
     def __post_init__(self) -> None:
         if self.grad_range is None:
             raise ValueError("grad_range is required: the ranges of one record's gradients")
-        check_constants(self)
+        risks.check_constants(self)
         if isinstance(self.grad_range, int | float):
             object.__setattr__(self, "grad_range", (float(self.grad_range),) * 2)
         if not isinstance(self.dims, tuple | list) or len(self.dims) != 2:
@@ -263,7 +257,7 @@ class Saddle:
     def domains(self) -> tuple[Any, Any]:
         """The domains of x and y."""
         first, second = self.vertices
-        return domain_of(first, self.dims[0]), domain_of(second, self.dims[1])
+        return risks.domain_of(first, self.dims[0]), risks.domain_of(second, self.dims[1])
 
     @property
     def ranges(self) -> tuple[Any, Any]:
@@ -279,7 +273,7 @@ class Saddle:
     def init(self) -> tuple[jax.Array, jax.Array]:
         """The means of the vertices, from which Euclidean methods start."""
         first, second = self.domains
-        return uniform_point(first), uniform_point(second)
+        return risks.uniform_point(first), risks.uniform_point(second)
 
     @property
     def num_params(self) -> int:
@@ -294,7 +288,7 @@ class Saddle:
         """Raises ValueError unless the records of a matrix game hold a matrix of its shape."""
         if isinstance(self.loss, MatrixGame):
             field, (first, second) = self.loss.field, self.domains
-            check_fields(data, field)
+            risks.check_fields(data, field)
             check_shape(f'data["{field}"]', data[field], (None, first.dim, second.dim))
 
     def gradients_at_vertices(
@@ -353,7 +347,7 @@ class Saddle:
     def mean_loss(self, params: tuple[jax.Array, jax.Array], data: PyTree) -> jax.Array:
         """Mean of f over `data`, a scalar. **Not private**."""
         losses = jax.vmap(self.loss, in_axes=(None, None, 0))
-        return mean_over_records(lambda batch: losses(*params, batch), data)
+        return risks.mean_over_records(lambda batch: losses(*params, batch), data)
 
 
 @dataclass(frozen=True)
@@ -391,7 +385,7 @@ class MatrixGame:
 
     def mean(self, data: PyTree) -> jax.Array:
         """The mean matrix, `[dx, dy]`."""
-        return mean_over_records(lambda batch: batch[self.field].astype(float), data)
+        return risks.mean_over_records(lambda batch: batch[self.field].astype(float), data)
 
     def at_points(self, x: jax.Array, y: jax.Array, batch: PyTree) -> tuple[jax.Array, jax.Array]:
         """A y and A^T x of each matrix, as sums: batched products are slow on CPU."""

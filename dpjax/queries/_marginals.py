@@ -14,16 +14,9 @@ from jax.typing import ArrayLike
 
 from dpjax.core import PyTree, many_devices, register_dataclass, static_field
 from dpjax.core._checks import check_int, check_shape, check_type
+from dpjax.queries import _workload as workloads
 from dpjax.queries._domain import Domain, strides
 from dpjax.queries._marginal_plan import Plan, all_answers, all_cells, plan_for
-from dpjax.queries._workload import (
-    Tables,
-    check_records,
-    checked_sharding,
-    checked_vector,
-    num_records,
-    spread_cells,
-)
 from dpjax.queries.tables._table import some
 
 _MOST_QUERIES = 2**31
@@ -34,7 +27,7 @@ Clique = tuple[str, ...]
 
 @register_dataclass
 @dataclasses.dataclass(frozen=True)
-class Marginals(Tables):
+class Marginals(workloads.Tables):
     r"""All cells of the marginal tables of some cliques of attributes.
 
     $$ \langle q_{C,c}, p\rangle = \sum_{z : z_C = c} p_z $$
@@ -96,7 +89,7 @@ class Marginals(Tables):
         if len(set(names)) < len(names):
             twice = next(clique for clique in names if names.count(clique) > 1)
             raise ValueError(f"cliques must be distinct sets, got {twice} twice")
-        sharding = checked_sharding(self.sharding, self.universe_size)
+        sharding = workloads.checked_sharding(self.sharding, self.universe_size)
         vars(self).update(cliques=names, sharding=sharding)
         if self.num_queries >= _MOST_QUERIES:
             raise ValueError(
@@ -151,13 +144,13 @@ class Marginals(Tables):
 
     def answers(self, p: ArrayLike) -> jax.Array:
         """The tables of `p` `[k]`, `[m]`; counts give counts, exactly, in their integer type."""
-        vector = checked_vector("p", p, self.universe_size)
-        return all_answers(self._plan, spread_cells(self, vector))
+        vector = workloads.checked_vector("p", p, self.universe_size)
+        return all_answers(self._plan, workloads.spread_cells(self, vector))
 
     def adjoint(self, v: ArrayLike) -> jax.Array:
         """For each cell `[k]` the sum of `v` `[m]` over the answers that count it."""
-        vector = checked_vector("v", v, self.num_queries)
-        return spread_cells(self, all_cells(self._plan, vector))
+        vector = workloads.checked_vector("v", v, self.num_queries)
+        return workloads.spread_cells(self, all_cells(self._plan, vector))
 
     def counts(self, records: ArrayLike, mask: ArrayLike = True) -> jax.Array:
         """The tables of counts of records `[n, A]`, `[m]` int32 (*secret*), for any universe.
@@ -198,8 +191,8 @@ class Marginals(Tables):
           TypeError: If the records are no array, or not integers.
           ValueError: If there are no records.
         """
-        check_records(records)
-        return self.counts(records).astype(float) / num_records(records)
+        workloads.check_records(records)
+        return self.counts(records).astype(float) / workloads.num_records(records)
 
     def answer_of_record(self, record: ArrayLike) -> jax.Array:
         """The tables of one record `[A]`, `[m]`: a single 1 in each (*secret*)."""

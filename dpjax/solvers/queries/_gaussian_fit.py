@@ -15,7 +15,7 @@ from dpjax.core._pairs import Pair
 from dpjax.privacy import Budget, Guarantee
 from dpjax.problems import QueryRelease
 from dpjax.queries import Hierarchy, Marginals, Tree
-from dpjax.queries._workload import Workload, check_sums
+from dpjax.queries._workload import Tables, Workload, check_sums
 from dpjax.sampling import FullBatch
 from dpjax.solvers._request import checked_answers, requested_relation
 from dpjax.solvers._summary import register_solver
@@ -92,14 +92,10 @@ class AnswersMeasurement(Measurement):
         """
         relation = requested_relation(cls, num_records, budget, overrides)
         measured = problem.workload if measured is None else measured
-        fields: dict[str, Any] = {
-            "measured": measured,
-            "stddev": _stddev(measured, num_records, budget, relation, allocation),
-            "num_records": num_records,
-            "relation": relation,
-        }
+        stddev = _stddev(measured, num_records, budget, relation, allocation)
+        given: dict[str, Any] = {"stddev": stddev, "num_records": num_records, "relation": relation}
         check_sums(num_records, measured.sensitivity("add_or_remove_one"))
-        solver = cls(**({"sampler": FullBatch(1)} | fields | overrides))
+        solver = cls(**({"sampler": FullBatch(1), "measured": measured} | given | overrides))
         return checked_answers(solver, solver.stddev, problem)
 
     def init(self, problem: QueryRelease, *, key: jax.Array) -> GaussianFitState:
@@ -136,7 +132,7 @@ class AnswersMeasurement(Measurement):
     def _group(self) -> np.ndarray:
         """The marginal that each answer belongs to, `[m]`, where each has its own noise."""
         shape, measured = jnp.shape(self.stddev), self.measured
-        if not isinstance(measured, Marginals | Tree) or shape[0] != len(measured.sizes):
+        if not isinstance(measured, Tables) or shape[0] != len(measured.sizes):
             raise ValueError(
                 "stddev must be one number, or one for each marginal or level measured, got shape "
                 f"{list(shape)}"
@@ -145,7 +141,7 @@ class AnswersMeasurement(Measurement):
 
     def _shares(self, values: jax.Array, noise: jax.Array) -> tuple[jax.Array, jax.Array]:
         """Of the records there are, not of the public number, and the noise of that."""
-        if self.relation == "replace_one" or not isinstance(self.measured, Marginals | Tree):
+        if self.relation == "replace_one" or not isinstance(self.measured, Tables):
             return values, noise
         records = total(self.measured, values, noise)
         return values / records, noise / records
@@ -163,8 +159,7 @@ class AnswersMeasurement(Measurement):
             return None
         if 0 < number.ndim < stddev.ndim:  # stacked, of one for each marginal
             number = number[..., None]
-        measured = self.measured
-        tables = len(measured.sizes) if isinstance(measured, Marginals | Tree) else None
+        tables = len(self.measured.sizes) if isinstance(self.measured, Tables) else None
         if stddev.shape == (tables,) and np.all(stddev == stddev[0]):
             stddev = stddev[0]  # one table for all
         return counting.count_tables(stddev, number)
@@ -248,10 +243,8 @@ class GaussianFit(AnswersMeasurement):
 
     def finalize(self, problem: QueryRelease, state: GaussianFitState) -> ReleasedDistribution:
         """The fit, and its answers."""
-        noise = jnp.maximum(self.stddevs(), FLOOR)
         prior = jnp.asarray(self.prior, float)
-        values = state.measured
-        values, noise = self._shares(values, noise)
+        values, noise = self._shares(state.measured, jnp.maximum(self.stddevs(), FLOOR))
         if isinstance(self.measured, Marginals):
             log_probs = _fit_marginals(self.measured, values, noise, prior, self.fit_steps)
         else:
@@ -275,16 +268,13 @@ def _counted(measured: Workload) -> bool:
 
 def _moved(measured: Workload) -> int:
     """How many integer answers a record moves at most; noise on all others has one law anyhow."""
-    if not _counted(measured):
-        return 0
-    if isinstance(measured, Marginals | Tree):
-        return 2 * len(measured.sizes)
-    return measured.num_queries
+    most = 2 * len(measured.sizes) if isinstance(measured, Tables) else measured.num_queries
+    return most if _counted(measured) else 0
 
 
 def _changes(measured: Workload, relation: str, together: bool) -> np.ndarray:
     """L2 norm of what a record changes of n times the answers, in all or in each marginal."""
-    if together or not isinstance(measured, Marginals | Tree):
+    if together or not isinstance(measured, Tables):
         return np.asarray(measured.sensitivity(relation).l2_answers)
     # a record is in one cell of each table, and replaced it leaves that for another
     varied = np.array(measured.sizes) > 1
@@ -298,7 +288,7 @@ def _stddev(
     relation: str,
     allocation: Sequence[float] | None,
 ) -> np.ndarray:
-    if allocation is not None and not isinstance(measured, Marginals | Tree):
+    if allocation is not None and not isinstance(measured, Tables):
         raise ValueError(f"allocation needs marginals or a tree, got {type(measured).__name__}")
     change = _changes(measured, relation, False) / num_records
     precision = np.ones_like(change) if allocation is None else np.asarray(allocation, float)
@@ -315,9 +305,7 @@ def _stddev(
     return gaussian_stddev(total, budget, failure=failure) * relative
 
 
-@functools.lru_cache(maxsize=16)
-def _hierarchy(measured: Marginals) -> Hierarchy:
-    return Hierarchy(measured)
+_hierarchy = functools.lru_cache(maxsize=16)(Hierarchy)
 
 
 def _fit_marginals(
@@ -334,7 +322,7 @@ def _fit_marginals(
     return fit_log_linear(hierarchy.closure, *given, steps=steps).log_probs
 
 
-def total(measured: Marginals | Tree, values: jax.Array, noise: jax.Array) -> jax.Array:
+def total(measured: Tables, values: jax.Array, noise: jax.Array) -> jax.Array:
     """What all tables say of their common sum, in (0, inf)."""
     weights = 1 / (jnp.square(noise) * jnp.asarray(measured.sizes)[measured.clique_of])
     first = jnp.asarray(measured.offsets)
