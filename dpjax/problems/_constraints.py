@@ -1,6 +1,5 @@
 """Tables of rate constraints, and the parts of the data that they are over."""
 
-import dataclasses
 import functools
 import math
 from collections.abc import Sequence
@@ -12,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike, DTypeLike
 
-from dpjax.core import PyTree, register_dataclass
+from dpjax.core import PyTree, register_dataclass, static_field
 from dpjax.core._checks import check_finite, check_int, check_shape, check_type, is_traced
 from dpjax.core._records import held
 
@@ -264,16 +263,15 @@ class RateConstraints:
     membership: jax.Array
     weights: jax.Array
     slack: jax.Array
-    part: PartRule = dataclasses.field(metadata={"static": True})
+    part: PartRule = static_field()
 
     def __post_init__(self) -> None:
         if not all(hasattr(a, "shape") for a in (self.membership, self.weights, self.slack)):
             return  # a pytree placeholder
         if is_traced(self.membership, self.weights) or np.ndim(self.weights) != 3:
             return  # under a transformation, or stacked for a sweep
-        check_finite("membership", self.membership)
-        check_finite("weights", self.weights)
-        check_finite("slack", self.slack)
+        for name in ("membership", "weights", "slack"):
+            check_finite(name, getattr(self, name))
         subsets, parts = np.shape(self.membership)
         check_shape("weights", self.weights, (None, subsets, None))
         if parts != self.part.num_parts:

@@ -63,6 +63,9 @@ class LinearModel(OnBall):
     threshold: float | None = static_field(default=None)
     intercept: float | None = static_field(default=None)
 
+    factored = True
+    """Gradients are multiples of inputs."""
+
     def __post_init__(self) -> None:
         check_choice("link", self.link, LINKS)
         check_int("num_features", self.num_features, minimum=1)
@@ -112,11 +115,6 @@ class LinearModel(OnBall):
     def smoothness(self) -> float:
         """Largest curvature of a record."""
         return self.slope_bounds().curvature
-
-    @property
-    def factored(self) -> bool:
-        """True: gradients are multiples of inputs."""
-        return True
 
     def check(self, data: PyTree) -> None:
         """Raises ValueError unless `data` holds inputs `x` `[n, p]` and labels `y` `[n]`.

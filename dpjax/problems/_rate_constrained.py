@@ -1,6 +1,5 @@
 """Minimise a loss subject to bounds on prediction rates over subsets of the data."""
 
-import dataclasses
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -55,10 +54,8 @@ class LinearLogits:
 
     def init(self) -> PyTree:
         """Zero parameters, in the default float type."""
-        return {
-            "w": jnp.zeros((self.num_features, self.num_classes)),
-            "b": jnp.zeros(self.num_classes),
-        }
+        shape = self.num_features, self.num_classes
+        return {"w": jnp.zeros(shape), "b": jnp.zeros(self.num_classes)}
 
     def pullback(self, params: PyTree, x: jax.Array, cotangent: jax.Array) -> PyTree:
         """Per-example gradients of `cotangent[b] @ h(x[b])`, factored."""
@@ -163,10 +160,8 @@ class RateConstrained:
       (5, 2)
     """
 
-    logits: Callable[..., jax.Array] = dataclasses.field(metadata={"static": True})
-    loss: Callable[..., jax.Array] = dataclasses.field(
-        default=cross_entropy, metadata={"static": True}
-    )
+    logits: Callable[..., jax.Array] = static_field()
+    loss: Callable[..., jax.Array] = static_field(default=cross_entropy)
     constraints: Any = None
     init: PyTree = None
     batched: bool = static_field(default=False, kw_only=True)

@@ -1,6 +1,5 @@
 """Convex-concave saddle points over two simplices or polytopes."""
 
-import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -141,7 +140,7 @@ class Saddle:
       [3, 4]
     """
 
-    loss: Callable[..., jax.Array] = dataclasses.field(metadata={"static": True})
+    loss: Callable[..., jax.Array] = static_field()
     dims: tuple[int | None, int | None] = static_field(default=(None, None))
     grad_range: Any = None
     vertices: tuple[Any, Any] = (None, None)
@@ -150,6 +149,9 @@ class Saddle:
     third_order: float | None = static_field(default=None, kw_only=True)
     grad_from_vertices: Callable[..., Any] | None = static_field(default=None, kw_only=True)
     payoff_interval: tuple[float, float] | None = static_field(default=None, kw_only=True)
+
+    signs = (1, -1)
+    """x is minimised over, y maximised."""
 
     def __post_init__(self) -> None:
         if self.grad_range is None:
@@ -228,14 +230,8 @@ class Saddle:
         cls, loss: Callable[..., jax.Array], dims: tuple[int, int], interval: tuple[float, float]
     ) -> "Saddle":
         low, high = interval
-        return cls(
-            loss,
-            dims,
-            (high - low,) * 2,
-            smoothness=(0.0, 0.0),
-            third_order=0.0,
-            payoff_interval=(low, high),
-        )
+        affine: dict[str, Any] = {"smoothness": (0.0, 0.0), "third_order": 0.0}
+        return cls(loss, dims, (high - low,) * 2, payoff_interval=(low, high), **affine)
 
     @property
     def payoffs(self) -> Payoffs:
@@ -263,11 +259,6 @@ class Saddle:
     def ranges(self) -> tuple[Any, Any]:
         """`grad_range` of each block."""
         return tuple(self.grad_range)
-
-    @property
-    def signs(self) -> tuple[int, int]:
-        """x is minimised over, y maximised."""
-        return (1, -1)
 
     @property
     def init(self) -> tuple[jax.Array, jax.Array]:
