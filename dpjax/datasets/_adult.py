@@ -38,14 +38,8 @@ _LAST_DECADE = 90
 _AGES = (*(f"{low}-{low + 9}" for low in range(0, _LAST_DECADE, 10)), f"{_LAST_DECADE}+")
 
 # Attributes of the domain, and the columns of `adult_table()` that they come from.
-_COLUMNS = {
-    "education": "education",
-    "marital-status": "marital-status",
-    "occupation": "occupation",
-    "race": "race",
-    "sex": "sex",
-    "income>50K": ">50K",
-}
+_SAME = ("education", "marital-status", "occupation", "race", "sex")
+_COLUMNS = dict(zip(_SAME, _SAME, strict=True)) | {"income>50K": ">50K"}
 
 
 def adult_table() -> dict[str, np.ndarray]:

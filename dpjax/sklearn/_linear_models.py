@@ -64,14 +64,13 @@ class _LinearEstimator(shared.PrivateEstimator):
 
     def _feature_scale(self, dim: int) -> np.ndarray:
         """Public divisors of the features, applied before norms are taken, `[p]`."""
-        each = np.ones(dim)
-        if self.feature_scale is not None:
-            shape, each = each.shape, np.asarray(self.feature_scale, np.float64)
-            if each.shape != shape or not np.all((each > 0) & np.isfinite(each)):
-                raise ValueError(
-                    f"feature_scale must be positive numbers of shape [{dim}], got "
-                    f"shape {list(np.shape(self.feature_scale))}"
-                )
+        given = np.ones(dim) if self.feature_scale is None else self.feature_scale
+        each = np.asarray(given, np.float64)
+        if each.shape != (dim,) or not np.all((each > 0) & np.isfinite(each)):
+            raise ValueError(
+                f"feature_scale must be positive numbers of shape [{dim}], got shape "
+                f"{list(each.shape)}"
+            )
         return each
 
     def _norm(self, rows: np.ndarray) -> float:

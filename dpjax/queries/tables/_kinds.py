@@ -3,18 +3,16 @@
 import abc
 import dataclasses
 import datetime
-import decimal
 import functools
 import itertools
 import math
-import numbers
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from dpjax.core import check_choice, check_int
-from dpjax.queries.tables._labels import Labels, checked_labels, label_array, label_codes
+from dpjax.queries.tables._labels import NUMBERS, Labels, checked_labels, label_array, label_codes
 
 _BINS = 16
 _DERIVED: Any = None  # stands for what follows from the other fields
@@ -107,12 +105,8 @@ class Numeric(Column):
         else:
             edges = self._equal()
         steps = [after - before for before, after in itertools.pairwise(edges)]
-        # the last bin may hold one integer
-        if (
-            min(steps[:-1], default=1) <= 0
-            or steps[-1] < 0
-            or (steps[-1] == 0 and not self.integer)
-        ):
+        steps[-1] += self.integer  # the last bin may hold one integer
+        if min(steps) <= 0:
             raise ValueError(f"edges must increase, got {list(edges)}")
         given = (self.low, self.high, self.bins)
         derived = (edges[0], edges[-1], len(edges) - 1)
@@ -168,8 +162,7 @@ class Numeric(Column):
         kind = values.dtype.kind
         if kind == "O":
             items = values.tolist()
-            known = (numbers.Real, decimal.Decimal, np.bool_)
-            right = {kind for kind in set(map(type, items)) if issubclass(kind, known)}
+            right = {kind for kind in set(map(type, items)) if issubclass(kind, NUMBERS)}
             wrong = sum(type(item) not in right for item in items)
             if not wrong:
                 whole = math.floor if self.integer else float
