@@ -257,8 +257,7 @@ def _summary(result: dict[str, Any]) -> str:
     rows = {name: np.atleast_1d(weight) for name, weight in result["coefficients"].items()}
     longest = sorted(rows, key=lambda name: -float(np.abs(rows[name]).max()))
     for name in longest[:_SHOWN]:
-        weights = rows[name]
-        lines.append(f"{name:32} " + " ".join(f"{each:+.4f}" for each in weights))
+        lines.append(f"{name:32} " + " ".join(f"{each:+.4f}" for each in rows[name]))
     if len(rows) > _SHOWN:
         lines.append(f"and {len(rows) - _SHOWN} smaller ones: see --json")
     lines.append("")

@@ -42,8 +42,7 @@ def _predicted(path: Path, data: Path) -> list[list[str]]:
         told = json.loads(file.read(TABLE))
     model = TableModel(Domain.from_json(told["schema"]), told["target"])
     header, rows = read_rows(data)
-    inputs = model.domain.project(model.inputs)
-    table = columns_of(data, header, rows, inputs, told["missing"])
+    table = columns_of(data, header, rows, model.domain.project(model.inputs), told["missing"])
     values = model.predict(fitted.params, table)
     added = [f"predicted {model.target}", *map(str, values)]
     return [[*row, value] for row, value in zip([header, *rows], added, strict=True)]

@@ -18,8 +18,7 @@ def gram(workload: Workload, weights: ArrayLike = 1.0) -> np.ndarray:
     def row(unit: jax.Array) -> jax.Array:
         return workload.adjoint(jnp.asarray(weights, float) * workload.answers(unit))
 
-    units = jnp.eye(workload.universe_size)
-    return np.asarray(jax.lax.map(row, units, batch_size=64), np.float64)
+    return np.asarray(jax.lax.map(row, jnp.eye(workload.universe_size), batch_size=64), np.float64)
 
 
 def predicted_error(asked: np.ndarray, precision: np.ndarray, num_queries: int) -> float:

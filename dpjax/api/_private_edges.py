@@ -89,8 +89,7 @@ def private_edges(
     for axis, name, kind in kinds:
         if not isinstance(kind, Numeric) or kind.bins < 2:
             raise ValueError(f"column {name!r} must be Numeric with >= 2 bins")
-        integers = kind.high - kind.low + 1 if kind.integer else _GRID
-        cells = int(min(_GRID, integers))
+        cells = min(_GRID, int(kind.high - kind.low) + 1) if kind.integer else _GRID
         if kind.bins > cells:
             raise ValueError(f"column {name!r} must have <= {cells} bins, got {kind.bins}")
         grids[axis] = Numeric(
@@ -101,17 +100,15 @@ def private_edges(
         eta = share * budget.epsilon / draws
     else:
         eta = float(bounded_range_eta(share * drawn_rho(budget) / draws))
-    event = dpe.SelfComposedDpEvent(drawn_event(eta, 1.0), draws)
-    guarantee = Guarantee(event, relation)
+    guarantee = Guarantee(dpe.SelfComposedDpEvent(drawn_event(eta, 1.0), draws), relation)
     codes = Domain(tuple((name, grids[axis]) for axis, name, _ in kinds)).encode(data)
     spec = list(domain.spec)
     for place, (axis, name, kind) in enumerate(kinds):
         grid = grids[axis]
         counts = np.bincount(codes[:, place], minlength=grid.bins)[: grid.bins]
-        logits = edge_logits(counts, kind.bins, eta)
         drawn = [
             int(sample_vertices(jax.random.fold_in(jax.random.fold_in(key, axis), j), row, 1)[0])
-            for j, row in enumerate(logits)
+            for j, row in enumerate(edge_logits(counts, kind.bins, eta))
         ]
         inner = [grid.edges[cell] for cell in apart(drawn, grid.bins)]
         edges = (kind.low, *inner, kind.high)

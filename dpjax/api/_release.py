@@ -6,7 +6,7 @@ import itertools
 import math
 import warnings
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -50,6 +50,9 @@ _COARSE = 0.05
 _TREE_PRIOR = 0.7  # of weights of blocks of an ordered axis
 _SLACK = 1e-3  # of epsilon, where it is shared with what is spent
 _ATTEMPTS = 30
+
+Choice: TypeAlias = tuple[str, dict[str, Any], str]
+"""A method, its options and why."""
 
 
 def release(
@@ -202,11 +205,9 @@ def _within(
     found = attempt(budget.epsilon)
     if not spent and max_rows == 1:
         return found
-    before = compose_guarantees(*spent).epsilon(budget.delta) if spent else 0.0
-    if before >= budget.epsilon:
-        raise ValueError(
-            f"spent must be < epsilon = {budget.epsilon:g} by itself, got {before:.4g}"
-        )
+    own = compose_guarantees(*spent).epsilon(budget.delta) if spent else 0.0
+    if own >= budget.epsilon:
+        raise ValueError(f"spent must be < epsilon = {budget.epsilon:g} by itself, got {own:.4g}")
     asked = budget.epsilon
     for _ in range(_ATTEMPTS):
         total = found[1].epsilon(budget.delta)
@@ -243,9 +244,7 @@ def _records(workload: Workload, data: object) -> np.ndarray:
     return records
 
 
-def choose(
-    problem: QueryRelease, num_records: int, budget: Budget
-) -> tuple[str, dict[str, Any], str]:
+def choose(problem: QueryRelease, num_records: int, budget: Budget) -> Choice:
     """A method, its options and why, from public quantities alone."""
     if budget.delta == 0:
         return "frank_wolfe", {}, "delta = 0, at which Gaussian noise has no epsilon"
@@ -271,9 +270,7 @@ def choose(
     return "gaussian_fit", {}, why
 
 
-def _choose_predicted(
-    problem: QueryRelease, num_records: int, budget: Budget
-) -> tuple[str, dict[str, Any], str]:
+def _choose_predicted(problem: QueryRelease, num_records: int, budget: Budget) -> Choice:
     """What to measure of few cells, by the predicted error after the fit."""
     workload, asked = problem.workload, gram(problem.workload)
     options: dict[str, dict[str, Any]] = {"answers": {}, "cells": {}}
@@ -298,7 +295,7 @@ def _choose_predicted(
 
 def _choose_rows(
     problem: QueryRelease, workload: Marginals, num_records: int, budget: Budget
-) -> tuple[str, dict[str, Any], str]:
+) -> Choice:
     """What to measure where the universe does not fit in memory."""
     why = f"a mixture of products, for 2**{math.log2(workload.universe_size):.1f} cells"
     orders = np.array([len(clique) for clique in workload.cliques])

@@ -411,8 +411,7 @@ def _best(
     groups: dict[Any, list[int]] = {}
     for index, solver in enumerate(solvers):
         leaves, structure = jax.tree.flatten(solver)
-        shapes = tuple(np.shape(leaf) for leaf in leaves)
-        groups.setdefault((structure, shapes), []).append(index)
+        groups.setdefault((structure, tuple(map(np.shape, leaves))), []).append(index)
     best = (-math.inf, -1.0)
     winner, params = int(drawn[0]), None
     for group, members in enumerate(groups.values()):

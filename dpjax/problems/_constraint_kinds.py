@@ -233,12 +233,10 @@ def from_masks(
     return constraints_of(columns, weights, slack, rule, dedupe)
 
 
-def _differences(
-    against: Sequence[tuple[int, int]], num_subsets: int, num_classes: int
-) -> np.ndarray:
+def _differences(against: Sequence[tuple[int, int]], subsets: int, classes: int) -> np.ndarray:
     """Rates of each class in the first of two subsets, less those in the second, for each pair."""
-    weights = np.zeros((len(against), num_classes, num_subsets, num_classes))
-    each = np.arange(num_classes)
+    weights = np.zeros((len(against), classes, subsets, classes))
+    each = np.arange(classes)
     for row, (first, second) in zip(weights, against, strict=True):
         row[each, first, each], row[each, second, each] = 1, -1
     return weights

@@ -197,22 +197,20 @@ def refined(rules: Sequence[PartRule]) -> tuple[ByFields, np.ndarray]:
       TypeError: If a rule's fields are not known.
       ValueError: If two rules disagree on how many values a field has.
     """
-    fields: dict[str, int] = {}
+    sizes: dict[str, int] = {}
     for rule in rules:
         if not isinstance(rule, ByCodes):
             raise TypeError(f"part must be a rule by integer fields to be combined, got {rule!r}")
         for name, size in rule.sizes.items():
-            if fields.setdefault(name, size) != size:
-                raise ValueError(
-                    f"{name} must have one range, got {fields[name]} and {size} values"
-                )
-    codes = np.indices(tuple(fields.values())).reshape(len(fields), -1)
-    batch = dict(zip(fields, codes, strict=True))
+            if sizes.setdefault(name, size) != size:
+                raise ValueError(f"{name} must have one range, got {sizes[name]} and {size} values")
+    codes = np.indices(tuple(sizes.values())).reshape(len(sizes), -1)
+    batch = dict(zip(sizes, codes, strict=True))
     parts = np.stack([np.asarray(rule(batch)) for rule in rules])
     kept, table = np.unique(parts, axis=1, return_inverse=True)
     nowhere = np.all(kept < 0, axis=0)
     number = np.where(nowhere, -1, np.cumsum(~nowhere) - 1)
-    rule = ByFields(tuple(fields.items()), tuple(number[table.reshape(-1)].tolist()))
+    rule = ByFields(tuple(sizes.items()), tuple(number[table.reshape(-1)].tolist()))
     return rule, kept[:, ~nowhere]
 
 
@@ -305,8 +303,7 @@ class RateConstraints:
         Rates are clipped to [0, 1], which changes nothing where there is no noise.
         """
         sums = jnp.matmul(self.membership, cells, precision="highest")
-        rates = jnp.clip(sums / sizes[:, None], 0, 1)
-        return self.weighted(rates)
+        return self.weighted(jnp.clip(sums / sizes[:, None], 0, 1))
 
     def weighted(self, rates: jax.Array) -> jax.Array:
         r"""$\Gamma$, `[J]`, of rates `[S, K]`."""
@@ -417,8 +414,7 @@ def constraints_of(
 
 def violation(values: ArrayLike, slack: ArrayLike) -> jax.Array:
     r"""$\max_j (\Gamma_j - \gamma_j)_+$, a scalar."""
-    gap = jnp.asarray(values) - jnp.asarray(slack)
-    return jnp.max(jnp.maximum(gap, 0), initial=0)
+    return jnp.max(jnp.maximum(jnp.asarray(values) - jnp.asarray(slack), 0), initial=0)
 
 
 def no_constraints(num_classes: int, part: PartRule) -> RateConstraints:

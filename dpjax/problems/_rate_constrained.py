@@ -312,9 +312,8 @@ class RateConstrained:
         if cell_weights is None:
             return cotangent
         parts = self.constraints.one_hot_parts(self.constraints.part(batch), logits.dtype)
-        weights = jax.lax.stop_gradient(cell_weights)
         # a row of the table for each record, all its digits
-        u = jnp.matmul(parts, weights, precision="highest")
+        u = jnp.matmul(parts, jax.lax.stop_gradient(cell_weights), precision="highest")
         p = jax.nn.softmax(temperature * logits, axis=-1)
         return cotangent + temperature * p * (u - jnp.sum(u * p, axis=-1, keepdims=True))
 
@@ -361,8 +360,7 @@ class RateConstrained:
         Rates are those of predictions if `hard`, else of softmaxes at `temperature`, a scalar. A
         subset without records has rate 0 in every class.
         """
-        logits = self.class_logits(params, data["x"])
-        rates = self.rates(logits, temperature=temperature, hard=hard)
+        rates = self.rates(self.class_logits(params, data["x"]), temperature=temperature, hard=hard)
         cells = self.constraints.tabulate(rates, self.constraints.part(data))
         return self.constraints.values(cells, jnp.maximum(self.constraints.counts(cells), 1e-9))
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -11,6 +11,9 @@ from dpjax.core import PyTree, check_shape, register_dataclass, static_field
 from dpjax.geometry import Domain
 from dpjax.problems import _risk as risks
 from dpjax.problems._gaps import GapBounds, duality_gap, matrix_game_gap
+
+Arrays: TypeAlias = tuple[jax.Array, jax.Array]
+"""Of the two players."""
 
 
 class Payoffs(NamedTuple):
@@ -78,15 +81,12 @@ class PayoffGame:
         """x^T A y, row by row."""
 
         def paid(i: jax.Array) -> jax.Array:
-            row = self.payoffs.row(record, i).astype(y.dtype)
-            return jnp.dot(row, y, precision="highest")
+            return jnp.dot(self.payoffs.row(record, i).astype(y.dtype), y, precision="highest")
 
         every = jax.lax.map(paid, jnp.arange(self.dims[0], dtype=jnp.int32))
         return jnp.dot(x, every, precision="highest")
 
-    def at_vertices(
-        self, rows: jax.Array, columns: jax.Array, batch: PyTree
-    ) -> tuple[jax.Array, jax.Array]:
+    def at_vertices(self, rows: jax.Array, columns: jax.Array, batch: PyTree) -> Arrays:
         """Mean of the sampled columns and of the sampled rows of each record."""
 
         def mean(line: Callable[..., jax.Array], at: jax.Array, record: PyTree) -> jax.Array:
@@ -186,8 +186,7 @@ class Saddle:
           >>> dpjax.problems.Saddle.matrix_game((3, 4)).smoothness
           (0.0, 0.0)
         """
-        interval = (-value_range / 2, value_range / 2)
-        return cls._bilinear(MatrixGame(field), dims, interval)
+        return cls._bilinear(MatrixGame(field), dims, (-value_range / 2, value_range / 2))
 
     @classmethod
     def game(
@@ -261,7 +260,7 @@ class Saddle:
         return tuple(self.grad_range)
 
     @property
-    def init(self) -> tuple[jax.Array, jax.Array]:
+    def init(self) -> Arrays:
         """The means of the vertices, from which Euclidean methods start."""
         first, second = self.domains
         return risks.uniform_point(first), risks.uniform_point(second)
@@ -271,7 +270,7 @@ class Saddle:
         """Number of coordinates of both blocks."""
         return sum(domain.dim for domain in self.domains)
 
-    def assemble(self, points: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+    def assemble(self, points: Arrays) -> Arrays:
         """The pair of points itself."""
         return points
 
@@ -282,9 +281,7 @@ class Saddle:
             risks.check_fields(data, field)
             check_shape(f'data["{field}"]', data[field], (None, first.dim, second.dim))
 
-    def gradients_at_vertices(
-        self, indices: tuple[jax.Array, jax.Array], batch: PyTree
-    ) -> tuple[Any, Any]:
+    def gradients_at_vertices(self, indices: Arrays, batch: PyTree) -> tuple[Any, Any]:
         """Gradients `[B, p]` and `[B, q]` of each record at the means of vertices."""
         fast = self.grad_from_vertices or getattr(self.loss, "at_vertices", None)
         if fast is not None:
@@ -292,16 +289,14 @@ class Saddle:
         first, second = self.domains
         return self.gradients_at((first.average(indices[0]), second.average(indices[1])), batch)
 
-    def gradients_at(self, points: tuple[jax.Array, jax.Array], batch: PyTree) -> tuple[Any, Any]:
+    def gradients_at(self, points: Arrays, batch: PyTree) -> tuple[Any, Any]:
         """Gradients `[B, p]` and `[B, q]` of each record at a pair of points."""
         if isinstance(self.loss, MatrixGame):
             return self.loss.at_points(*points, batch)
         gradient = jax.grad(self.loss, argnums=(0, 1))
         return jax.vmap(gradient, in_axes=(None, None, 0))(*points, batch)
 
-    def per_example_gradients(
-        self, params: tuple[jax.Array, jax.Array], batch: PyTree
-    ) -> tuple[Any, Any]:
+    def per_example_gradients(self, params: Arrays, batch: PyTree) -> tuple[Any, Any]:
         """Directions that descend for both players: the gradient in x, and minus that in y.
 
         With these any method that descends along per-example gradients, `DPSGD` among them, is
@@ -310,7 +305,7 @@ class Saddle:
         first, second = self.gradients_at(params, batch)
         return first, -second
 
-    def gap(self, params: tuple[jax.Array, jax.Array], data: PyTree, steps: int = 300) -> GapBounds:
+    def gap(self, params: Arrays, data: PyTree, steps: int = 300) -> GapBounds:
         """Bounds on the duality gap of the mean loss over `data`. **Not private**.
 
         Args:
@@ -330,12 +325,12 @@ class Saddle:
 
         return duality_gap(mean, self.domains, *params, steps=steps)
 
-    def project(self, params: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+    def project(self, params: Arrays) -> Arrays:
         """The nearest point of each domain."""
         first, second = self.domains
         return first.project(params[0]), second.project(params[1])
 
-    def mean_loss(self, params: tuple[jax.Array, jax.Array], data: PyTree) -> jax.Array:
+    def mean_loss(self, params: Arrays, data: PyTree) -> jax.Array:
         """Mean of f over `data`, a scalar. **Not private**."""
         losses = jax.vmap(self.loss, in_axes=(None, None, 0))
         return risks.mean_over_records(lambda batch: losses(*params, batch), data)
@@ -360,12 +355,9 @@ class MatrixGame:
         """x^T A y."""
         matrix = record[self.field].astype(x.dtype)
         # exact enough that gradients stay in a range which a caller answers for
-        inner = jnp.matmul(matrix, y, precision="highest")
-        return jnp.dot(x, inner, precision="highest")
+        return jnp.dot(x, jnp.matmul(matrix, y, precision="highest"), precision="highest")
 
-    def at_vertices(
-        self, rows: jax.Array, columns: jax.Array, batch: PyTree
-    ) -> tuple[jax.Array, jax.Array]:
+    def at_vertices(self, rows: jax.Array, columns: jax.Array, batch: PyTree) -> Arrays:
         """Mean of the sampled columns and of the sampled rows of each matrix."""
         matrices = batch[self.field]
         wide = jnp.promote_types(matrices.dtype, jnp.float32)
@@ -378,7 +370,7 @@ class MatrixGame:
         """The mean matrix, `[dx, dy]`."""
         return risks.mean_over_records(lambda batch: batch[self.field].astype(float), data)
 
-    def at_points(self, x: jax.Array, y: jax.Array, batch: PyTree) -> tuple[jax.Array, jax.Array]:
+    def at_points(self, x: jax.Array, y: jax.Array, batch: PyTree) -> Arrays:
         """A y and A^T x of each matrix, as sums: batched products are slow on CPU."""
         matrices = batch[self.field].astype(jnp.result_type(x, y))
         return (

@@ -117,8 +117,7 @@ class Domain:
         more = ": what they may hold is public and must not be read off the data"
         check_type("columns", columns, Mapping, "a mapping of names to columns", more)
         for name, column in columns.items():
-            what = "Numeric, Categorical or Date"
-            check_type(f"column {name!r}", column, Column, what, more)
+            check_type(f"column {name!r}", column, Column, "Numeric, Categorical or Date", more)
         return cls(columns)
 
     @classmethod

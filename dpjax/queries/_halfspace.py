@@ -82,8 +82,7 @@ class Halfspace(Workload):
     def answers(self, p: ArrayLike) -> jax.Array:
         """Cumulative sums along each direction, `[m]`, for `p` `[k]`."""
         vector = checked_vector("p", p, self.universe_size)
-        sums = jnp.cumsum(vector[self._index.order], axis=1)
-        return sums.reshape(-1)[self._index.ends]
+        return jnp.cumsum(vector[self._index.order], axis=1).reshape(-1)[self._index.ends]
 
     def adjoint(self, v: ArrayLike) -> jax.Array:
         """Cumulative sums from the other end, `[k]`, for `v` `[m]`."""
@@ -91,8 +90,7 @@ class Halfspace(Workload):
         rank = self._index.rank
         ends = jnp.zeros(rank.size, vector.dtype).at[self._index.ends].set(vector)
         sums = jnp.cumsum(ends.reshape(rank.shape)[:, ::-1], axis=1)[:, ::-1]
-        each = jnp.take_along_axis(sums, rank, axis=1)
-        return jnp.sum(each, axis=0, dtype=vector.dtype)
+        return jnp.sum(jnp.take_along_axis(sums, rank, axis=1), axis=0, dtype=vector.dtype)
 
     @functools.cached_property
     def _constants(self) -> dict[str, float]:

@@ -122,8 +122,7 @@ class Marginals(workloads.Tables):
         check_int("k", k, minimum=1)
         if k > len(domain.attributes):
             raise ValueError(f"k must be <= {len(domain.attributes)} attributes, got {k}")
-        cliques = tuple(itertools.combinations(domain.attributes, k))
-        return cls(domain, cliques, sharding=sharding)
+        return cls(domain, tuple(itertools.combinations(domain.attributes, k)), sharding=sharding)
 
     @functools.cached_property
     def sizes(self) -> tuple[int, ...]:
@@ -217,17 +216,15 @@ class Marginals(workloads.Tables):
         """
         check_shape("answers", answers, (self.num_queries,))
         clique = tuple(clique)
-        axes = self.domain.axes(clique)
-        if axes not in self._axes:
+        stored = self.domain.project(clique)
+        if stored.attributes not in self.cliques:
             raise ValueError(
-                f"clique must be one of {some(self.cliques, 5)}, got "
-                f"{tuple(self.domain.attributes[a] for a in axes)}"
+                f"clique must be one of {some(self.cliques, 5)}, got {stored.attributes}"
             )
-        which = self._axes.index(axes)
+        which = self.cliques.index(stored.attributes)
         block = jnp.asarray(answers)[self.offsets[which] :][: self.sizes[which]]
-        stored = [self.domain.attributes[a] for a in axes]
-        table = block.reshape([self.domain.shape[a] for a in axes])
-        return jnp.transpose(table, [stored.index(name) for name in clique])
+        axes = [stored.attributes.index(name) for name in clique]
+        return jnp.transpose(block.reshape(stored.shape), axes)
 
     @functools.cached_property
     def _axes(self) -> tuple[tuple[int, ...], ...]:
@@ -241,8 +238,7 @@ class Marginals(workloads.Tables):
     @functools.cached_property
     def _clique_columns(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """For each table its offset, and its attributes with their steps, `[N, width]` int32."""
-        width = max(map(len, self._axes), default=0)
-        axes = np.zeros((len(self._axes), width), np.int32)
+        axes = np.zeros((len(self._axes), max(map(len, self._axes))), np.int32)
         steps = np.zeros_like(axes)  # 0 for what fills up
         for row, step, own in zip(axes, steps, self._axes, strict=True):
             row[: len(own)] = own
@@ -280,8 +276,7 @@ class Hierarchy:
     @functools.cached_property
     def order(self) -> np.ndarray:
         """How many attributes the clique of each query of the closure has, `[m']`."""
-        sizes = np.array([len(clique) for clique in self.closure.cliques])
-        return sizes[self.closure.clique_of]
+        return np.array([len(clique) for clique in self.closure.cliques])[self.closure.clique_of]
 
     @functools.cached_property
     def parents(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -424,5 +424,4 @@ class Sparse(Workload):
 
 def _largest(values: jax.Array, rows: ArrayLike, num_rows: int) -> jax.Array:
     """The largest size of an entry of each row, `[m]`; 0 where there is none."""
-    sizes = jax.ops.segment_max(jnp.abs(values), jnp.asarray(rows), num_rows)
-    return jnp.maximum(sizes, 0)
+    return jnp.maximum(jax.ops.segment_max(jnp.abs(values), jnp.asarray(rows), num_rows), 0)

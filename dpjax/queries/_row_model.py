@@ -50,8 +50,7 @@ class TableCells(NamedTuple):
 
 def table_answers(rows: jax.Array, weights: jax.Array, cells: TableCells) -> jax.Array:
     """The probabilities of cells `[m]` under rows `[K, D]` of products of weights `[K]`."""
-    ones = jnp.ones((rows.shape[0], 1), rows.dtype)
-    wide = jnp.concatenate([rows, ones], axis=1)
+    wide = jnp.concatenate([rows, jnp.ones((rows.shape[0], 1), rows.dtype)], axis=1)
     # all pairs of codes at once; with the ones, single codes as well
     product = jnp.matmul(wide.T, weights[:, None] * wide, precision="highest")
     parts = [product[cells.pairs[:, 0], cells.pairs[:, 1]]]

@@ -136,8 +136,7 @@ class PrivateSynthesizer(PrivateEstimator):
         codes = np.asarray(self.release_.sample(key, n_samples, systematic=systematic))
         if self._container is None:
             return codes
-        within = jax.random.fold_in(key, 1)
-        return decode_into(self.domain_, self._container, codes, within)
+        return decode_into(self.domain_, self._container, codes, jax.random.fold_in(key, 1))
 
     def answers(self, workload: object = None) -> jax.Array:
         """Answers of the learned distribution: post-processing.

@@ -114,19 +114,17 @@ class Numeric(Column):
             raise ValueError("give low, high and bins, or edges: these do not agree")
         vars(self).update(low=edges[0], high=edges[-1], bins=len(edges) - 1, edges=edges)
 
-    def _end(self, name: str, value: object) -> float:
+    def _end(self, name: str, end: object) -> float:
         """One end, an int or a float."""
-        if isinstance(value, bool) or not isinstance(value, int | float | np.number):
-            raise TypeError(f"{name} must be numbers, got {type(value).__name__}: {_NOT_READ_OFF}")
-        if not math.isfinite(value):
-            raise ValueError(
-                f"{name} must be finite, got {value}: values beyond an end count as it"
-            )
+        if isinstance(end, bool) or not isinstance(end, int | float | np.number):
+            raise TypeError(f"{name} must be numbers, got {type(end).__name__}: {_NOT_READ_OFF}")
+        if not math.isfinite(end):
+            raise ValueError(f"{name} must be finite, got {end}: values beyond an end count as it")
         if not self.integer:
-            return float(value)
-        if value != int(value) or not _LAST.min <= value <= _LAST.max:
-            raise ValueError(f"{name} of integers must be integers of 64 bits, got {value}")
-        return int(value)
+            return float(end)
+        if end != int(end) or not _LAST.min <= end <= _LAST.max:
+            raise ValueError(f"{name} of integers must be integers of 64 bits, got {end}")
+        return int(end)
 
     def _equal(self) -> tuple[float, ...]:
         if self.low is None or self.high is None:

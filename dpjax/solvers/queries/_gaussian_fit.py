@@ -92,7 +92,8 @@ class AnswersMeasurement(Measurement):
         """
         relation = requested_relation(cls, num_records, budget, overrides)
         measured = problem.workload if measured is None else measured
-        stddev = _stddev(measured, num_records, budget, relation, allocation)
+        change = _changes(measured, relation, False) / num_records
+        stddev = _stddev(measured, change, budget, allocation)
         given: dict[str, Any] = {"stddev": stddev, "num_records": num_records, "relation": relation}
         check_sums(num_records, measured.sensitivity("add_or_remove_one"))
         solver = cls(**({"sampler": FullBatch(1), "measured": measured} | given | overrides))
@@ -101,11 +102,9 @@ class AnswersMeasurement(Measurement):
     def init(self, problem: QueryRelease, *, key: jax.Array) -> GaussianFitState:
         """The state before the step; the key (*secret*) is for the noise."""
         check_key("key", key)
-        mine, theirs = self.measured.domain, problem.workload.domain
-        if mine != theirs:
-            raise ValueError(
-                f"measured must be over the domain of the workload {theirs}, got {mine}"
-            )
+        have, want = self.measured.domain, problem.workload.domain
+        if have != want:
+            raise ValueError(f"measured must be over the domain of the workload {want}, got {have}")
         return GaussianFitState(jnp.zeros(self.measured.num_queries), key)
 
     def step(
@@ -282,15 +281,10 @@ def _changes(measured: Workload, relation: str, together: bool) -> np.ndarray:
 
 
 def _stddev(
-    measured: Workload,
-    num_records: int,
-    budget: Budget,
-    relation: str,
-    allocation: Sequence[float] | None,
+    measured: Workload, change: np.ndarray, budget: Budget, allocation: Sequence[float] | None
 ) -> np.ndarray:
     if allocation is not None and not isinstance(measured, Tables):
         raise ValueError(f"allocation needs marginals or a tree, got {type(measured).__name__}")
-    change = _changes(measured, relation, False) / num_records
     precision = np.ones_like(change) if allocation is None else np.asarray(allocation, float)
     check_positive("allocation", precision)
     if precision.shape != change.shape:
