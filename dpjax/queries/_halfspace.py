@@ -66,8 +66,8 @@ class Halfspace(Workload):
         points = known_array("points", self.points)
         directions = known_array("directions", self.directions)
         check_shape("directions", directions, (None, points.shape[1]))
-        arrays = {"points": jnp.asarray(self.points), "directions": jnp.asarray(self.directions)}
-        vars(self).update(_index=_index(points, directions), **arrays)
+        vars(self).update(_index=_index(points, directions))
+        vars(self).update(points=jnp.asarray(self.points), directions=jnp.asarray(self.directions))
 
     @functools.cached_property
     def num_queries(self) -> int:
