@@ -15,7 +15,7 @@ from dpjax.privacy import Guarantee
 from dpjax.privacy._budget import relation_name
 from dpjax.privacy._guarantee import epsilon_line
 from dpjax.queries import Domain, Marginals, RowModel, Workload
-from dpjax.queries._domain import decode_into
+from dpjax.queries._domain import decode_into, labels_of
 from dpjax.queries.tables._frames import contained
 from dpjax.queries.tables._labels import labelled
 
@@ -201,9 +201,7 @@ class Release:
         deviation = np.asarray(workload.table(stddev, attributes), np.float64).ravel()
         columns: dict[str, tuple[np.ndarray, np.ndarray | None]] = {}
         for name, codes in zip(attributes, np.indices(share.shape), strict=True):
-            (axis,) = domain.axes([name])
-            labels = domain.labels[axis]
-            columns[name] = labelled(labels or range(domain.shape[axis]), codes.ravel())
+            columns[name] = labelled(labels_of(domain, name), codes.ravel())
         columns["share"] = share.ravel(), None
         if self.num_records is not None:
             columns["count"] = self.num_records * share.ravel(), None

@@ -417,6 +417,7 @@ def violation(values: ArrayLike, slack: ArrayLike) -> jax.Array:
     return jnp.max(jnp.maximum(jnp.asarray(values) - jnp.asarray(slack), 0), initial=0)
 
 
-def no_constraints(num_classes: int, part: PartRule) -> RateConstraints:
-    """The empty table, J = 0."""
-    return constraints_of(np.zeros((0, part.num_parts)), np.zeros((0, 0, num_classes)), 0.0, part)
+def no_constraints(num_classes: int) -> RateConstraints:
+    """The empty table, J = 0, with labels for parts."""
+    part = ByField("y", num_classes)
+    return constraints_of(np.zeros((0, num_classes)), np.zeros((0, 0, num_classes)), 0.0, part)

@@ -11,13 +11,7 @@ import optax
 from jax.typing import ArrayLike
 
 from dpjax.core import PyTree, check_int, register_dataclass, static_field
-from dpjax.problems._constraints import (
-    ByField,
-    RateConstraints,
-    check_codes,
-    no_constraints,
-    violation,
-)
+from dpjax.problems._constraints import RateConstraints, check_codes, no_constraints, violation
 from dpjax.problems._risk import check_fields
 from dpjax.transforms import OuterProduct
 
@@ -181,7 +175,7 @@ class RateConstrained:
                 "as logits, without init, or its parameters alone, as by eqx.partition or nnx.split"
             )
         if self.constraints is None and isinstance(self.logits, LinearLogits):
-            empty = no_constraints(self.logits.num_classes, ByField("y", self.logits.num_classes))
+            empty = no_constraints(self.logits.num_classes)
             object.__setattr__(self, "constraints", empty)
         if isinstance(self.logits, LinearLogits) and isinstance(self.constraints, RateConstraints):
             weights = self.constraints.weights

@@ -317,6 +317,12 @@ def decode_into(
     return contained(tables.decode_table(domain.spec, known, key), container)
 
 
+def labels_of(domain: Domain, name: str) -> tuple[Any, ...]:
+    """What stands for the codes of an attribute: its labels, or the codes themselves."""
+    (axis,) = domain.axes([name])
+    return domain.labels[axis] or tuple(range(domain.shape[axis]))
+
+
 def _labels(values: int | Labels | Column) -> tuple[Any, ...] | None:
     if isinstance(values, Column):
         return values.texts + (None,) * values.missing

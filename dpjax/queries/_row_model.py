@@ -10,7 +10,7 @@ import numpy as np
 from jax.typing import ArrayLike
 
 from dpjax.core import check_int, check_key, register_dataclass
-from dpjax.queries._domain import Domain
+from dpjax.queries._domain import Domain, labels_of
 from dpjax.queries._marginals import Marginals
 from dpjax.queries._workload import Workload
 
@@ -116,7 +116,7 @@ class RowModel:
         log_rows, log_weights = list(self.log_rows), self.log_weights
         for axis in self.domain.axes(labels):
             name = self.domain.attributes[axis]
-            known = self.domain.labels[axis] or tuple(range(self.domain.shape[axis]))
+            known = labels_of(self.domain, name)
             if labels[name] not in known:
                 raise ValueError(
                     f"{name!r} must be one of its labels, got unknown {labels[name]!r}"

@@ -257,7 +257,7 @@ class GaussianFit(AnswersMeasurement):
             if isinstance(queries, Tree):
                 start = _start_of_blocks(queries, values, noise)
             given = (values, 1 / noise, taus, start, scale)
-            log_probs = fit_log_linear(queries, *given, steps=self.fit_steps).log_probs
+            log_probs, _ = fit_log_linear(queries, *given, steps=self.fit_steps)
         return ReleasedDistribution(log_probs, problem.workload.answers(jnp.exp(log_probs)))
 
 
@@ -313,7 +313,7 @@ def _fit_marginals(
     scale = 1 / jnp.sqrt(variance / spread**2 + 1 / taus**2)
     start = _start(hierarchy, estimate, spread)
     given = (hierarchy.lift(values), hierarchy.lift(1 / noise), taus, start, scale)
-    return fit_log_linear(hierarchy.closure, *given, steps=steps).log_probs
+    return fit_log_linear(hierarchy.closure, *given, steps=steps)[0]
 
 
 def total(measured: Tables, values: jax.Array, noise: jax.Array) -> jax.Array:
