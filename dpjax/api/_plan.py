@@ -247,9 +247,7 @@ def _of_risk(problem: Risk, n: int, budget: Budget) -> Iterator[_Offer]:
     if own is not None and exact is not None:
         remark = f"recognised by its values as the {own.model.link} loss of a `LinearModel`"
         make = exact.make
-        yield exact._replace(
-            make=lambda p, n, _, **given: make(p, n, stated, **given), remark=remark
-        )
+        yield exact._replace(make=lambda p, n, _, **more: make(p, n, stated, **more), remark=remark)
     if goes_far(problem):
         far, near = "neither smooth nor convex", "up to 40 times the error where the optimum is far"
         convex = steepest_slope(problem) is not None

@@ -177,9 +177,8 @@ def adult_reduced() -> tuple[np.ndarray, Domain]:
     https://doi.org/10.24432/C5XW20. Licence: CC BY 4.0.
     """
     table = adult_table()
-    domain = Domain(
-        {name: sorted(VOCABULARY[column]) for name, column in _COLUMNS.items()} | {"age": _AGES}
-    )
+    labels = {name: sorted(VOCABULARY[column]) for name, column in _COLUMNS.items()}
+    domain = Domain(labels | {"age": _AGES})
     columns = {name: table[column] for name, column in _COLUMNS.items()}
     columns["age"] = np.minimum(table["age"], _LAST_DECADE) // 10
     return domain.encode(columns), domain

@@ -112,10 +112,8 @@ class Dataset:
             rows = rows.astype(np.int64)
         if rows.dtype.kind not in "iub":
             raise TypeError(f"rows must hold integers or booleans, got dtype {rows.dtype}")
-        subject = None if self.subject is None else self.subject[rows]
-        return replace(
-            self, x=self.x[rows], y=self.y[rows], group=self.group[rows], subject=subject
-        )
+        people = None if self.subject is None else self.subject[rows]
+        return replace(self, x=self.x[rows], y=self.y[rows], group=self.group[rows], subject=people)
 
     def split(self, test: float = 0.25, seed: int = 0) -> tuple[Dataset, Dataset]:
         """Splits at random into train and test; the split looks at no record.

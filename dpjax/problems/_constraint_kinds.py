@@ -7,13 +7,7 @@ import numpy as np
 from jax.typing import ArrayLike
 
 from dpjax.core import check_choice, check_int, check_shape
-from dpjax.problems._constraints import (
-    ByField,
-    ByLabelAndGroup,
-    ByTable,
-    RateConstraints,
-    constraints_of,
-)
+from dpjax.problems._constraints import ByField, ByLabelAndGroup, ByTable, RateConstraints, table_of
 
 
 def demographic_parity(
@@ -65,7 +59,7 @@ def demographic_parity(
         raise ValueError(f"give slack or bounds, not both: got slack={slack}, bounds={bounds}")
     if bounds is None:
         rows = weights.reshape(-1, 2 * num_groups, num_classes)
-        return constraints_of(membership, rows, slack, rule, dedupe)
+        return table_of(membership, rows, slack, rule, dedupe)
     signed, limits = [], []
     for z, (low, high) in bounds.items():
         check_int("bounds", z, minimum=0)
@@ -76,7 +70,7 @@ def demographic_parity(
             )
         signed += [weights[z, -1], -weights[z, -1]]
         limits += [high, -low]
-    return constraints_of(membership, np.stack(signed), limits, rule, dedupe)
+    return table_of(membership, np.stack(signed), limits, rule, dedupe)
 
 
 def equality_of_odds(
@@ -125,7 +119,7 @@ def equality_of_odds(
         against = [pair for of_label in each for pair in itertools.permutations(of_label, 2)]
     rows = _differences(against, len(membership), num_classes)
     rule = ByLabelAndGroup(num_classes, num_groups)
-    return constraints_of(membership, rows.reshape(-1, *rows.shape[2:]), slack, rule, dedupe)
+    return table_of(membership, rows.reshape(-1, *rows.shape[2:]), slack, rule, dedupe)
 
 
 def false_negative_rate(
@@ -153,7 +147,7 @@ def false_negative_rate(
     """
     each = np.eye(num_classes)[_classes(num_classes, classes)]
     weights = each[:, :, None] * (1 - each)[:, None]
-    return constraints_of(np.eye(num_classes), weights, slack, ByField("y", num_classes))
+    return table_of(np.eye(num_classes), weights, slack, ByField("y", num_classes))
 
 
 def cross_rate(
@@ -187,7 +181,7 @@ def cross_rate(
     classes = _classes(num_classes, (0,) if classes is None and num_classes == 2 else classes)
     each = np.eye(num_classes)[classes]
     weights = each[:, :, None] * each[:, None]
-    return constraints_of(1 - np.eye(num_classes), weights, slack, ByField("y", num_classes))
+    return table_of(1 - np.eye(num_classes), weights, slack, ByField("y", num_classes))
 
 
 def from_masks(
@@ -230,7 +224,7 @@ def from_masks(
     check_shape("weights", weights, (None, masks.shape[0], None))
     columns, table = np.unique(masks, axis=1, return_inverse=True)
     rule = ByTable(field, tuple(int(q) for q in table.reshape(-1)))
-    return constraints_of(columns, weights, slack, rule, dedupe)
+    return table_of(columns, weights, slack, rule, dedupe)
 
 
 def _differences(against: Sequence[tuple[int, int]], subsets: int, classes: int) -> np.ndarray:

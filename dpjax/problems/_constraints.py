@@ -370,7 +370,7 @@ class RateConstraints:
             before, after = sum(subsets[:i]), sum(subsets[i + 1 :])
             rows.append(np.pad(np.asarray(each.weights), ((0, 0), (before, after), (0, 0))))
         slack = np.concatenate([np.asarray(each.slack) for each in constraints])
-        return constraints_of(np.concatenate(memberships), np.concatenate(rows), slack, rule)
+        return table_of(np.concatenate(memberships), np.concatenate(rows), slack, rule)
 
     def dedupe(self) -> "RateConstraints":
         r"""The same feasible set with equal subsets merged and equal rows dropped (host).
@@ -395,10 +395,10 @@ class RateConstraints:
         rows = np.concatenate([merged.reshape(len(slack), -1), slack[:, None]], axis=1)
         _, kept = np.unique(rows.round(12), axis=0, return_index=True)
         kept = np.sort(kept)
-        return constraints_of(membership, merged[kept], slack[kept], self.part)
+        return table_of(membership, merged[kept], slack[kept], self.part)
 
 
-def constraints_of(
+def table_of(
     membership: ArrayLike, weights: ArrayLike, slack: Any, part: PartRule, dedupe: bool = False
 ) -> RateConstraints:
     """Arrays to the default float type, one slack for each row."""
@@ -420,4 +420,4 @@ def violation(values: ArrayLike, slack: ArrayLike) -> jax.Array:
 def no_constraints(num_classes: int) -> RateConstraints:
     """The empty table, J = 0, with labels for parts."""
     part = ByField("y", num_classes)
-    return constraints_of(np.zeros((0, num_classes)), np.zeros((0, 0, num_classes)), 0.0, part)
+    return table_of(np.zeros((0, num_classes)), np.zeros((0, 0, num_classes)), 0.0, part)

@@ -132,12 +132,9 @@ def best_response(
 def _better(
     best: BestResponse, point: jax.Array, value: jax.Array, lower: jax.Array
 ) -> BestResponse:
-    improved = value < best.value
-    return BestResponse(
-        jnp.where(improved, point, best.point),
-        jnp.where(improved, value, best.value),
-        jnp.where(lower > best.lower, lower, best.lower),
-    )
+    better = value < best.value
+    point, value = jnp.where(better, point, best.point), jnp.where(better, value, best.value)
+    return BestResponse(point, value, jnp.where(lower > best.lower, lower, best.lower))
 
 
 class GapBounds(NamedTuple):

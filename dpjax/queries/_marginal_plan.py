@@ -93,11 +93,8 @@ def contractions(plan: Plan, finish: Finish) -> list[int]:
     """Axes of the node to contract, in order: what shrinks it most goes first."""
     groups = plan.nodes[finish.node].groups
     sizes = plan.sizes(groups)
-    axes = [
-        axis
-        for axis, (group, kept) in enumerate(zip(groups, finish.kept, strict=True))
-        if kept != (plan.groups[group],)
-    ]
+    whole = [(plan.groups[group],) for group in groups]
+    axes = [axis for axis, kept in enumerate(finish.kept) if kept != whole[axis]]
     # of equals the last, which moves no data
     return sorted(axes, key=lambda axis: (finish.widths[axis] / sizes[axis], -axis))
 
@@ -247,9 +244,8 @@ def all_cells(plan: Plan, v: jax.Array) -> jax.Array:
         if node.parent >= 0:
             above = plan.nodes[node.parent].groups
             sizes = zip(above, plan.sizes(above), strict=True)
-            terms[node.parent].append(
-                cube.reshape([size if group in node.groups else 1 for group, size in sizes])
-            )
+            kept = [size if group in node.groups else 1 for group, size in sizes]
+            terms[node.parent].append(cube.reshape(kept))
     return cube.reshape(-1)
 
 

@@ -155,10 +155,8 @@ class FairLogisticRegression(shared.LinearClassifier, shared.PrivateEstimator):
             solution, self.choice_ = solve(solver, problem, data, key=key, progress=False), None
         else:
             rest = {"num_records": size} | self.tune
-            candidates = shared.with_options(rest.pop("candidates", None), options)
-            solution = tuned_by(
-                candidates, RateConstrainedSGDA, problem, data, budget, key=key, **rest
-            )
+            given = shared.with_options(rest.pop("candidates", None), options)
+            solution = tuned_by(given, RateConstrainedSGDA, problem, data, budget, key=key, **rest)
             self.choice_ = solution.choice
         weights = np.asarray(solution.params["w"], np.float64).T
         offsets = np.asarray(solution.params["b"], np.float64)

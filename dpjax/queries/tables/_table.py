@@ -154,10 +154,8 @@ def decode_table(
             shown = column if absent is None else np.minimum(column, values.size - 2)
             columns[name] = values._draw(shown, generator), absent
         else:
-            columns[name] = (
-                column if isinstance(values, int) else label_array(values)[column],
-                None,
-            )
+            shown = column if isinstance(values, int) else label_array(values)[column]
+            columns[name] = shown, None
     return columns
 
 
