@@ -65,9 +65,6 @@ def level_precisions(tree: Tree, asked: np.ndarray) -> np.ndarray:
 
 def _within(tree: Tree, asked: np.ndarray) -> list[float]:
     """Of each level, the trace of the queries' square on vectors constant within its blocks."""
-    traces = []
     each = np.asarray(jax.vmap(tree.answers)(jnp.eye(tree.universe_size)), np.float64).T
-    for start, size in zip(tree.offsets, tree.sizes, strict=True):
-        level = each[start : start + size]
-        traces.append(float(np.sum(((level @ asked) * level).sum(axis=1) / level.sum(axis=1))))
-    return traces
+    levels = np.split(each, tree.offsets[1:])
+    return [float(np.sum(((m @ asked) * m).sum(axis=1) / m.sum(axis=1))) for m in levels]

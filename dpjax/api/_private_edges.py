@@ -134,9 +134,6 @@ def edge_logits(counts: np.ndarray, bins: int, eta: float) -> jax.Array:
 
 def apart(drawn: list[int], cells: int) -> list[int]:
     """Inner edges of the grid, 0 for the first, as increasing places in 1 to cells - 1."""
-    places: list[int] = []
-    for number, edge in enumerate(sorted(drawn)):
-        least = places[-1] + 1 if places else 1
-        most = cells - (len(drawn) - number)
-        places.append(min(max(edge + 1, least), most))
-    return places
+    before = np.arange(len(drawn))
+    least = np.maximum.accumulate(np.sort(drawn) + 1 - before)
+    return (np.clip(least, 1, cells - len(drawn)) + before).tolist()

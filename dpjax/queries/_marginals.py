@@ -269,8 +269,7 @@ class Hierarchy:
         """The marginals of all subsets but the empty one, by size, then position."""
         domain = self.measured.domain
         subsets = {part for clique in self.measured.cliques for part in _parts(clique)}
-        place = {name: i for i, name in enumerate(domain.attributes)}
-        ordered = sorted(subsets, key=lambda s: (len(s), [place[name] for name in s]))
+        ordered = sorted(subsets, key=lambda names: (len(names), domain.axes(names)))
         return Marginals(domain, tuple(ordered), sharding=self.measured.sharding)
 
     @functools.cached_property

@@ -17,6 +17,7 @@ from dpjax.queries.tables._labels import NUMBERS, Labels, checked_labels, label_
 _BINS = 16
 _DERIVED: Any = None  # stands for what follows from the other fields
 _LAST = np.iinfo(np.int64)
+_CALENDAR = {"day": "D", "month": "M", "quarter": "3M", "year": "Y"}  # as NumPy names them
 _NOT_READ_OFF = (
     "bounds are public and must not be read off the data: give low and high, or edges, from a "
     "codebook"
@@ -292,13 +293,10 @@ class Date(Column):
     def texts(self) -> tuple[object, ...]:
         """The periods: 2020-03-01, 2020-03, 2020Q1 or 2020; a week by its Monday."""
         first, last = self._period(self._ends)
-        days = self._first_day(np.arange(first, last + 1))
-        if self.unit in ("month", "year"):
-            return tuple(str(day.astype(f"datetime64[{self.unit[0].upper()}]")) for day in days)
         if self.unit == "quarter":
-            months = days.astype("datetime64[M]").astype(np.int64)
-            return tuple(f"{1970 + month // 12}Q{month % 12 // 3 + 1}" for month in months.tolist())
-        return tuple(str(day) for day in days)
+            return tuple(f"{1970 + each // 4}Q{each % 4 + 1}" for each in range(first, last + 1))
+        days = self._first_day(np.arange(first, last + 1))
+        return tuple(map(str, days.astype(f"datetime64[{_CALENDAR.get(self.unit, 'D')}]")))
 
     def _codes(self, name: str, values: np.ndarray) -> np.ndarray:
         """The period of each day."""
@@ -334,18 +332,13 @@ class Date(Column):
         """Number of the period of each day, since 1970."""
         if self.unit == "week":
             return (days.astype(np.int64) + 3) // 7  # 1970 began on a Thursday
-        calendar = {"day": "D", "year": "Y"}.get(self.unit, "M")
-        count = days.astype(f"datetime64[{calendar}]").astype(np.int64)
-        return count // 3 if self.unit == "quarter" else count
+        return days.astype(f"datetime64[{_CALENDAR[self.unit]}]").astype(np.int64)
 
     def _first_day(self, periods: np.ndarray) -> np.ndarray:
         """The first day of each period."""
         if self.unit == "week":
             return (7 * periods - 3).astype("datetime64[D]")
-        if self.unit == "quarter":
-            periods = 3 * periods
-        calendar = {"day": "D", "year": "Y"}.get(self.unit, "M")
-        return periods.astype(f"datetime64[{calendar}]").astype("datetime64[D]")
+        return periods.astype(f"datetime64[{_CALENDAR[self.unit]}]").astype("datetime64[D]")
 
 
 def zone_message(name: str) -> str:
