@@ -168,23 +168,16 @@ def release(
             "converged, and method='rows' takes more fit_steps or rows",
             stacklevel=2,
         )
-    return Release(
-        fitted.answers,
-        None if apart else fitted.log_probs,
-        _stddev(solver, workload),
-        workload,
-        guarantee,
-        method,
-        reason,
-        budget.delta,
-        num_records,
-        None if people is None else max_rows,
-        container_of(data if people is None else people.table),
-        _table_stddev(solver, workload),
-        fitted.model if apart else None,
-        solution.state.measured if isinstance(solver, AnswersMeasurement) else None,
-        solver.measured if isinstance(solver, AnswersMeasurement) else None,
-    )
+    told: dict[str, Any] = {"guarantee": guarantee, "method": method, "reason": reason}
+    told |= {"delta": budget.delta, "num_records": num_records}
+    told |= {"max_rows": None if people is None else max_rows}
+    told |= {"container": container_of(data if people is None else people.table)}
+    told |= {"table_stddev": _table_stddev(solver, workload)}
+    told |= {"model": fitted.model} if apart else {}
+    if isinstance(solver, AnswersMeasurement):
+        told |= {"raw": solution.state.measured, "measured": solver.measured}
+    log_probs = None if apart else fitted.log_probs
+    return Release(fitted.answers, log_probs, _stddev(solver, workload), workload, **told)
 
 
 def _within(

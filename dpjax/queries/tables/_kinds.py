@@ -158,8 +158,8 @@ class Numeric(Column):
     def _codes(self, name: str, values: np.ndarray) -> np.ndarray:
         """The bin of each number."""
         low, high = self._edges[0].item(), self._edges[-1].item()
-        kind = values.dtype.kind
-        if kind == "O":
+        wrong = len(values) * (values.dtype.kind not in "biuf")
+        if values.dtype.kind == "O":
             items = values.tolist()
             right = {kind for kind in set(map(type, items)) if issubclass(kind, NUMBERS)}
             wrong = sum(type(item) not in right for item in items)
@@ -167,8 +167,6 @@ class Numeric(Column):
                 whole = math.floor if self.integer else float
                 held = [whole(min(max(item, low), high)) for item in items]
                 values = np.array(held, self._edges.dtype)
-        else:
-            wrong = len(values) * (kind not in "biuf")
         if wrong:
             raise ValueError(
                 f"column {name!r} must hold numbers: {wrong} of {len(values)} rows that are not "
