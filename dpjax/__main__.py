@@ -4,6 +4,7 @@
 """
 
 import argparse
+import importlib
 import json
 import math
 import signal
@@ -29,23 +30,20 @@ SLACKS = (0.0, 0.02, 0.05, 0.1, 0.2)
 def main(argv: list[str] | None = None) -> int:
     """Runs the job; returns the exit status, 2 where an argument cannot be used."""
     argv = sys.argv[1:] if argv is None else argv
-    if argv[:1] == ["fit"]:
-        from dpjax._fit_command import main as fit_main
-
-        return fit_main(argv[1:])
-    if argv[:1] == ["predict"]:
-        from dpjax._predict_command import main as predict_main
-
-        return predict_main(argv[1:])
-    args = _parse(argv)
+    name, run = "python -m dpjax", _run
+    if argv[:1] in (["fit"], ["predict"]):
+        command, *argv = argv
+        name, run = f"{name} {command}", importlib.import_module(f"dpjax._{command}_command").run
     try:
-        return _run(args)
-    except (ValueError, OSError) as error:
-        print(f"python -m dpjax: error: {str(error).splitlines()[0]}", file=sys.stderr)
+        run(argv)
+    except (ValueError, TypeError, OSError, ImportError) as error:
+        print(f"{name}: error: {str(error).splitlines()[0]}", file=sys.stderr)
         return 2
+    return 0
 
 
-def _run(args: argparse.Namespace) -> int:
+def _run(argv: list[str]) -> None:
+    args = _parse(argv)
     train, test = adult().split(test=0.25, seed=args.seed)
     budget = Budget(args.epsilon, args.delta)
     say = sys.stderr if args.json else sys.stdout
@@ -59,25 +57,16 @@ def _run(args: argparse.Namespace) -> int:
     private, reference = [], []
     with tqdm(total=2 * len(args.slacks), desc="training", unit="frontier point") as bar:
         for slack in args.slacks:
-            private.append(_private(train, test, slack, budget, args))
+            private.append(_point(train, test, slack, args, private=True))
             bar.update()
-            reference.append(_non_private(train, test, slack, args))
+            reference.append(_point(train, test, slack, args, private=False))
             bar.update()
-    result = {
-        "dataset": "adult",
-        "num_train": len(train),
-        "num_test": len(test),
-        "runs": private,
-        "non_private": reference,
-    }
+    result = {"dataset": "adult", "num_train": len(train), "num_test": len(test)}
+    result |= {"runs": private, "non_private": reference}
     path = _plot(result, Path(args.plot)) if args.plot else None
-    if args.json:
-        print(json.dumps(result))
-    else:
-        print(_table(private, reference))
+    print(json.dumps(result) if args.json else _table(private, reference))
     if path:
         print(f"plot: {path}", file=say)
-    return 0
 
 
 def _parse(argv: list[str] | None) -> argparse.Namespace:
@@ -118,57 +107,33 @@ def _parse(argv: list[str] | None) -> argparse.Namespace:
     return args
 
 
-def _private(
-    train: Dataset, test: Dataset, slack: float, budget: Budget, args: argparse.Namespace
+def _point(
+    train: Dataset, test: Dataset, slack: float, args: argparse.Namespace, *, private: bool
 ) -> dict[str, Any]:
-    problem = _problem(train, slack)
-    solver = RateConstrainedSGDA.for_budget(problem, len(train), budget, steps=args.steps)
-    noises = solver.histogram_noise, solver.primal.noise_multiplier
-    return {
-        **_trained(solver, problem, train, test, seed=args.seed, seeds=args.seeds),
-        "slack": slack,
-        "epsilon": solver.guarantee().epsilon(budget.delta),
-        "delta": budget.delta,
-        "sigma_eff": effective_noise_multiplier(*noises),
-        "steps": solver.sampler.steps,
-        "seeds": args.seeds,
-    }
+    """Errors and disparities of hard predictions on the test records, and the time it took.
 
-
-def _non_private(
-    train: Dataset, test: Dataset, slack: float, args: argparse.Namespace
-) -> dict[str, Any]:
-    """One run over all records a step, with neither noise nor clipping."""
-    problem, budget = _problem(train, slack), Budget(math.inf, args.delta)
-    solver = RateConstrainedSGDA.for_budget(problem, len(train), budget, steps=args.steps or 1000)
-    return {**_trained(solver, problem, train, test, seed=0, seeds=1), "slack": slack}
-
-
-def _problem(train: Dataset, slack: float) -> RateConstrained:
+    Where it is not private, of one run over all records a step, with neither noise nor clipping.
+    """
+    budget = Budget(args.epsilon if private else math.inf, args.delta)
+    seed, seeds = (args.seed, args.seeds) if private else (0, 1)
+    steps = args.steps if private else args.steps or 1000
     parity = demographic_parity(num_groups=2, num_classes=2, slack=slack)
-    return RateConstrained.linear(train.num_features, 2, parity)
-
-
-def _trained(
-    solver: RateConstrainedSGDA,
-    problem: RateConstrained,
-    train: Dataset,
-    test: Dataset,
-    *,
-    seed: int,
-    seeds: int,
-) -> dict[str, float]:
-    """Errors and disparities of hard predictions on the test records, and the time it took."""
+    problem = RateConstrained.linear(train.num_features, 2, parity)
+    solver = RateConstrainedSGDA.for_budget(problem, len(train), budget, steps=steps)
     start = time.perf_counter()
     keys = jax.random.split(jax.random.key(seed), seeds)
     runs = [solve(solver, problem, train.as_dict(), key=key) for key in keys]
     params = jax.block_until_ready([run.params for run in runs])
-    seconds = time.perf_counter() - start
+    told: dict[str, Any] = {"seconds": time.perf_counter() - start, "slack": slack}
     data = jax.tree.map(jnp.asarray, test.as_dict())
-    told = {"seconds": seconds}
     for name, of in (("error", problem.error), ("disparity", problem.disparity)):
         values = [float(of(each, data)) for each in params]
         told |= {name: float(np.mean(values)), f"{name}_std": float(np.std(values))}
+    if private:
+        noises = solver.histogram_noise, solver.primal.noise_multiplier
+        told |= {"epsilon": solver.guarantee().epsilon(budget.delta), "delta": budget.delta}
+        told |= {"sigma_eff": effective_noise_multiplier(*noises)}
+        told |= {"steps": solver.sampler.steps, "seeds": seeds}
     return told
 
 

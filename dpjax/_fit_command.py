@@ -4,7 +4,6 @@ import argparse
 import csv
 import datetime
 import json
-import sys
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -35,16 +34,11 @@ of rows are public.
 """
 
 
-def main(argv: list[str]) -> int:
-    """Runs the command; returns the exit status, 2 where an input cannot be used."""
+def run(argv: list[str]) -> None:
+    """Runs the command, and prints what it found."""
     args = _parser().parse_args(argv)
-    try:
-        result = _run(args)
-    except (ValueError, TypeError, OSError, ImportError) as error:
-        print(f"python -m dpjax fit: error: {str(error).splitlines()[0]}", file=sys.stderr)
-        return 2
+    result = _fitted(args)
     print(json.dumps(result) if args.json else _summary(result))
-    return 0
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -97,7 +91,7 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _run(args: argparse.Namespace) -> dict[str, Any]:
+def _fitted(args: argparse.Namespace) -> dict[str, Any]:
     domain = Domain.from_json(args.schema)
     model = TableModel(domain, args.target)
     records = model.records(read_csv(args.data, domain, args.missing))
@@ -263,8 +257,7 @@ def _summary(result: dict[str, Any]) -> str:
     rows = {name: np.atleast_1d(weight) for name, weight in result["coefficients"].items()}
     longest = sorted(rows, key=lambda name: -float(np.abs(rows[name]).max()))
     for name in longest[:_SHOWN]:
-        weights = rows[name]
-        lines.append(f"{name:32} " + " ".join(f"{each:+.4f}" for each in weights))
+        lines.append(f"{name:32} " + " ".join(f"{each:+.4f}" for each in rows[name]))
     if len(rows) > _SHOWN:
         lines.append(f"and {len(rows) - _SHOWN} smaller ones: see --json")
     lines.append("")

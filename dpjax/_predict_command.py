@@ -13,8 +13,8 @@ from dpjax.api._table_model import TableModel
 from dpjax.queries import Domain
 
 
-def main(argv: list[str]) -> int:
-    """Runs the command; returns the exit status, 2 where an input cannot be used."""
+def run(argv: list[str]) -> None:
+    """Runs the command: writes a CSV file, or prints it."""
     parser = argparse.ArgumentParser(
         prog="python -m dpjax predict",
         description="Adds a column of predictions to the rows of a CSV file. Predictions for "
@@ -25,20 +25,16 @@ def main(argv: list[str]) -> int:
     add("data", type=Path, help="CSV file with a header; the target may be absent")
     add("--output", type=Path, metavar="FILE", help="CSV file to write (default: to stdout)")
     args = parser.parse_args(argv)
-    try:
-        header, rows = _predicted(args.model, args.data)
-        if args.output:
-            with args.output.open("w", newline="", encoding="utf-8") as file:
-                csv.writer(file, lineterminator="\n").writerows([header, *rows])
-        else:
-            csv.writer(sys.stdout, lineterminator="\n").writerows([header, *rows])
-    except (ValueError, TypeError, OSError, ImportError) as error:
-        print(f"python -m dpjax predict: error: {str(error).splitlines()[0]}", file=sys.stderr)
-        return 2
-    return 0
+    table = _predicted(args.model, args.data)
+    if args.output:
+        with args.output.open("w", newline="", encoding="utf-8") as file:
+            csv.writer(file, lineterminator="\n").writerows(table)
+    else:
+        csv.writer(sys.stdout, lineterminator="\n").writerows(table)
 
 
-def _predicted(path: Path, data: Path) -> tuple[list[str], list[list[str]]]:
+def _predicted(path: Path, data: Path) -> list[list[str]]:
+    """The rows with a column more, headed by its name."""
     fitted = load(path)
     with zipfile.ZipFile(path) as file:
         if TABLE not in file.namelist():
@@ -46,9 +42,7 @@ def _predicted(path: Path, data: Path) -> tuple[list[str], list[list[str]]]:
         told = json.loads(file.read(TABLE))
     model = TableModel(Domain.from_json(told["schema"]), told["target"])
     header, rows = read_rows(data)
-    inputs = model.domain.project(model.inputs)
-    table = columns_of(data, header, rows, inputs, told["missing"])
+    table = columns_of(data, header, rows, model.domain.project(model.inputs), told["missing"])
     values = model.predict(fitted.params, table)
     added = [f"predicted {model.target}", *map(str, values)]
-    header, *rows = [[*row, value] for row, value in zip([header, *rows], added, strict=True)]
-    return header, rows
+    return [[*row, value] for row, value in zip([header, *rows], added, strict=True)]

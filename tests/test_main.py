@@ -17,18 +17,17 @@ FAST = ["--fast", "--steps", "10"]
 def _trained_once():
     """A point of the frontier is trained once for all tests: to show it they need no other."""
     with pytest.MonkeyPatch.context() as patch:
-        for name in ("_private", "_non_private"):
-            patch.setattr(job, name, _once_a_slack(getattr(job, name)))
+        patch.setattr(job, "_point", _once_a_slack(job._point))
         yield
 
 
 def _once_a_slack(train):
     points = {}
 
-    def point(train_set, test_set, slack, *rest):
-        if slack not in points:
-            points[slack] = train(train_set, test_set, slack, *rest)
-        return points[slack]
+    def point(train_set, test_set, slack, args, *, private):
+        if (slack, private) not in points:
+            points[slack, private] = train(train_set, test_set, slack, args, private=private)
+        return points[slack, private]
 
     return point
 

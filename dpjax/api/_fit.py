@@ -263,16 +263,8 @@ def fit(
     loss = None
     if validation is not None:
         loss = float(problem.mean_loss(solution.params, _records(problem, validation)))
-    return Fitted(
-        solution.params,
-        solution.guarantee,
-        planned.solver,
-        planned.method,
-        planned.reason,
-        planned.considered,
-        budget.delta,
-        loss,
-    )
+    made = {"delta": budget.delta, "validation_loss": loss, **vars(planned)}
+    return Fitted(solution.params, solution.guarantee, **made)
 
 
 def _records(problem: PyTree, data: PyTree) -> PyTree:

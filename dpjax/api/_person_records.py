@@ -123,11 +123,8 @@ class PersonRecords:
         start = np.searchsorted(person[rows], person[rows], side="left")
         # the order of the first places is the same however many there are
         order = np.random.default_rng(self.seed).random(number)[np.arange(number) - start]
-        rank = np.empty(number, np.int64)
-        rank[np.lexsort((order, person[rows]))] = np.arange(number)
-        place = np.empty(number, np.int64)
-        place[rows] = rank - start
-        return person, place
+        rank = np.argsort(np.lexsort((order, person[rows])))
+        return person, (rank - start)[np.argsort(rows)]
 
 
 def _numbered(values: np.ndarray) -> np.ndarray:
@@ -163,12 +160,9 @@ def _numbered(values: np.ndarray) -> np.ndarray:
 
 def _order(identity: object) -> tuple[Any, ...]:
     """What identities of any kinds are sorted by."""
-    if isinstance(identity, NUMBERS):
-        return (0, "", identity)
-    if isinstance(identity, str):
-        return (1, "", identity)
-    if isinstance(identity, bytes):
-        return (2, "", identity)
+    for rank, kinds in enumerate((NUMBERS, (str,), (bytes,))):
+        if isinstance(identity, kinds):
+            return (rank, "", identity)
     return (3, type(identity).__name__, repr(identity))
 
 

@@ -167,12 +167,11 @@ def plan(
         chosen = next(offer for offer in offers if offer.method == method)
     solver = chosen.make(problem, num_records, budget, **options)
     reason = "asked for" if method != "auto" else chosen.remark or _least(chosen, offers)
-    considered = [_candidate(chosen, solver, problem, num_records, "")]
+    others = [offer for offer in offers if offer is not chosen]
     with candidates():
-        for offer in offers:
-            if offer is not chosen:
-                considered.append(_rejected(offer, chosen, problem, num_records, budget))
-    return Plan(chosen.method, solver, reason, tuple(considered))
+        rejected = [_rejected(each, chosen, problem, num_records, budget) for each in others]
+    considered = (_candidate(chosen, solver, problem, num_records, ""), *rejected)
+    return Plan(chosen.method, solver, reason, considered)
 
 
 def _least(chosen: _Offer, offers: list[_Offer]) -> str:
@@ -255,20 +254,16 @@ def _of_risk(problem: Risk, n: int, budget: Budget) -> Iterator[_Offer]:
         if not own.stated:
             remark += ", with features as long as is drawn"
             exact = exact._replace(predicted=None)
-        yield exact._replace(
-            make=lambda p, n, _, **given: make(p, n, stated, **given), remark=remark
-        )
+        yield exact._replace(make=lambda p, n, _, **more: make(p, n, stated, **more), remark=remark)
     if goes_far(problem):
         far, near = "neither smooth nor convex", "up to 40 times the error where the optimum is far"
         convex = steepest_slope(problem) is not None
         if convex:
             far = "larger error, except with few records at small epsilon"
             near = "convex, and not smooth"
-        offers = [
-            _Offer("online_to_nonconvex", OnlineToNonconvex.for_budget, None, far),
-            _Offer("dpsgd", DPSGD.for_budget, None, near),
-        ]
-        yield from reversed(offers) if convex else offers
+        distant = _Offer("online_to_nonconvex", OnlineToNonconvex.for_budget, None, far)
+        plain = _Offer("dpsgd", DPSGD.for_budget, None, near)
+        yield from (plain, distant) if convex else (distant, plain)
         return
     if not problem.factored or any(constant is None for constant in constants):
         yield _Offer("dpsgd", DPSGD.for_budget)
@@ -318,11 +313,9 @@ def _of_saddle(problem: Saddle, n: int, budget: Budget) -> Iterator[_Offer]:
     against = _no_descent(problem)
 
     said = against or f"{problem.num_params} parameters, up to {_SMALL_GAME}"
-    offers = [
-        _Offer("dpsgd", DPSGD.for_budget, None, said),
-        _Offer("saddle_mirror_descent", SaddleMirrorDescent.for_budget, None, said),
-    ]
-    yield from reversed(offers) if against else offers
+    descent = _Offer("dpsgd", DPSGD.for_budget, None, said)
+    draws = _Offer("saddle_mirror_descent", SaddleMirrorDescent.for_budget, None, said)
+    yield from (draws, descent) if against else (descent, draws)
 
 
 def _no_descent(problem: Saddle) -> str | None:

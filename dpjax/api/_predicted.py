@@ -18,8 +18,7 @@ def gram(workload: Workload, weights: ArrayLike = 1.0) -> np.ndarray:
     def row(unit: jax.Array) -> jax.Array:
         return workload.adjoint(jnp.asarray(weights, float) * workload.answers(unit))
 
-    units = jnp.eye(workload.universe_size)
-    return np.asarray(jax.lax.map(row, units, batch_size=64), np.float64)
+    return np.asarray(jax.lax.map(row, jnp.eye(workload.universe_size), batch_size=64), np.float64)
 
 
 def predicted_error(asked: np.ndarray, precision: np.ndarray, num_queries: int) -> float:
@@ -66,9 +65,6 @@ def level_precisions(tree: Tree, asked: np.ndarray) -> np.ndarray:
 
 def _within(tree: Tree, asked: np.ndarray) -> list[float]:
     """Of each level, the trace of the queries' square on vectors constant within its blocks."""
-    traces = []
     each = np.asarray(jax.vmap(tree.answers)(jnp.eye(tree.universe_size)), np.float64).T
-    for start, size in zip(tree.offsets, tree.sizes, strict=True):
-        level = each[start : start + size]
-        traces.append(float(np.sum(((level @ asked) * level).sum(axis=1) / level.sum(axis=1))))
-    return traces
+    levels = np.split(each, tree.offsets[1:])
+    return [float(np.sum(((m @ asked) * m).sum(axis=1) / m.sum(axis=1))) for m in levels]

@@ -89,8 +89,7 @@ def private_edges(
     for axis, name, kind in kinds:
         if not isinstance(kind, Numeric) or kind.bins < 2:
             raise ValueError(f"column {name!r} must be Numeric with >= 2 bins")
-        integers = kind.high - kind.low + 1 if kind.integer else _GRID
-        cells = int(min(_GRID, integers))
+        cells = min(_GRID, int(kind.high - kind.low) + 1) if kind.integer else _GRID
         if kind.bins > cells:
             raise ValueError(f"column {name!r} must have <= {cells} bins, got {kind.bins}")
         grids[axis] = Numeric(
@@ -101,17 +100,15 @@ def private_edges(
         eta = share * budget.epsilon / draws
     else:
         eta = float(bounded_range_eta(share * drawn_rho(budget) / draws))
-    event = dpe.SelfComposedDpEvent(drawn_event(eta, 1.0), draws)
-    guarantee = Guarantee(event, relation)
+    guarantee = Guarantee(dpe.SelfComposedDpEvent(drawn_event(eta, 1.0), draws), relation)
     codes = Domain(tuple((name, grids[axis]) for axis, name, _ in kinds)).encode(data)
     spec = list(domain.spec)
     for place, (axis, name, kind) in enumerate(kinds):
         grid = grids[axis]
         counts = np.bincount(codes[:, place], minlength=grid.bins)[: grid.bins]
-        logits = edge_logits(counts, kind.bins, eta)
         drawn = [
             int(sample_vertices(jax.random.fold_in(jax.random.fold_in(key, axis), j), row, 1)[0])
-            for j, row in enumerate(logits)
+            for j, row in enumerate(edge_logits(counts, kind.bins, eta))
         ]
         inner = [grid.edges[cell] for cell in apart(drawn, grid.bins)]
         edges = (kind.low, *inner, kind.high)
@@ -137,9 +134,6 @@ def edge_logits(counts: np.ndarray, bins: int, eta: float) -> jax.Array:
 
 def apart(drawn: list[int], cells: int) -> list[int]:
     """Inner edges of the grid, 0 for the first, as increasing places in 1 to cells - 1."""
-    places: list[int] = []
-    for number, edge in enumerate(sorted(drawn)):
-        least = places[-1] + 1 if places else 1
-        most = cells - (len(drawn) - number)
-        places.append(min(max(edge + 1, least), most))
-    return places
+    before = np.arange(len(drawn))
+    least = np.maximum.accumulate(np.sort(drawn) + 1 - before)
+    return (np.clip(least, 1, cells - len(drawn)) + before).tolist()

@@ -6,7 +6,7 @@ import itertools
 import math
 import warnings
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -50,6 +50,9 @@ _COARSE = 0.05
 _TREE_PRIOR = 0.7  # of weights of blocks of an ordered axis
 _SLACK = 1e-3  # of epsilon, where it is shared with what is spent
 _ATTEMPTS = 30
+
+Choice: TypeAlias = tuple[str, dict[str, Any], str]
+"""A method, its options and why."""
 
 
 def release(
@@ -165,23 +168,16 @@ def release(
             "converged, and method='rows' takes more fit_steps or rows",
             stacklevel=2,
         )
-    return Release(
-        fitted.answers,
-        None if apart else fitted.log_probs,
-        _stddev(solver, workload),
-        workload,
-        guarantee,
-        method,
-        reason,
-        budget.delta,
-        num_records,
-        None if people is None else max_rows,
-        container_of(data if people is None else people.table),
-        _table_stddev(solver, workload),
-        fitted.model if apart else None,
-        solution.state.measured if isinstance(solver, AnswersMeasurement) else None,
-        solver.measured if isinstance(solver, AnswersMeasurement) else None,
-    )
+    told: dict[str, Any] = {"guarantee": guarantee, "method": method, "reason": reason}
+    told |= {"delta": budget.delta, "num_records": num_records}
+    told |= {"max_rows": None if people is None else max_rows}
+    told |= {"container": container_of(data if people is None else people.table)}
+    told |= {"table_stddev": _table_stddev(solver, workload)}
+    told |= {"model": fitted.model} if apart else {}
+    if isinstance(solver, AnswersMeasurement):
+        told |= {"raw": solution.state.measured, "measured": solver.measured}
+    log_probs = None if apart else fitted.log_probs
+    return Release(fitted.answers, log_probs, _stddev(solver, workload), workload, **told)
 
 
 def _within(
@@ -202,11 +198,9 @@ def _within(
     found = attempt(budget.epsilon)
     if not spent and max_rows == 1:
         return found
-    before = compose_guarantees(*spent).epsilon(budget.delta) if spent else 0.0
-    if before >= budget.epsilon:
-        raise ValueError(
-            f"spent must be < epsilon = {budget.epsilon:g} by itself, got {before:.4g}"
-        )
+    own = compose_guarantees(*spent).epsilon(budget.delta) if spent else 0.0
+    if own >= budget.epsilon:
+        raise ValueError(f"spent must be < epsilon = {budget.epsilon:g} by itself, got {own:.4g}")
     asked = budget.epsilon
     for _ in range(_ATTEMPTS):
         total = found[1].epsilon(budget.delta)
@@ -243,9 +237,7 @@ def _records(workload: Workload, data: object) -> np.ndarray:
     return records
 
 
-def choose(
-    problem: QueryRelease, num_records: int, budget: Budget
-) -> tuple[str, dict[str, Any], str]:
+def choose(problem: QueryRelease, num_records: int, budget: Budget) -> Choice:
     """A method, its options and why, from public quantities alone."""
     if budget.delta == 0:
         return "frank_wolfe", {}, "delta = 0, at which Gaussian noise has no epsilon"
@@ -271,21 +263,14 @@ def choose(
     return "gaussian_fit", {}, why
 
 
-def _choose_predicted(
-    problem: QueryRelease, num_records: int, budget: Budget
-) -> tuple[str, dict[str, Any], str]:
+def _choose_predicted(problem: QueryRelease, num_records: int, budget: Budget) -> Choice:
     """What to measure of few cells, by the predicted error after the fit."""
     workload, asked = problem.workload, gram(problem.workload)
     options: dict[str, dict[str, Any]] = {"answers": {}, "cells": {}}
     if isinstance(workload, Prefix):
         tree = Tree(workload.universe, workload.attribute)
-        levels = level_precisions(tree, asked)
-        options["a tree"] = {
-            "measured": tree,
-            "allocation": levels,
-            "prior": _TREE_PRIOR,
-            "fit_steps": 200,
-        }
+        options["a tree"] = {"measured": tree, "allocation": level_precisions(tree, asked)}
+        options["a tree"] |= {"prior": _TREE_PRIOR, "fit_steps": 200}
     errors = {}
     for name, fields in options.items():
         if name == "cells":
@@ -293,8 +278,7 @@ def _choose_predicted(
             precision = np.eye(len(asked)) / float(cells.stddev) ** 2
         else:
             fit = GaussianFit.for_budget(problem, num_records, budget, **fields)
-            weights = 1 / np.asarray(fit.stddevs(), np.float64) ** 2
-            precision = gram(fit.measured, weights)
+            precision = gram(fit.measured, 1 / np.asarray(fit.stddevs(), np.float64) ** 2)
         errors[name] = predicted_error(asked, precision, workload.num_queries)
     best = min(errors, key=lambda name: errors[name])
     compared = ", ".join(f"{error:.2g} if {name}" for name, error in errors.items())
@@ -304,7 +288,7 @@ def _choose_predicted(
 
 def _choose_rows(
     problem: QueryRelease, workload: Marginals, num_records: int, budget: Budget
-) -> tuple[str, dict[str, Any], str]:
+) -> Choice:
     """What to measure where the universe does not fit in memory."""
     why = f"a mixture of products, for 2**{math.log2(workload.universe_size):.1f} cells"
     orders = np.array([len(clique) for clique in workload.cliques])
@@ -353,8 +337,7 @@ def _table_stddev(solver: Solver, workload: Workload) -> tuple[tuple[tuple[str, 
     """Noise of a cell of the tables whose noise is known, and small enough in number to list."""
     domain = workload.domain
     if domain is not None and isinstance(solver, HistogramRelease):
-        singles = itertools.combinations(domain.attributes, 1)
-        cliques = [*singles, *itertools.combinations(domain.attributes, 2)]
+        cliques = [c for k in (1, 2) for c in itertools.combinations(domain.attributes, k)]
         summed = [domain.universe_size / domain.project(clique).universe_size for clique in cliques]
         return tuple(zip(cliques, (float(solver.stddev) * np.sqrt(summed)).tolist(), strict=True))
     if isinstance(workload, Marginals) and isinstance(solver, AnswersMeasurement):

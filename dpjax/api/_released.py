@@ -15,7 +15,7 @@ from dpjax.privacy import Guarantee
 from dpjax.privacy._budget import relation_name
 from dpjax.privacy._guarantee import epsilon_line
 from dpjax.queries import Domain, Marginals, RowModel, Workload
-from dpjax.queries._domain import decode_into
+from dpjax.queries._domain import decode_into, labels_of
 from dpjax.queries.tables._frames import contained
 from dpjax.queries.tables._labels import labelled
 
@@ -66,12 +66,9 @@ class Release:
 
     def __repr__(self) -> str:
         """Method, sizes, relation and epsilon in two lines; arrays are of any length."""
-        shown = {
-            "answers": self.answers,
-            "log_probs": self.log_probs,
-            "rows": None if self.model is None else self.model.log_weights,
-        }
-        sizes = [f"{name}={list(np.shape(a))}" for name, a in shown.items() if a is not None]
+        rows = None if self.model is None else self.model.log_weights
+        shown = (("answers", self.answers), ("log_probs", self.log_probs), ("rows", rows))
+        sizes = [f"{name}={list(np.shape(a))}" for name, a in shown if a is not None]
         deltas = () if self.delta is None else (self.delta,)
         unit = f", per person of at most {self.max_rows} rows" if self.max_rows else ""
         return (
@@ -195,9 +192,8 @@ class Release:
                 raise ValueError(f"attribute {name!r} is also a column of the table: rename it")
         (clique,) = named.cliques
         workload, answers = named, self.answers_to(named)
-        stddev: ArrayLike = np.full(
-            named.num_queries, dict(self.table_stddev).get(clique, math.nan)
-        )
+        known = dict(self.table_stddev).get(clique, math.nan)
+        stddev: ArrayLike = np.full(named.num_queries, known)
         if isinstance(self.workload, Marginals) and clique in self.workload.cliques:
             workload, answers = self.workload, self.answers
             stddev = np.full(answers.shape, math.nan) if self.stddev is None else self.stddev
@@ -205,9 +201,7 @@ class Release:
         deviation = np.asarray(workload.table(stddev, attributes), np.float64).ravel()
         columns: dict[str, tuple[np.ndarray, np.ndarray | None]] = {}
         for name, codes in zip(attributes, np.indices(share.shape), strict=True):
-            (axis,) = domain.axes([name])
-            labels = domain.labels[axis]
-            columns[name] = labelled(labels or range(domain.shape[axis]), codes.ravel())
+            columns[name] = labelled(labels_of(domain, name), codes.ravel())
         columns["share"] = share.ravel(), None
         if self.num_records is not None:
             columns["count"] = self.num_records * share.ravel(), None

@@ -10,6 +10,7 @@ import numpy as np
 from dpjax.core import PyTree
 from dpjax.problems import LinearModel, RateConstrained
 from dpjax.queries import Date, Domain, Numeric
+from dpjax.queries._domain import labels_of
 from dpjax.queries.tables._frames import column_of, present_values
 
 Features: TypeAlias = dict[str, np.ndarray]
@@ -61,7 +62,7 @@ class TableModel:
         """What `dpjax.fit` solves."""
         if self.regression:
             return LinearModel("huber", len(self.names), intercept=1.0)
-        classes = len(self._labels(self.target))
+        classes = len(labels_of(self.domain, self.target))
         if classes == 2:
             return LinearModel("logistic", len(self.names), intercept=1.0)
         return RateConstrained.linear(len(self.names), classes)
@@ -86,7 +87,7 @@ class TableModel:
                 scaled, present = _scaled(name, kind, table)
                 columns += [scaled] + [~present] * kind.missing
             else:
-                labels = range(len(self._labels(name)))
+                labels = range(len(labels_of(self.domain, name)))
                 indicators = [codes[:, axis] == label for label in labels]
                 columns += [2.0 * indicators[1] - 1] if len(labels) == 2 else indicators
         return (np.stack(columns, axis=1) / self.norm).astype(np.float32)
@@ -128,7 +129,7 @@ class TableModel:
         """
         guesses, kind = self.guesses(params, self.features(table)), self._column(self.target)
         if not isinstance(kind, Numeric | Date):
-            labels = self._labels(self.target)
+            labels = labels_of(self.domain, self.target)
             return np.array([labels[code] for code in guesses], object)
         low, high = ends(kind)
         values = low + (high - low) * (np.clip(guesses, -1, 1) + 1) / 2
@@ -142,15 +143,12 @@ class TableModel:
     def _column(self, name: str) -> object:
         return dict(self.domain.spec)[name]
 
-    def _labels(self, name: str) -> tuple[object, ...]:
-        (axis,) = self.domain.axes([name])
-        return self.domain.labels[axis] or tuple(range(self.domain.shape[axis]))
-
     def _names_of(self, name: str) -> list[str]:
         kind = self._column(name)
         if isinstance(kind, Numeric | Date):
             return [name] + [f"{name} is missing"] * kind.missing
-        texts = ["missing" if label is None else str(label) for label in self._labels(name)]
+        labels = labels_of(self.domain, name)
+        texts = ["missing" if label is None else str(label) for label in labels]
         return [f"{name} = {text}" for text in (texts[1:] if len(texts) == 2 else texts)]
 
 

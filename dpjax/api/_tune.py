@@ -13,30 +13,15 @@ from dp_accounting import dp_event as dpe
 from jax.typing import ArrayLike
 from numpy.typing import NDArray
 
+from dpjax.api import _tune_candidates as pool
 from dpjax.api._public_size import public_size
-from dpjax.api._tune_candidates import (
-    Candidates,
-    Kind,
-    Sampled,
-    candidates_of,
-    has_noise_multiplier,
-    name_of,
-)
+from dpjax.api._tune_candidates import Candidates, Kind, Sampled
 from dpjax.api._tune_scores import Correct, Scores, default_correct, levels_of
 from dpjax.core import PyTree, Solver, check_int, check_key, check_nonnegative, register_dataclass
 from dpjax.core._records import Records, num_rows
-from dpjax.privacy import (
-    Budget,
-    Guarantee,
-    RunsLaw,
-    SelectionGuarantee,
-    calibrate_noise,
-    calibrate_selection,
-    check_budget,
-    compose_guarantees,
-    resolve_relation,
-)
-from dpjax.privacy._budget import relation_name
+from dpjax.privacy import RunsLaw, SelectionGuarantee, calibrate_noise, calibrate_selection
+from dpjax.privacy._budget import Budget, check_budget, relation_name, resolve_relation
+from dpjax.privacy._guarantee import Guarantee, compose_guarantees
 from dpjax.runtime import solve
 from dpjax.runtime._loop import Job, scan, start
 from dpjax.solvers import DPSGD, RateConstrainedSGDA
@@ -204,22 +189,23 @@ def tune(
         scored = (share or 1.0) * public
         levels = levels_of(correct, problem, data, public)
         scores = Scores(problem, correct, scored, violation_weight, checkpoints, relation, levels)
+    joint, apart = (None, scores) if share else (scores, None)
     finite = Budget(budget.epsilon if private else 1.0, budget.delta, relation)
     with quiet():
-        choices = candidates_of(
+        choices = pool.candidates_of(
             candidates, kind, problem, bound, finite, math.ceil(4 * trials), list_key
         )
         for unit in choices.units:
-            _check_unit(unit, relation, checkpoints, joint=scores is not None and not share)
+            _check_unit(unit, relation, checkpoints, joint=joint is not None)
         noise, score_noise = [0.0] * len(choices.units), 0.0
         if runs:
-            noise, score_noise = _calibrated(choices, scores, runs, budget, joint=not share)
+            noise, score_noise = _calibrated(choices, joint, apart, runs, budget)
         solvers = choices.with_noise(noise)
     guarantee = Guarantee(dpe.NonPrivateDpEvent(), relation)
     if runs:
-        guarantee = _guarantee(solvers, scores, score_noise, runs, joint=not share)
+        guarantee = _guarantee(solvers, joint, apart, score_noise, runs)
         if guarantee.delta(budget.epsilon) > budget.delta:  # solvers differ from call to call
-            raise ValueError(f"candidates of {name_of(kind)} cannot be calibrated to {budget}")
+            raise ValueError(f"candidates of {pool.name_of(kind)} cannot be calibrated to {budget}")
     names = choices.choices
     block = _block(solvers, problem, public)
     plan = _Plan(
@@ -232,15 +218,15 @@ def _check_kind(kind: Kind, checkpoints: int, *, private: bool) -> None:
     """What every noise is calibrated of, and of whose iterates the event is known to hold."""
     known = isinstance(kind, type) and issubclass(kind, DPSGD | RateConstrainedSGDA)
     by_budget = hasattr(kind, "for_budget") or not isinstance(kind, type)
-    if not has_noise_multiplier(kind) and not (by_budget and callable(kind) and private):
+    if not pool.has_noise_multiplier(kind) and not (by_budget and callable(kind) and private):
         raise TypeError(
             "kind must have a noise_multiplier, as DPSGD has, or make solvers for a finite budget, "
-            f"got {name_of(kind)}"
+            f"got {pool.name_of(kind)}"
         )
     if checkpoints != 1 and not known:
         raise TypeError(
             f"checkpoints needs DPSGD or RateConstrainedSGDA, whose iterates are covered by their "
-            f"events, got {name_of(kind)}"
+            f"events, got {pool.name_of(kind)}"
         )
 
 
@@ -260,59 +246,50 @@ def _check_unit(solver: Any, relation: str, checkpoints: int, *, joint: bool) ->
 
 
 def _calibrated(
-    candidates: Candidates, scores: Scores | None, runs: RunsLaw, budget: Budget, *, joint: bool
+    choices: Candidates, joint: Scores | None, apart: Scores | None, runs: RunsLaw, budget: Budget
 ) -> tuple[list[float], float]:
     """Noise of each candidate, and of the scores, with which the selection meets the budget."""
-    kinds = candidates.kinds()
+    kinds = choices.kinds()
     several = sorted(set(kinds))
     own, own_score = dict.fromkeys(several, 1.0), 1.0
-    joint = joint and scores is not None
     # in proportion to what each alone needs for the budget
-    if candidates.by_budget is None and (len(several) > 1 or joint):
-        own = {
-            first: _alone(functools.partial(candidates.guarantee, first), budget)
-            for first in several
-        }
+    if choices.by_budget is None and (len(several) > 1 or joint):
+        own = {i: _alone(functools.partial(choices.guarantee, i), budget) for i in several}
     if joint:
-        assert scores is not None
         own = {first: z / math.sqrt(1 - _SCORE_SHARE) for first, z in own.items()}
-        own_score = _alone(scores.guarantee, budget) / math.sqrt(_SCORE_SHARE)
+        own_score = _alone(joint.guarantee, budget) / math.sqrt(_SCORE_SHARE)
 
     def base(z: float) -> Guarantee | tuple[Guarantee, ...]:
         z *= _ROUNDED_UP  # as it runs: curves on grids are not monotone in the last digits
-        each = [candidates.guarantee(first, own[first] * z) for first in several]
+        each = [choices.guarantee(first, own[first] * z) for first in several]
         if joint:
-            assert scores is not None
-            each = [compose_guarantees(one, scores.guarantee(own_score * z)) for one in each]
+            each = [compose_guarantees(one, joint.guarantee(own_score * z)) for one in each]
         distinct = tuple(dict.fromkeys(each))
         return distinct[0] if len(distinct) == 1 else distinct
 
     scale = calibrate_selection(base, runs, budget) * _ROUNDED_UP
     score_noise = own_score * scale if joint else 0.0
-    if scores and not joint:
-        score_noise = calibrate_selection(scores.guarantee, runs, budget)
+    if apart:
+        score_noise = calibrate_selection(apart.guarantee, runs, budget)
     return [own[first] * scale for first in kinds], score_noise
 
 
 def _alone(guarantee: Callable[[float], Guarantee], budget: Budget) -> float:
     one = guarantee(1.0)
+    failure = float(one.failure_probability)
     return calibrate_noise(
-        lambda z: guarantee(z).event,
-        budget,
-        relation=one.relation,
-        failure_probability=float(one.failure_probability),
+        lambda z: guarantee(z).event, budget, relation=one.relation, failure_probability=failure
     )
 
 
 def _guarantee(
-    solvers: list[Any], scores: Scores | None, score_noise: float, runs: RunsLaw, *, joint: bool
+    solvers: list[Any], joint: Scores | None, apart: Scores | None, noise: float, runs: RunsLaw
 ) -> SelectionGuarantee:
     """Of what runs, from the fields of the solvers and scores that run."""
     training = list(dict.fromkeys(solver.guarantee() for solver in solvers))
-    scoring = () if scores is None else (scores.guarantee(score_noise),)
-    if joint and scoring:
-        training = [compose_guarantees(one, *scoring) for one in training]
-        scoring = ()
+    if joint:
+        training = [compose_guarantees(one, joint.guarantee(noise)) for one in training]
+    scoring = () if apart is None else (apart.guarantee(noise),)
     first = training[0] if len(training) == 1 else tuple(training)
     return SelectionGuarantee((first, *scoring), runs)
 
@@ -434,8 +411,7 @@ def _best(
     groups: dict[Any, list[int]] = {}
     for index, solver in enumerate(solvers):
         leaves, structure = jax.tree.flatten(solver)
-        shapes = tuple(np.shape(leaf) for leaf in leaves)
-        groups.setdefault((structure, shapes), []).append(index)
+        groups.setdefault((structure, tuple(map(np.shape, leaves))), []).append(index)
     best = (-math.inf, -1.0)
     winner, params = int(drawn[0]), None
     for group, members in enumerate(groups.values()):

@@ -111,18 +111,16 @@ def candidates_of(
             raise ValueError(f"candidates must leave {fixed[0]} to the calibration")
         return kind.for_budget(problem, num_records, budget, **choice, **noise)
 
+    tables = issubclass(kind, RateConstrainedSGDA)
+    noise = {"noise_multiplier": 1.0} | ({"histogram_noise": 1.0} if tables else {})
     units = []
     for choice in _some(choices):
-        noise = {"noise_multiplier": 1.0}
-        if issubclass(kind, RateConstrainedSGDA):
-            noise["histogram_noise"] = 1.0
         unit = make(choice, noise)
-        if isinstance(unit, RateConstrainedSGDA):
+        if tables:
             share = choice.get("histogram_share") or default_share(unit.sampler.steps)
             table, gradient = split_noise(1.0, share, unit.histogram)
-            primal = dataclasses.replace(unit.primal, noise_multiplier=gradient)
-            unit = dataclasses.replace(unit, primal=primal, histogram_noise=table)
-        units.append(with_noise(unit, 1.0))
+            unit = dataclasses.replace(unit, histogram_noise=table * (1.0 / gradient))
+        units.append(unit)
     return Candidates(choices, units, make)
 
 

@@ -7,17 +7,9 @@ from importlib import resources
 import numpy as np
 
 from dpjax.core import check_choice
+from dpjax.datasets import _dataset
 from dpjax.datasets._adult_schema import REGION_OF, REGIONS, VOCABULARY, unpack
-from dpjax.datasets._dataset import (
-    Bins,
-    Block,
-    Dataset,
-    OneHot,
-    Table,
-    encode,
-    feature_names,
-    norm_bound,
-)
+from dpjax.datasets._dataset import Bins, Block, Dataset, OneHot
 from dpjax.queries import Domain
 
 # The encoder of `adult().x`: public bins and vocabularies, chosen from what the columns mean.
@@ -46,14 +38,8 @@ _LAST_DECADE = 90
 _AGES = (*(f"{low}-{low + 9}" for low in range(0, _LAST_DECADE, 10)), f"{_LAST_DECADE}+")
 
 # Attributes of the domain, and the columns of `adult_table()` that they come from.
-_COLUMNS = {
-    "education": "education",
-    "marital-status": "marital-status",
-    "occupation": "occupation",
-    "race": "race",
-    "sex": "sex",
-    "income>50K": ">50K",
-}
+_SAME = ("education", "marital-status", "occupation", "race", "sex")
+_COLUMNS = dict(zip(_SAME, _SAME, strict=True)) | {"income>50K": ">50K"}
 
 
 def adult_table() -> dict[str, np.ndarray]:
@@ -128,7 +114,7 @@ def adult(group: str = "sex") -> Dataset:
         feature_names=names,
         label_names=("<=50K", ">50K"),
         group_names=group_names,
-        norm_bound=norm_bound(_BLOCKS),
+        norm_bound=_dataset.norm_bound(_BLOCKS),
         name="adult",
         source="https://doi.org/10.24432/C5XW20",
         licence="CC BY 4.0",
@@ -136,7 +122,7 @@ def adult(group: str = "sex") -> Dataset:
     )
 
 
-def _groups(table: Table, group: str) -> tuple[np.ndarray, tuple[str, ...]]:
+def _groups(table: _dataset.Table, group: str) -> tuple[np.ndarray, tuple[str, ...]]:
     """Group of each record, and the names of the groups."""
     races = VOCABULARY["race"]
     sex = (table["sex"] == "Male").astype(np.int32)
@@ -149,9 +135,9 @@ def _groups(table: Table, group: str) -> tuple[np.ndarray, tuple[str, ...]]:
     return (len(races) * sex + race).astype(np.int32), names
 
 
-def _features(table: Table) -> tuple[np.ndarray, tuple[str, ...]]:
+def _features(table: _dataset.Table) -> tuple[np.ndarray, tuple[str, ...]]:
     """Encodes raw columns `[n]` as `x [n, p]` float32, with the names of the `p` features."""
-    return encode(table, _BLOCKS), feature_names(_BLOCKS)
+    return _dataset.encode(table, _BLOCKS), _dataset.feature_names(_BLOCKS)
 
 
 def _verified_table(blob: bytes, sha256: str, rows: int) -> dict[str, np.ndarray]:
@@ -191,9 +177,8 @@ def adult_reduced() -> tuple[np.ndarray, Domain]:
     https://doi.org/10.24432/C5XW20. Licence: CC BY 4.0.
     """
     table = adult_table()
-    domain = Domain(
-        {name: sorted(VOCABULARY[column]) for name, column in _COLUMNS.items()} | {"age": _AGES}
-    )
+    labels = {name: sorted(VOCABULARY[column]) for name, column in _COLUMNS.items()}
+    domain = Domain(labels | {"age": _AGES})
     columns = {name: table[column] for name, column in _COLUMNS.items()}
     columns["age"] = np.minimum(table["age"], _LAST_DECADE) // 10
     return domain.encode(columns), domain

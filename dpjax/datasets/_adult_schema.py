@@ -86,15 +86,11 @@ def unpack(blob: bytes, rows: int) -> dict[str, np.ndarray]:
         ValueError: the file does not hold `rows` records.
     """
     raw = np.frombuffer(lzma.decompress(blob), np.uint8)
-    width = sum(4 if column in NUMERIC else 1 for column in COLUMNS)
-    if raw.size != rows * width:
-        raise ValueError(f"file must hold {rows} records of {width} bytes, got {raw.size} bytes")
+    ends = np.cumsum([4 if column in NUMERIC else 1 for column in COLUMNS])
+    if raw.size != rows * ends[-1]:
+        raise ValueError(f"file must hold {rows} records of {ends[-1]} bytes, got {raw.size} bytes")
     table: dict[str, np.ndarray] = {}
-    start = 0
-    for column in COLUMNS:
-        size = rows * (4 if column in NUMERIC else 1)
-        part = raw[start : start + size]
-        start += size
+    for column, part in zip(COLUMNS, np.split(raw, rows * ends[:-1]), strict=True):
         if column in NUMERIC:
             values = np.ascontiguousarray(part.reshape(4, rows).T).view("<u4")
             table[column] = values.reshape(rows).astype(np.int64)

@@ -7,8 +7,6 @@ record is seen, how many features it makes, what they are called and how large t
 the whole encoder is a public constant, and `norm_bound` is a true bound for any record whatever.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -93,7 +91,7 @@ class Dataset:
         """The data as `dpjax.solve` takes it: `{"x": [n, p], "y": [n], "group": [n]}`."""
         return {"x": self.x, "y": self.y, "group": self.group}
 
-    def select(self, rows: np.ndarray) -> Dataset:
+    def select(self, rows: np.ndarray) -> "Dataset":
         """The data set of some records only.
 
         Args:
@@ -112,12 +110,10 @@ class Dataset:
             rows = rows.astype(np.int64)
         if rows.dtype.kind not in "iub":
             raise TypeError(f"rows must hold integers or booleans, got dtype {rows.dtype}")
-        subject = None if self.subject is None else self.subject[rows]
-        return replace(
-            self, x=self.x[rows], y=self.y[rows], group=self.group[rows], subject=subject
-        )
+        people = None if self.subject is None else self.subject[rows]
+        return replace(self, x=self.x[rows], y=self.y[rows], group=self.group[rows], subject=people)
 
-    def split(self, test: float = 0.25, seed: int = 0) -> tuple[Dataset, Dataset]:
+    def split(self, test: float = 0.25, seed: int = 0) -> tuple["Dataset", "Dataset"]:
         """Splits at random into train and test; the split looks at no record.
 
         A pure function of `len(self)`, `test` and `seed`: records are permuted by

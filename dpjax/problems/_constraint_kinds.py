@@ -1,18 +1,13 @@
 """The usual rate constraints, as tables; see Agarwal et al. 2018 and Cotter et al. 2019."""
 
+import itertools
 from collections.abc import Mapping, Sequence
 
 import numpy as np
 from jax.typing import ArrayLike
 
 from dpjax.core import check_choice, check_int, check_shape
-from dpjax.problems._constraints import (
-    ByField,
-    ByLabelAndGroup,
-    ByTable,
-    RateConstraints,
-    constraints_of,
-)
+from dpjax.problems._constraints import ByField, ByLabelAndGroup, ByTable, RateConstraints, table_of
 
 
 def demographic_parity(
@@ -55,10 +50,8 @@ def demographic_parity(
     check_int("num_groups", num_groups, minimum=2)
     check_int("num_classes", num_classes, minimum=2)
     membership = np.concatenate([np.eye(num_groups), 1 - np.eye(num_groups)])
-    weights = np.zeros((num_groups, num_classes, 2 * num_groups, num_classes))
-    for z in range(num_groups):
-        for k in range(num_classes):
-            weights[z, k, z, k], weights[z, k, num_groups + z, k] = 1, -1
+    against = [(z, num_groups + z) for z in range(num_groups)]
+    weights = _differences(against, 2 * num_groups, num_classes)
     rule = ByField("group", num_groups)
     if isinstance(slack, tuple) and len(slack) == 2 and bounds is None:
         slack, bounds = None, dict.fromkeys(range(num_groups), slack)
@@ -66,7 +59,7 @@ def demographic_parity(
         raise ValueError(f"give slack or bounds, not both: got slack={slack}, bounds={bounds}")
     if bounds is None:
         rows = weights.reshape(-1, 2 * num_groups, num_classes)
-        return constraints_of(membership, rows, slack, rule, dedupe)
+        return table_of(membership, rows, slack, rule, dedupe)
     signed, limits = [], []
     for z, (low, high) in bounds.items():
         check_int("bounds", z, minimum=0)
@@ -77,7 +70,7 @@ def demographic_parity(
             )
         signed += [weights[z, -1], -weights[z, -1]]
         limits += [high, -low]
-    return constraints_of(membership, np.stack(signed), limits, rule, dedupe)
+    return table_of(membership, np.stack(signed), limits, rule, dedupe)
 
 
 def equality_of_odds(
@@ -120,20 +113,13 @@ def equality_of_odds(
     if pairs == "rest":
         same_label = np.kron(np.eye(num_classes), np.ones((num_groups, num_groups)))
         membership = np.concatenate([membership, same_label - np.eye(cells)])
-    rows = []
-    for y in range(num_classes):
-        for z in range(num_groups):
-            this = y * num_groups + z
-            others = [cells + this]
-            if pairs == "all":
-                others = [y * num_groups + other for other in range(num_groups) if other != z]
-            for other in others:
-                for k in range(num_classes):
-                    row = np.zeros((len(membership), num_classes))
-                    row[this, k], row[other, k] = 1, -1
-                    rows.append(row)
+        against = [(cell, cells + cell) for cell in range(cells)]
+    else:
+        each = [range(start, start + num_groups) for start in range(0, cells, num_groups)]
+        against = [pair for of_label in each for pair in itertools.permutations(of_label, 2)]
+    rows = _differences(against, len(membership), num_classes)
     rule = ByLabelAndGroup(num_classes, num_groups)
-    return constraints_of(membership, np.stack(rows), slack, rule, dedupe)
+    return table_of(membership, rows.reshape(-1, *rows.shape[2:]), slack, rule, dedupe)
 
 
 def false_negative_rate(
@@ -159,12 +145,9 @@ def false_negative_rate(
       >>> dpjax.problems.false_negative_rate(2, slack=0.3).weights.tolist()
       [[[0.0, 0.0], [1.0, 0.0]]]
     """
-    classes = _classes(num_classes, classes)
-    weights = np.zeros((len(classes), num_classes, num_classes))
-    for j, c in enumerate(classes):
-        weights[j, c] = 1
-        weights[j, c, c] = 0
-    return constraints_of(np.eye(num_classes), weights, slack, ByField("y", num_classes))
+    each = np.eye(num_classes)[_classes(num_classes, classes)]
+    weights = each[:, :, None] * (1 - each)[:, None]
+    return table_of(np.eye(num_classes), weights, slack, ByField("y", num_classes))
 
 
 def cross_rate(
@@ -195,12 +178,10 @@ def cross_rate(
       >>> dpjax.problems.cross_rate(3, slack=0.2).num_constraints
       3
     """
-    check_int("num_classes", num_classes, minimum=2)
     classes = _classes(num_classes, (0,) if classes is None and num_classes == 2 else classes)
-    weights = np.zeros((len(classes), num_classes, num_classes))
-    for j, c in enumerate(classes):
-        weights[j, c, c] = 1
-    return constraints_of(1 - np.eye(num_classes), weights, slack, ByField("y", num_classes))
+    each = np.eye(num_classes)[classes]
+    weights = each[:, :, None] * each[:, None]
+    return table_of(1 - np.eye(num_classes), weights, slack, ByField("y", num_classes))
 
 
 def from_masks(
@@ -243,15 +224,24 @@ def from_masks(
     check_shape("weights", weights, (None, masks.shape[0], None))
     columns, table = np.unique(masks, axis=1, return_inverse=True)
     rule = ByTable(field, tuple(int(q) for q in table.reshape(-1)))
-    return constraints_of(columns, weights, slack, rule, dedupe)
+    return table_of(columns, weights, slack, rule, dedupe)
 
 
-def _classes(num_classes: int, classes: Sequence[int] | None) -> tuple[int, ...]:
+def _differences(against: Sequence[tuple[int, int]], subsets: int, classes: int) -> np.ndarray:
+    """Rates of each class in the first of two subsets, less those in the second, for each pair."""
+    weights = np.zeros((len(against), classes, subsets, classes))
+    each = np.arange(classes)
+    for row, (first, second) in zip(weights, against, strict=True):
+        row[each, first, each], row[each, second, each] = 1, -1
+    return weights
+
+
+def _classes(num_classes: int, classes: Sequence[int] | None) -> list[int]:
     check_int("num_classes", num_classes, minimum=2)
     if classes is None:
         classes = (1,) if num_classes == 2 else range(num_classes)
     for c in classes:
         check_int("classes", c, minimum=0)
-        if not 0 <= c < num_classes:
+        if c >= num_classes:
             raise ValueError(f"classes must lie in 0..{num_classes - 1}, got {c}")
-    return tuple(classes)
+    return list(classes)

@@ -1,6 +1,5 @@
 """Tables of rate constraints, and the parts of the data that they are over."""
 
-import dataclasses
 import functools
 import math
 from collections.abc import Sequence
@@ -12,15 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike, DTypeLike
 
-from dpjax.core import (
-    PyTree,
-    check_finite,
-    check_int,
-    check_shape,
-    check_type,
-    is_traced,
-    register_dataclass,
-)
+from dpjax.core import PyTree, register_dataclass, static_field
+from dpjax.core._checks import check_finite, check_int, check_shape, check_type, is_traced
 from dpjax.core._records import held
 
 
@@ -205,22 +197,20 @@ def refined(rules: Sequence[PartRule]) -> tuple[ByFields, np.ndarray]:
       TypeError: If a rule's fields are not known.
       ValueError: If two rules disagree on how many values a field has.
     """
-    fields: dict[str, int] = {}
+    sizes: dict[str, int] = {}
     for rule in rules:
         if not isinstance(rule, ByCodes):
             raise TypeError(f"part must be a rule by integer fields to be combined, got {rule!r}")
         for name, size in rule.sizes.items():
-            if fields.setdefault(name, size) != size:
-                raise ValueError(
-                    f"{name} must have one range, got {fields[name]} and {size} values"
-                )
-    codes = np.indices(tuple(fields.values())).reshape(len(fields), -1)
-    batch = dict(zip(fields, codes, strict=True))
+            if sizes.setdefault(name, size) != size:
+                raise ValueError(f"{name} must have one range, got {sizes[name]} and {size} values")
+    codes = np.indices(tuple(sizes.values())).reshape(len(sizes), -1)
+    batch = dict(zip(sizes, codes, strict=True))
     parts = np.stack([np.asarray(rule(batch)) for rule in rules])
     kept, table = np.unique(parts, axis=1, return_inverse=True)
     nowhere = np.all(kept < 0, axis=0)
     number = np.where(nowhere, -1, np.cumsum(~nowhere) - 1)
-    rule = ByFields(tuple(fields.items()), tuple(number[table.reshape(-1)].tolist()))
+    rule = ByFields(tuple(sizes.items()), tuple(number[table.reshape(-1)].tolist()))
     return rule, kept[:, ~nowhere]
 
 
@@ -271,16 +261,15 @@ class RateConstraints:
     membership: jax.Array
     weights: jax.Array
     slack: jax.Array
-    part: PartRule = dataclasses.field(metadata={"static": True})
+    part: PartRule = static_field()
 
     def __post_init__(self) -> None:
         if not all(hasattr(a, "shape") for a in (self.membership, self.weights, self.slack)):
             return  # a pytree placeholder
         if is_traced(self.membership, self.weights) or np.ndim(self.weights) != 3:
             return  # under a transformation, or stacked for a sweep
-        check_finite("membership", self.membership)
-        check_finite("weights", self.weights)
-        check_finite("slack", self.slack)
+        for name in ("membership", "weights", "slack"):
+            check_finite(name, getattr(self, name))
         subsets, parts = np.shape(self.membership)
         check_shape("weights", self.weights, (None, subsets, None))
         if parts != self.part.num_parts:
@@ -314,8 +303,7 @@ class RateConstraints:
         Rates are clipped to [0, 1], which changes nothing where there is no noise.
         """
         sums = jnp.matmul(self.membership, cells, precision="highest")
-        rates = jnp.clip(sums / sizes[:, None], 0, 1)
-        return self.weighted(rates)
+        return self.weighted(jnp.clip(sums / sizes[:, None], 0, 1))
 
     def weighted(self, rates: jax.Array) -> jax.Array:
         r"""$\Gamma$, `[J]`, of rates `[S, K]`."""
@@ -382,7 +370,7 @@ class RateConstraints:
             before, after = sum(subsets[:i]), sum(subsets[i + 1 :])
             rows.append(np.pad(np.asarray(each.weights), ((0, 0), (before, after), (0, 0))))
         slack = np.concatenate([np.asarray(each.slack) for each in constraints])
-        return constraints_of(np.concatenate(memberships), np.concatenate(rows), slack, rule)
+        return table_of(np.concatenate(memberships), np.concatenate(rows), slack, rule)
 
     def dedupe(self) -> "RateConstraints":
         r"""The same feasible set with equal subsets merged and equal rows dropped (host).
@@ -407,10 +395,10 @@ class RateConstraints:
         rows = np.concatenate([merged.reshape(len(slack), -1), slack[:, None]], axis=1)
         _, kept = np.unique(rows.round(12), axis=0, return_index=True)
         kept = np.sort(kept)
-        return constraints_of(membership, merged[kept], slack[kept], self.part)
+        return table_of(membership, merged[kept], slack[kept], self.part)
 
 
-def constraints_of(
+def table_of(
     membership: ArrayLike, weights: ArrayLike, slack: Any, part: PartRule, dedupe: bool = False
 ) -> RateConstraints:
     """Arrays to the default float type, one slack for each row."""
@@ -426,10 +414,10 @@ def constraints_of(
 
 def violation(values: ArrayLike, slack: ArrayLike) -> jax.Array:
     r"""$\max_j (\Gamma_j - \gamma_j)_+$, a scalar."""
-    gap = jnp.asarray(values) - jnp.asarray(slack)
-    return jnp.max(jnp.maximum(gap, 0), initial=0)
+    return jnp.max(jnp.maximum(jnp.asarray(values) - jnp.asarray(slack), 0), initial=0)
 
 
-def no_constraints(num_classes: int, part: PartRule) -> RateConstraints:
-    """The empty table, J = 0."""
-    return constraints_of(np.zeros((0, part.num_parts)), np.zeros((0, 0, num_classes)), 0.0, part)
+def no_constraints(num_classes: int) -> RateConstraints:
+    """The empty table, J = 0, with labels for parts."""
+    part = ByField("y", num_classes)
+    return table_of(np.zeros((0, num_classes)), np.zeros((0, 0, num_classes)), 0.0, part)

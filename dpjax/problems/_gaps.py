@@ -120,14 +120,8 @@ def best_response(
         good = reached <= linear + divergence / total + rounding
         # linearisations bound f from below whether the step was good or not
         bound = jnp.maximum(offset + jnp.min(new_scores), mean_offset + jnp.min(scores))
-        after = _Search(
-            total,
-            jnp.maximum(0.8 * s.inverse_step, 1e-6 * spread),
-            scores,
-            mean_offset,
-            point,
-            s.best,
-        )
+        longer = jnp.maximum(0.8 * s.inverse_step, 1e-6 * spread)
+        after = _Search(total, longer, scores, mean_offset, point, s.best)
         kept = s._replace(inverse_step=2 * s.inverse_step)
         chosen = jax.tree.map(lambda a, b: jnp.where(good, a, b), after, kept)
         return chosen._replace(best=_better(s.best, point, reached, bound)), None
@@ -138,12 +132,9 @@ def best_response(
 def _better(
     best: BestResponse, point: jax.Array, value: jax.Array, lower: jax.Array
 ) -> BestResponse:
-    improved = value < best.value
-    return BestResponse(
-        jnp.where(improved, point, best.point),
-        jnp.where(improved, value, best.value),
-        jnp.where(lower > best.lower, lower, best.lower),
-    )
+    better = value < best.value
+    point, value = jnp.where(better, point, best.point), jnp.where(better, value, best.value)
+    return BestResponse(point, value, jnp.where(lower > best.lower, lower, best.lower))
 
 
 class GapBounds(NamedTuple):
@@ -229,9 +220,8 @@ def quadratic_saddle_gap(
     check_nonnegative("mu", mu)
     check_nonnegative("nu", nu)
     matrix, x, y = _game(matrix, x, y)
-    mu, nu = jnp.asarray(mu, x.dtype), jnp.asarray(nu, x.dtype)
-    a, b = jnp.broadcast_to(jnp.asarray(a, x.dtype), x.shape), jnp.asarray(b, x.dtype)
-    b = jnp.broadcast_to(b, y.shape)
+    mu, nu, a, b = (jnp.asarray(constant, x.dtype) for constant in (mu, nu, a, b))
+    a, b = jnp.broadcast_to(a, x.shape), jnp.broadcast_to(b, y.shape)
     highest = -_least_quadratic(-_columns(matrix, x), nu, b) + mu / 2 * jnp.sum((x - a) ** 2)
     lowest = _least_quadratic(_rows(matrix, y), mu, a) - nu / 2 * jnp.sum((y - b) ** 2)
     return highest - lowest

@@ -8,16 +8,8 @@ import numpy as np
 import optax
 from jax.typing import ArrayLike
 
-from dpjax.core import (
-    PyTree,
-    check_choice,
-    check_int,
-    check_positive,
-    check_shape,
-    is_traced,
-    register_dataclass,
-)
-from dpjax.core._fields import static_field
+from dpjax.core import PyTree, check_choice, check_int, check_positive, check_shape, is_traced
+from dpjax.core._fields import register_dataclass, static_field
 from dpjax.privacy import SlopeBounds, huber_slopes, logistic_slopes, squared_slopes
 from dpjax.problems._risk import OnBall, check_records
 from dpjax.transforms import OuterProduct
@@ -71,6 +63,9 @@ class LinearModel(OnBall):
     threshold: float | None = static_field(default=None)
     intercept: float | None = static_field(default=None)
 
+    factored = True
+    """Gradients are multiples of inputs."""
+
     def __post_init__(self) -> None:
         check_choice("link", self.link, LINKS)
         check_int("num_features", self.num_features, minimum=1)
@@ -120,11 +115,6 @@ class LinearModel(OnBall):
     def smoothness(self) -> float:
         """Largest curvature of a record."""
         return self.slope_bounds().curvature
-
-    @property
-    def factored(self) -> bool:
-        """True: gradients are multiples of inputs."""
-        return True
 
     def check(self, data: PyTree) -> None:
         """Raises ValueError unless `data` holds inputs `x` `[n, p]` and labels `y` `[n]`.

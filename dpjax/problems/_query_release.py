@@ -142,8 +142,7 @@ class QueryRelease:
 
     def answers(self, records: ArrayLike, num_records: ArrayLike) -> jax.Array:
         """Sums of the queries over the records by the *public* `num_records`, `[m]` (*secret*)."""
-        sums = self.workload.answers(self.workload.histogram(records))
-        return sums.astype(float) / num_records
+        return self.workload.answers(self.workload.histogram(records)).astype(float) / num_records
 
     @functools.cached_property
     def exact(self) -> bool:

@@ -1,6 +1,5 @@
 """Minimise a loss subject to bounds on prediction rates over subsets of the data."""
 
-import dataclasses
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -12,13 +11,7 @@ import optax
 from jax.typing import ArrayLike
 
 from dpjax.core import PyTree, check_int, register_dataclass, static_field
-from dpjax.problems._constraints import (
-    ByField,
-    RateConstraints,
-    check_codes,
-    no_constraints,
-    violation,
-)
+from dpjax.problems._constraints import RateConstraints, check_codes, no_constraints, violation
 from dpjax.problems._risk import check_fields
 from dpjax.transforms import OuterProduct
 
@@ -55,10 +48,8 @@ class LinearLogits:
 
     def init(self) -> PyTree:
         """Zero parameters, in the default float type."""
-        return {
-            "w": jnp.zeros((self.num_features, self.num_classes)),
-            "b": jnp.zeros(self.num_classes),
-        }
+        shape = self.num_features, self.num_classes
+        return {"w": jnp.zeros(shape), "b": jnp.zeros(self.num_classes)}
 
     def pullback(self, params: PyTree, x: jax.Array, cotangent: jax.Array) -> PyTree:
         """Per-example gradients of `cotangent[b] @ h(x[b])`, factored."""
@@ -163,10 +154,8 @@ class RateConstrained:
       (5, 2)
     """
 
-    logits: Callable[..., jax.Array] = dataclasses.field(metadata={"static": True})
-    loss: Callable[..., jax.Array] = dataclasses.field(
-        default=cross_entropy, metadata={"static": True}
-    )
+    logits: Callable[..., jax.Array] = static_field()
+    loss: Callable[..., jax.Array] = static_field(default=cross_entropy)
     constraints: Any = None
     init: PyTree = None
     batched: bool = static_field(default=False, kw_only=True)
@@ -186,7 +175,7 @@ class RateConstrained:
                 "as logits, without init, or its parameters alone, as by eqx.partition or nnx.split"
             )
         if self.constraints is None and isinstance(self.logits, LinearLogits):
-            empty = no_constraints(self.logits.num_classes, ByField("y", self.logits.num_classes))
+            empty = no_constraints(self.logits.num_classes)
             object.__setattr__(self, "constraints", empty)
         if isinstance(self.logits, LinearLogits) and isinstance(self.constraints, RateConstraints):
             weights = self.constraints.weights
@@ -317,9 +306,8 @@ class RateConstrained:
         if cell_weights is None:
             return cotangent
         parts = self.constraints.one_hot_parts(self.constraints.part(batch), logits.dtype)
-        weights = jax.lax.stop_gradient(cell_weights)
         # a row of the table for each record, all its digits
-        u = jnp.matmul(parts, weights, precision="highest")
+        u = jnp.matmul(parts, jax.lax.stop_gradient(cell_weights), precision="highest")
         p = jax.nn.softmax(temperature * logits, axis=-1)
         return cotangent + temperature * p * (u - jnp.sum(u * p, axis=-1, keepdims=True))
 
@@ -366,8 +354,7 @@ class RateConstrained:
         Rates are those of predictions if `hard`, else of softmaxes at `temperature`, a scalar. A
         subset without records has rate 0 in every class.
         """
-        logits = self.class_logits(params, data["x"])
-        rates = self.rates(logits, temperature=temperature, hard=hard)
+        rates = self.rates(self.class_logits(params, data["x"]), temperature=temperature, hard=hard)
         cells = self.constraints.tabulate(rates, self.constraints.part(data))
         return self.constraints.values(cells, jnp.maximum(self.constraints.counts(cells), 1e-9))
 

@@ -3,7 +3,6 @@
 import dataclasses
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -12,15 +11,8 @@ import numpy as np
 import optax
 from jax.typing import ArrayLike
 
-from dpjax.core import (
-    PyTree,
-    check_int,
-    check_nonnegative,
-    check_positive,
-    check_shape,
-    register_dataclass,
-    static_field,
-)
+from dpjax.core import PyTree, register_dataclass, static_field
+from dpjax.core._checks import check_int, check_nonnegative, check_positive, check_shape
 from dpjax.geometry import Domain, L1Ball, Polytope, Simplex
 from dpjax.transforms import OuterProduct, PackedSigns
 
@@ -71,7 +63,7 @@ class OnBall:
         return mean_over_records(lambda batch: self.per_example_losses(params, batch), data)
 
 
-@dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True)
 class LinearLoss:
     r"""$\ell(\langle x, w\rangle, y)$ of a record `{"x": [p], "y": []}`; hashable by its link."""
 
@@ -196,7 +188,7 @@ def uniform_point(domain: Domain) -> Any:
 
 
 @register_dataclass
-@dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True)
 class SimplexRisk(OfRecords):
     r"""$\min_{w \in \mathrm{conv}(v_1, \dots, v_m)} \mathbb E_z\, \ell(w; z)$, convex in w.
 
@@ -231,13 +223,18 @@ class SimplexRisk(OfRecords):
       True
     """
 
-    loss: Callable[..., jax.Array] = dataclasses.field(metadata={"static": True})
+    loss: Callable[..., jax.Array] = static_field()
     vertices: ArrayLike | Domain | None = None
     dim: int | None = static_field(default=None)
     grad_range: ArrayLike | None = None
     smoothness: float | None = static_field(default=None, kw_only=True)
     third_order: float | None = static_field(default=None, kw_only=True)
     grad_from_vertices: Callable[..., Any] | None = static_field(default=None, kw_only=True)
+
+    signs = (1,)
+    """The block is minimised over."""
+    coupling = 0.0
+    """There is no second block."""
 
     def __post_init__(self) -> None:
         if self.grad_range is None:
@@ -288,16 +285,6 @@ class SimplexRisk(OfRecords):
         return (self.grad_range,)
 
     @property
-    def signs(self) -> tuple[int]:
-        """The block is minimised over."""
-        return (1,)
-
-    @property
-    def coupling(self) -> float:
-        """There is no second block."""
-        return 0.0
-
-    @property
     def init(self) -> jax.Array:
         """The mean of the vertices, `[p]`, from which Euclidean methods start."""
         return uniform_point(self.domains[0])
@@ -330,7 +317,7 @@ class SimplexRisk(OfRecords):
 
 
 @register_dataclass
-@dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True)
 class Risk(OfRecords, OnBall):
     r"""$\min_{\|\theta\| \le R} \frac1n \sum_i \ell(\theta; z_i)$, for any differentiable loss.
 
@@ -364,9 +351,8 @@ class Risk(OfRecords, OnBall):
     smoothness: ArrayLike | None = dataclasses.field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
-        check_positive("radius", self.radius)
-        check_positive("lipschitz", self.lipschitz)
-        check_positive("smoothness", self.smoothness)
+        for name in ("radius", "lipschitz", "smoothness"):
+            check_positive(name, getattr(self, name))
 
     @classmethod
     def linear(

@@ -1,23 +1,19 @@
 """Convex-concave saddle points over two simplices or polytopes."""
 
-import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
 
 from dpjax.core import PyTree, check_shape, register_dataclass, static_field
 from dpjax.geometry import Domain
+from dpjax.problems import _risk as risks
 from dpjax.problems._gaps import GapBounds, duality_gap, matrix_game_gap
-from dpjax.problems._risk import (
-    check_constants,
-    check_fields,
-    domain_of,
-    mean_over_records,
-    uniform_point,
-)
+
+Arrays: TypeAlias = tuple[jax.Array, jax.Array]
+"""Of the two players."""
 
 
 class Payoffs(NamedTuple):
@@ -42,7 +38,7 @@ def payoffs_of_affine(loss: Callable[..., jax.Array], first: Domain, second: Dom
     """
 
     def line(of: Callable[[jax.Array], jax.Array], domain: Domain) -> jax.Array:
-        start = uniform_point(domain)
+        start = risks.uniform_point(domain)
         value, slope = jax.value_and_grad(of)(start)
         return value + domain.scores(slope) - jnp.vdot(slope, start, precision="highest")
 
@@ -85,15 +81,12 @@ class PayoffGame:
         """x^T A y, row by row."""
 
         def paid(i: jax.Array) -> jax.Array:
-            row = self.payoffs.row(record, i).astype(y.dtype)
-            return jnp.dot(row, y, precision="highest")
+            return jnp.dot(self.payoffs.row(record, i).astype(y.dtype), y, precision="highest")
 
         every = jax.lax.map(paid, jnp.arange(self.dims[0], dtype=jnp.int32))
         return jnp.dot(x, every, precision="highest")
 
-    def at_vertices(
-        self, rows: jax.Array, columns: jax.Array, batch: PyTree
-    ) -> tuple[jax.Array, jax.Array]:
+    def at_vertices(self, rows: jax.Array, columns: jax.Array, batch: PyTree) -> Arrays:
         """Mean of the sampled columns and of the sampled rows of each record."""
 
         def mean(line: Callable[..., jax.Array], at: jax.Array, record: PyTree) -> jax.Array:
@@ -147,7 +140,7 @@ class Saddle:
       [3, 4]
     """
 
-    loss: Callable[..., jax.Array] = dataclasses.field(metadata={"static": True})
+    loss: Callable[..., jax.Array] = static_field()
     dims: tuple[int | None, int | None] = static_field(default=(None, None))
     grad_range: Any = None
     vertices: tuple[Any, Any] = (None, None)
@@ -157,10 +150,13 @@ class Saddle:
     grad_from_vertices: Callable[..., Any] | None = static_field(default=None, kw_only=True)
     payoff_interval: tuple[float, float] | None = static_field(default=None, kw_only=True)
 
+    signs = (1, -1)
+    """x is minimised over, y maximised."""
+
     def __post_init__(self) -> None:
         if self.grad_range is None:
             raise ValueError("grad_range is required: the ranges of one record's gradients")
-        check_constants(self)
+        risks.check_constants(self)
         if isinstance(self.grad_range, int | float):
             object.__setattr__(self, "grad_range", (float(self.grad_range),) * 2)
         if not isinstance(self.dims, tuple | list) or len(self.dims) != 2:
@@ -190,8 +186,7 @@ class Saddle:
           >>> dpjax.problems.Saddle.matrix_game((3, 4)).smoothness
           (0.0, 0.0)
         """
-        interval = (-value_range / 2, value_range / 2)
-        return cls._bilinear(MatrixGame(field), dims, interval)
+        return cls._bilinear(MatrixGame(field), dims, (-value_range / 2, value_range / 2))
 
     @classmethod
     def game(
@@ -234,14 +229,8 @@ class Saddle:
         cls, loss: Callable[..., jax.Array], dims: tuple[int, int], interval: tuple[float, float]
     ) -> "Saddle":
         low, high = interval
-        return cls(
-            loss,
-            dims,
-            (high - low,) * 2,
-            smoothness=(0.0, 0.0),
-            third_order=0.0,
-            payoff_interval=(low, high),
-        )
+        affine: dict[str, Any] = {"smoothness": (0.0, 0.0), "third_order": 0.0}
+        return cls(loss, dims, (high - low,) * 2, payoff_interval=(low, high), **affine)
 
     @property
     def payoffs(self) -> Payoffs:
@@ -263,7 +252,7 @@ class Saddle:
     def domains(self) -> tuple[Any, Any]:
         """The domains of x and y."""
         first, second = self.vertices
-        return domain_of(first, self.dims[0]), domain_of(second, self.dims[1])
+        return risks.domain_of(first, self.dims[0]), risks.domain_of(second, self.dims[1])
 
     @property
     def ranges(self) -> tuple[Any, Any]:
@@ -271,22 +260,17 @@ class Saddle:
         return tuple(self.grad_range)
 
     @property
-    def signs(self) -> tuple[int, int]:
-        """x is minimised over, y maximised."""
-        return (1, -1)
-
-    @property
-    def init(self) -> tuple[jax.Array, jax.Array]:
+    def init(self) -> Arrays:
         """The means of the vertices, from which Euclidean methods start."""
         first, second = self.domains
-        return uniform_point(first), uniform_point(second)
+        return risks.uniform_point(first), risks.uniform_point(second)
 
     @property
     def num_params(self) -> int:
         """Number of coordinates of both blocks."""
         return sum(domain.dim for domain in self.domains)
 
-    def assemble(self, points: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+    def assemble(self, points: Arrays) -> Arrays:
         """The pair of points itself."""
         return points
 
@@ -294,12 +278,10 @@ class Saddle:
         """Raises ValueError unless the records of a matrix game hold a matrix of its shape."""
         if isinstance(self.loss, MatrixGame):
             field, (first, second) = self.loss.field, self.domains
-            check_fields(data, field)
+            risks.check_fields(data, field)
             check_shape(f'data["{field}"]', data[field], (None, first.dim, second.dim))
 
-    def gradients_at_vertices(
-        self, indices: tuple[jax.Array, jax.Array], batch: PyTree
-    ) -> tuple[Any, Any]:
+    def gradients_at_vertices(self, indices: Arrays, batch: PyTree) -> tuple[Any, Any]:
         """Gradients `[B, p]` and `[B, q]` of each record at the means of vertices."""
         fast = self.grad_from_vertices or getattr(self.loss, "at_vertices", None)
         if fast is not None:
@@ -307,16 +289,14 @@ class Saddle:
         first, second = self.domains
         return self.gradients_at((first.average(indices[0]), second.average(indices[1])), batch)
 
-    def gradients_at(self, points: tuple[jax.Array, jax.Array], batch: PyTree) -> tuple[Any, Any]:
+    def gradients_at(self, points: Arrays, batch: PyTree) -> tuple[Any, Any]:
         """Gradients `[B, p]` and `[B, q]` of each record at a pair of points."""
         if isinstance(self.loss, MatrixGame):
             return self.loss.at_points(*points, batch)
         gradient = jax.grad(self.loss, argnums=(0, 1))
         return jax.vmap(gradient, in_axes=(None, None, 0))(*points, batch)
 
-    def per_example_gradients(
-        self, params: tuple[jax.Array, jax.Array], batch: PyTree
-    ) -> tuple[Any, Any]:
+    def per_example_gradients(self, params: Arrays, batch: PyTree) -> tuple[Any, Any]:
         """Directions that descend for both players: the gradient in x, and minus that in y.
 
         With these any method that descends along per-example gradients, `DPSGD` among them, is
@@ -325,7 +305,7 @@ class Saddle:
         first, second = self.gradients_at(params, batch)
         return first, -second
 
-    def gap(self, params: tuple[jax.Array, jax.Array], data: PyTree, steps: int = 300) -> GapBounds:
+    def gap(self, params: Arrays, data: PyTree, steps: int = 300) -> GapBounds:
         """Bounds on the duality gap of the mean loss over `data`. **Not private**.
 
         Args:
@@ -345,15 +325,15 @@ class Saddle:
 
         return duality_gap(mean, self.domains, *params, steps=steps)
 
-    def project(self, params: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+    def project(self, params: Arrays) -> Arrays:
         """The nearest point of each domain."""
         first, second = self.domains
         return first.project(params[0]), second.project(params[1])
 
-    def mean_loss(self, params: tuple[jax.Array, jax.Array], data: PyTree) -> jax.Array:
+    def mean_loss(self, params: Arrays, data: PyTree) -> jax.Array:
         """Mean of f over `data`, a scalar. **Not private**."""
         losses = jax.vmap(self.loss, in_axes=(None, None, 0))
-        return mean_over_records(lambda batch: losses(*params, batch), data)
+        return risks.mean_over_records(lambda batch: losses(*params, batch), data)
 
 
 @dataclass(frozen=True)
@@ -375,12 +355,9 @@ class MatrixGame:
         """x^T A y."""
         matrix = record[self.field].astype(x.dtype)
         # exact enough that gradients stay in a range which a caller answers for
-        inner = jnp.matmul(matrix, y, precision="highest")
-        return jnp.dot(x, inner, precision="highest")
+        return jnp.dot(x, jnp.matmul(matrix, y, precision="highest"), precision="highest")
 
-    def at_vertices(
-        self, rows: jax.Array, columns: jax.Array, batch: PyTree
-    ) -> tuple[jax.Array, jax.Array]:
+    def at_vertices(self, rows: jax.Array, columns: jax.Array, batch: PyTree) -> Arrays:
         """Mean of the sampled columns and of the sampled rows of each matrix."""
         matrices = batch[self.field]
         wide = jnp.promote_types(matrices.dtype, jnp.float32)
@@ -391,9 +368,9 @@ class MatrixGame:
 
     def mean(self, data: PyTree) -> jax.Array:
         """The mean matrix, `[dx, dy]`."""
-        return mean_over_records(lambda batch: batch[self.field].astype(float), data)
+        return risks.mean_over_records(lambda batch: batch[self.field].astype(float), data)
 
-    def at_points(self, x: jax.Array, y: jax.Array, batch: PyTree) -> tuple[jax.Array, jax.Array]:
+    def at_points(self, x: jax.Array, y: jax.Array, batch: PyTree) -> Arrays:
         """A y and A^T x of each matrix, as sums: batched products are slow on CPU."""
         matrices = batch[self.field].astype(jnp.result_type(x, y))
         return (

@@ -14,17 +14,10 @@ from jax.typing import ArrayLike
 
 from dpjax.core import check_key, check_shape, check_type, is_traced, register_dataclass
 from dpjax.core._records import held, spans_processes
+from dpjax.queries.tables import _table as tables
 from dpjax.queries.tables._frames import contained
 from dpjax.queries.tables._kinds import Column
 from dpjax.queries.tables._labels import Labels, check_distinct
-from dpjax.queries.tables._table import (
-    decode_table,
-    encode_table,
-    normal_spec,
-    read_json,
-    size_of,
-    written_json,
-)
 
 _MOST_CELLS = 2**31
 
@@ -98,7 +91,7 @@ class Domain:
     spec: Any = dataclasses.field(metadata={"static": True})
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "spec", normal_spec(self.spec))
+        object.__setattr__(self, "spec", tables.normal_spec(self.spec))
 
     @classmethod
     def from_columns(cls, columns: Mapping[str, Column]) -> "Domain":
@@ -124,8 +117,7 @@ class Domain:
         more = ": what they may hold is public and must not be read off the data"
         check_type("columns", columns, Mapping, "a mapping of names to columns", more)
         for name, column in columns.items():
-            what = "Numeric, Categorical or Date"
-            check_type(f"column {name!r}", column, Column, what, more)
+            check_type(f"column {name!r}", column, Column, "Numeric, Categorical or Date", more)
         return cls(columns)
 
     @classmethod
@@ -145,7 +137,7 @@ class Domain:
           >>> Domain.from_json('{"sex": 2, "age": 10}').shape
           (2, 10)
         """
-        return cls(read_json(source))
+        return cls(tables.read_json(source))
 
     def to_json(self) -> str:
         """The domain as a JSON text, a schema for people to read and for `from_json`.
@@ -155,7 +147,7 @@ class Domain:
           >>> Domain.from_json(domain.to_json()) == domain
           True
         """
-        return written_json(self.spec)
+        return tables.written_json(self.spec)
 
     @functools.cached_property
     def attributes(self) -> tuple[str, ...]:
@@ -165,7 +157,7 @@ class Domain:
     @functools.cached_property
     def shape(self) -> tuple[int, ...]:
         """Number of codes of each attribute."""
-        return tuple(size_of(values) for _, values in self.spec)
+        return tuple(tables.size_of(values) for _, values in self.spec)
 
     @functools.cached_property
     def labels(self) -> tuple[Labels | None, ...]:
@@ -242,7 +234,7 @@ class Domain:
           >>> Domain({"sex": ["F", "M"], "age": 10}).encode({"sex": ["M"], "age": [3]}).tolist()
           [[1, 3]]
         """
-        return encode_table(self.spec, table)
+        return tables.encode_table(self.spec, table)
 
     def decode(self, codes: ArrayLike, *, key: jax.Array | None = None) -> dict[str, np.ndarray]:
         """The columns `[n]` behind codes `[n, A]`: labels where there are any, else codes.
@@ -322,7 +314,13 @@ def decode_into(
     if key is not None:
         check_key("key", key)
     known = np.asarray(domain.record_codes(codes))
-    return contained(decode_table(domain.spec, known, key), container)
+    return contained(tables.decode_table(domain.spec, known, key), container)
+
+
+def labels_of(domain: Domain, name: str) -> tuple[Any, ...]:
+    """What stands for the codes of an attribute: its labels, or the codes themselves."""
+    (axis,) = domain.axes([name])
+    return domain.labels[axis] or tuple(range(domain.shape[axis]))
 
 
 def _labels(values: int | Labels | Column) -> tuple[Any, ...] | None:

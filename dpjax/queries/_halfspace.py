@@ -66,11 +66,8 @@ class Halfspace(Workload):
         points = known_array("points", self.points)
         directions = known_array("directions", self.directions)
         check_shape("directions", directions, (None, points.shape[1]))
-        vars(self).update(
-            _index=_index(points, directions),
-            points=jnp.asarray(self.points),
-            directions=jnp.asarray(self.directions),
-        )
+        vars(self).update(_index=_index(points, directions))
+        vars(self).update(points=jnp.asarray(self.points), directions=jnp.asarray(self.directions))
 
     @functools.cached_property
     def num_queries(self) -> int:
@@ -85,8 +82,7 @@ class Halfspace(Workload):
     def answers(self, p: ArrayLike) -> jax.Array:
         """Cumulative sums along each direction, `[m]`, for `p` `[k]`."""
         vector = checked_vector("p", p, self.universe_size)
-        sums = jnp.cumsum(vector[self._index.order], axis=1)
-        return sums.reshape(-1)[self._index.ends]
+        return jnp.cumsum(vector[self._index.order], axis=1).reshape(-1)[self._index.ends]
 
     def adjoint(self, v: ArrayLike) -> jax.Array:
         """Cumulative sums from the other end, `[k]`, for `v` `[m]`."""
@@ -94,8 +90,7 @@ class Halfspace(Workload):
         rank = self._index.rank
         ends = jnp.zeros(rank.size, vector.dtype).at[self._index.ends].set(vector)
         sums = jnp.cumsum(ends.reshape(rank.shape)[:, ::-1], axis=1)[:, ::-1]
-        each = jnp.take_along_axis(sums, rank, axis=1)
-        return jnp.sum(each, axis=0, dtype=vector.dtype)
+        return jnp.sum(jnp.take_along_axis(sums, rank, axis=1), axis=0, dtype=vector.dtype)
 
     @functools.cached_property
     def _constants(self) -> dict[str, float]:
@@ -105,13 +100,9 @@ class Halfspace(Workload):
         up_to = np.cumsum(is_end.reshape(rank.shape), axis=1)
         before = np.take_along_axis(up_to - is_end.reshape(rank.shape), rank, axis=1)
         excluded = before.astype(np.int64)  # thresholds below a point: its rank among distinct ones
-        held = up_to[:, -1].sum() - excluded.sum(axis=0)
-        return {
-            "value_range": 1.0,
-            "largest": 1.0,
-            "l2_replaced": math.sqrt(_largest_l1_distance(excluded, up_to[:, -1])),
-            "l2_record": math.sqrt(held.max()),
-        }
+        longest = math.sqrt((up_to[:, -1].sum() - excluded.sum(axis=0)).max())
+        apart = math.sqrt(_largest_l1_distance(excluded, up_to[:, -1]))
+        return {"value_range": 1.0, "largest": 1.0, "l2_replaced": apart, "l2_record": longest}
 
 
 class _Index(NamedTuple):

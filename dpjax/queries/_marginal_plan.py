@@ -82,8 +82,7 @@ def cells(shape: Axes, axes: Axes) -> int:
 @functools.lru_cache(maxsize=64)
 def plan_for(shape: Axes, cliques: tuple[Axes, ...]) -> Plan:
     """The cheapest plan over a few ways to group the attributes."""
-    plans = (_plan(shape, groups, cliques) for groups in _groupings(shape))
-    plan = min(plans, key=_cost)
+    plan = min((_plan(shape, groups, cliques) for groups in _groupings(shape)), key=_cost)
     index = _index(plan, cliques)
     inverse = np.full(sum(finish.size for finish in plan.finishes), len(index), np.int32)
     inverse[index] = np.arange(len(index), dtype=np.int32)
@@ -94,11 +93,8 @@ def contractions(plan: Plan, finish: Finish) -> list[int]:
     """Axes of the node to contract, in order: what shrinks it most goes first."""
     groups = plan.nodes[finish.node].groups
     sizes = plan.sizes(groups)
-    axes = [
-        axis
-        for axis, (group, kept) in enumerate(zip(groups, finish.kept, strict=True))
-        if kept != (plan.groups[group],)
-    ]
+    whole = [(plan.groups[group],) for group in groups]
+    axes = [axis for axis, kept in enumerate(finish.kept) if kept != whole[axis]]
     # of equals the last, which moves no data
     return sorted(axes, key=lambda axis: (finish.widths[axis] / sizes[axis], -axis))
 
@@ -248,9 +244,8 @@ def all_cells(plan: Plan, v: jax.Array) -> jax.Array:
         if node.parent >= 0:
             above = plan.nodes[node.parent].groups
             sizes = zip(above, plan.sizes(above), strict=True)
-            terms[node.parent].append(
-                cube.reshape([size if group in node.groups else 1 for group, size in sizes])
-            )
+            kept = [size if group in node.groups else 1 for group, size in sizes]
+            terms[node.parent].append(cube.reshape(kept))
     return cube.reshape(-1)
 
 
@@ -292,8 +287,7 @@ def _middle_sum(cube: jax.Array) -> jax.Array:
     if before > 1 or after == 1 or jnp.issubdtype(cube.dtype, jnp.integer):
         return jnp.sum(cube, axis=1, dtype=cube.dtype)
     # on CPUs a sum over the first axis is far slower than a product with ones
-    ones = jnp.ones(size, cube.dtype)
-    return jnp.dot(ones, cube.reshape(size, after), precision="highest")
+    return jnp.dot(jnp.ones(size, cube.dtype), cube.reshape(size, after), precision="highest")
 
 
 def _gather(values: jax.Array, index: np.ndarray) -> jax.Array:

@@ -12,25 +12,11 @@ import numpy as np
 from jax.sharding import NamedSharding
 from jax.typing import ArrayLike
 
-from dpjax.core import (
-    PyTree,
-    check_int,
-    check_shape,
-    check_type,
-    many_devices,
-    register_dataclass,
-    static_field,
-)
+from dpjax.core import PyTree, many_devices, register_dataclass, static_field
+from dpjax.core._checks import check_int, check_shape, check_type
+from dpjax.queries import _workload as workloads
 from dpjax.queries._domain import Domain, strides
 from dpjax.queries._marginal_plan import Plan, all_answers, all_cells, plan_for
-from dpjax.queries._workload import (
-    Tables,
-    check_records,
-    checked_sharding,
-    checked_vector,
-    num_records,
-    spread_cells,
-)
 from dpjax.queries.tables._table import some
 
 _MOST_QUERIES = 2**31
@@ -41,7 +27,7 @@ Clique = tuple[str, ...]
 
 @register_dataclass
 @dataclasses.dataclass(frozen=True)
-class Marginals(Tables):
+class Marginals(workloads.Tables):
     r"""All cells of the marginal tables of some cliques of attributes.
 
     $$ \langle q_{C,c}, p\rangle = \sum_{z : z_C = c} p_z $$
@@ -103,7 +89,7 @@ class Marginals(Tables):
         if len(set(names)) < len(names):
             twice = next(clique for clique in names if names.count(clique) > 1)
             raise ValueError(f"cliques must be distinct sets, got {twice} twice")
-        sharding = checked_sharding(self.sharding, self.universe_size)
+        sharding = workloads.checked_sharding(self.sharding, self.universe_size)
         vars(self).update(cliques=names, sharding=sharding)
         if self.num_queries >= _MOST_QUERIES:
             raise ValueError(
@@ -136,8 +122,7 @@ class Marginals(Tables):
         check_int("k", k, minimum=1)
         if k > len(domain.attributes):
             raise ValueError(f"k must be <= {len(domain.attributes)} attributes, got {k}")
-        cliques = tuple(itertools.combinations(domain.attributes, k))
-        return cls(domain, cliques, sharding=sharding)
+        return cls(domain, tuple(itertools.combinations(domain.attributes, k)), sharding=sharding)
 
     @functools.cached_property
     def sizes(self) -> tuple[int, ...]:
@@ -158,13 +143,13 @@ class Marginals(Tables):
 
     def answers(self, p: ArrayLike) -> jax.Array:
         """The tables of `p` `[k]`, `[m]`; counts give counts, exactly, in their integer type."""
-        vector = checked_vector("p", p, self.universe_size)
-        return all_answers(self._plan, spread_cells(self, vector))
+        vector = workloads.checked_vector("p", p, self.universe_size)
+        return all_answers(self._plan, workloads.spread_cells(self, vector))
 
     def adjoint(self, v: ArrayLike) -> jax.Array:
         """For each cell `[k]` the sum of `v` `[m]` over the answers that count it."""
-        vector = checked_vector("v", v, self.num_queries)
-        return spread_cells(self, all_cells(self._plan, vector))
+        vector = workloads.checked_vector("v", v, self.num_queries)
+        return workloads.spread_cells(self, all_cells(self._plan, vector))
 
     def counts(self, records: ArrayLike, mask: ArrayLike = True) -> jax.Array:
         """The tables of counts of records `[n, A]`, `[m]` int32 (*secret*), for any universe.
@@ -205,8 +190,8 @@ class Marginals(Tables):
           TypeError: If the records are no array, or not integers.
           ValueError: If there are no records.
         """
-        check_records(records)
-        return self.counts(records).astype(float) / num_records(records)
+        workloads.check_records(records)
+        return self.counts(records).astype(float) / workloads.num_records(records)
 
     def answer_of_record(self, record: ArrayLike) -> jax.Array:
         """The tables of one record `[A]`, `[m]`: a single 1 in each (*secret*)."""
@@ -231,17 +216,15 @@ class Marginals(Tables):
         """
         check_shape("answers", answers, (self.num_queries,))
         clique = tuple(clique)
-        axes = self.domain.axes(clique)
-        if axes not in self._axes:
+        stored = self.domain.project(clique)
+        if stored.attributes not in self.cliques:
             raise ValueError(
-                f"clique must be one of {some(self.cliques, 5)}, got "
-                f"{tuple(self.domain.attributes[a] for a in axes)}"
+                f"clique must be one of {some(self.cliques, 5)}, got {stored.attributes}"
             )
-        which = self._axes.index(axes)
+        which = self.cliques.index(stored.attributes)
         block = jnp.asarray(answers)[self.offsets[which] :][: self.sizes[which]]
-        stored = [self.domain.attributes[a] for a in axes]
-        table = block.reshape([self.domain.shape[a] for a in axes])
-        return jnp.transpose(table, [stored.index(name) for name in clique])
+        axes = [stored.attributes.index(name) for name in clique]
+        return jnp.transpose(block.reshape(stored.shape), axes)
 
     @functools.cached_property
     def _axes(self) -> tuple[tuple[int, ...], ...]:
@@ -255,8 +238,7 @@ class Marginals(Tables):
     @functools.cached_property
     def _clique_columns(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """For each table its offset, and its attributes with their steps, `[N, width]` int32."""
-        width = max(map(len, self._axes), default=0)
-        axes = np.zeros((len(self._axes), width), np.int32)
+        axes = np.zeros((len(self._axes), max(map(len, self._axes))), np.int32)
         steps = np.zeros_like(axes)  # 0 for what fills up
         for row, step, own in zip(axes, steps, self._axes, strict=True):
             row[: len(own)] = own
@@ -287,15 +269,13 @@ class Hierarchy:
         """The marginals of all subsets but the empty one, by size, then position."""
         domain = self.measured.domain
         subsets = {part for clique in self.measured.cliques for part in _parts(clique)}
-        place = {name: i for i, name in enumerate(domain.attributes)}
-        ordered = sorted(subsets, key=lambda s: (len(s), [place[name] for name in s]))
+        ordered = sorted(subsets, key=lambda names: (len(names), domain.axes(names)))
         return Marginals(domain, tuple(ordered), sharding=self.measured.sharding)
 
     @functools.cached_property
     def order(self) -> np.ndarray:
         """How many attributes the clique of each query of the closure has, `[m']`."""
-        sizes = np.array([len(clique) for clique in self.closure.cliques])
-        return sizes[self.closure.clique_of]
+        return np.array([len(clique) for clique in self.closure.cliques])[self.closure.clique_of]
 
     @functools.cached_property
     def parents(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -21,15 +21,8 @@ from jax.sharding import NamedSharding, PartitionSpec
 from jax.typing import ArrayLike
 from scipy import sparse
 
-from dpjax.core import (
-    check_finite,
-    check_int,
-    check_shape,
-    is_traced,
-    register_dataclass,
-    static_field,
-    wide,
-)
+from dpjax.core import register_dataclass, static_field, wide
+from dpjax.core._checks import check_finite, check_int, check_shape, is_traced
 from dpjax.core._pairs import Pair, add_pairs, pair_of, power_of_two, scale_pair
 from dpjax.queries._domain import checked_codes
 from dpjax.queries._workload import Workload, checked_sharding, checked_vector, spread_cells
@@ -64,14 +57,12 @@ def column_constants(matrix: Matrix) -> dict[str, float]:
     ranges, middle = highest - lowest, (lowest + highest) / 2
     longest = math.sqrt(max(_squares(block).max() for _, block in _blocks(matrix)))
     # distances are those of any shift of a row, and inner products of large numbers lose them
+    shifted = functools.partial(_blocks, matrix, middle=middle)
     if isinstance(matrix, sparse.csc_array):
         middle = np.where(np.bincount(matrix.indices, minlength=m) == k, middle, 0)
         numbers = matrix.data.astype(np.float64) - middle[matrix.indices]
-        shifted = functools.partial(
-            _blocks, sparse.csc_array((numbers, matrix.indices, matrix.indptr), matrix.shape)
-        )
-    else:
-        shifted = functools.partial(_blocks, matrix, middle=middle)
+        moved = sparse.csc_array((numbers, matrix.indices, matrix.indptr), matrix.shape)
+        shifted = functools.partial(_blocks, moved)
     if k * k * density <= _EXACT_WORK:
         apart = _largest_distance(shifted, m)
     else:
@@ -79,12 +70,10 @@ def column_constants(matrix: Matrix) -> dict[str, float]:
         if lowest.min() >= 0:
             apart = min(apart, math.sqrt(2) * longest)
     apart = max(min(apart, math.sqrt(math.fsum(ranges**2))), ranges.max())
-    return {
-        "value_range": float(ranges.max()),
-        "largest": float(max(np.abs(lowest).max(), np.abs(highest).max())),
-        "l2_replaced": float(apart) * (1 + _ROUNDING),
-        "l2_record": longest * (1 + _ROUNDING),
-    }
+    lengths = {"l2_replaced": float(apart), "l2_record": longest}
+    rounded_up = {name: length * (1 + _ROUNDING) for name, length in lengths.items()}
+    largest = float(max(np.abs(lowest).max(), np.abs(highest).max()))
+    return {"value_range": float(ranges.max()), "largest": largest, **rounded_up}
 
 
 def _blocks(
@@ -354,23 +343,19 @@ class Sparse(Workload):
         shape = (int(self.num_queries), int(self.universe_size))
         check_shape("values", self.values, (None,))
         where = []
-        for name, index, size in zip(
-            ("rows", "columns"), (self.rows, self.columns), shape, strict=True
-        ):
+        for name, size in zip(("rows", "columns"), shape, strict=True):
+            index = getattr(self, name)
             checked_codes(name, index, np.shape(self.values), size)
             where.append(known_array(name, index).astype(np.int32))
         check_finite("values", self.values)
         given = (known_array("values", self.values), tuple(where))
         # by row, and what is given twice added
         coo = sparse.coo_array(given, shape=shape).tocsr().tocoo()
+        rows, columns = (jnp.asarray(places, jnp.int32) for places in (coo.row, coo.col))
         values = held_entries("values", coo.data)
-        vars(self).update(
-            rows=jnp.asarray(coo.row, jnp.int32),
-            columns=jnp.asarray(coo.col, jnp.int32),
-            values=on_unit(values, _largest(values, coo.row, shape[0])[coo.row]),
-            num_queries=shape[0],
-            universe_size=shape[1],
-        )
+        values = on_unit(values, _largest(values, coo.row, shape[0])[coo.row])
+        vars(self).update(rows=rows, columns=columns, values=values)
+        vars(self).update(num_queries=shape[0], universe_size=shape[1])
 
     @classmethod
     def from_matrix(cls, matrix: ArrayLike | sparse.sparray | sparse.spmatrix) -> "Sparse":
@@ -439,5 +424,4 @@ class Sparse(Workload):
 
 def _largest(values: jax.Array, rows: ArrayLike, num_rows: int) -> jax.Array:
     """The largest size of an entry of each row, `[m]`; 0 where there is none."""
-    sizes = jax.ops.segment_max(jnp.abs(values), jnp.asarray(rows), num_rows)
-    return jnp.maximum(sizes, 0)
+    return jnp.maximum(jax.ops.segment_max(jnp.abs(values), jnp.asarray(rows), num_rows), 0)

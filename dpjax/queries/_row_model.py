@@ -10,7 +10,7 @@ import numpy as np
 from jax.typing import ArrayLike
 
 from dpjax.core import check_int, check_key, register_dataclass
-from dpjax.queries._domain import Domain
+from dpjax.queries._domain import Domain, labels_of
 from dpjax.queries._marginals import Marginals
 from dpjax.queries._workload import Workload
 
@@ -50,8 +50,7 @@ class TableCells(NamedTuple):
 
 def table_answers(rows: jax.Array, weights: jax.Array, cells: TableCells) -> jax.Array:
     """The probabilities of cells `[m]` under rows `[K, D]` of products of weights `[K]`."""
-    ones = jnp.ones((rows.shape[0], 1), rows.dtype)
-    wide = jnp.concatenate([rows, ones], axis=1)
+    wide = jnp.concatenate([rows, jnp.ones((rows.shape[0], 1), rows.dtype)], axis=1)
     # all pairs of codes at once; with the ones, single codes as well
     product = jnp.matmul(wide.T, weights[:, None] * wide, precision="highest")
     parts = [product[cells.pairs[:, 0], cells.pairs[:, 1]]]
@@ -117,7 +116,7 @@ class RowModel:
         log_rows, log_weights = list(self.log_rows), self.log_weights
         for axis in self.domain.axes(labels):
             name = self.domain.attributes[axis]
-            known = self.domain.labels[axis] or tuple(range(self.domain.shape[axis]))
+            known = labels_of(self.domain, name)
             if labels[name] not in known:
                 raise ValueError(
                     f"{name!r} must be one of its labels, got unknown {labels[name]!r}"

@@ -14,15 +14,8 @@ import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 from jax.typing import ArrayLike, DTypeLike
 
-from dpjax.core import (
-    PyTree,
-    check_nonnegative_scalar,
-    check_shape,
-    check_type,
-    register_dataclass,
-    wide,
-)
-from dpjax.core._pairs import Pair, pair_of
+from dpjax.core import PyTree, check_nonnegative_scalar, check_shape, check_type, register_dataclass
+from dpjax.core._pairs import Pair, pair_of, wide
 from dpjax.privacy import resolve_relation
 from dpjax.privacy._budget import RelationLike
 from dpjax.queries._domain import Domain, checked_codes
@@ -89,13 +82,8 @@ def query_sensitivity(
         ...                   l2_record=1.0, universe_size=2).score_range
         1.0
     """
-    constants = {
-        "value_range": value_range,
-        "largest": largest,
-        "l2_replaced": l2_replaced,
-        "l2_record": l2_record,
-    }
-    for name, value in constants.items():
+    names = ("value_range", "largest", "l2_replaced", "l2_record")
+    for name, value in zip(names, (value_range, largest, l2_replaced, l2_record), strict=True):
         check_nonnegative_scalar(name, value)
     if resolve_relation(relation).name == "REPLACE_ONE":
         histogram = math.sqrt(2) if universe_size > 1 else 0.0
@@ -237,9 +225,7 @@ class Workload(abc.ABC):
           TypeError: If the records are no array, or not integers.
           ValueError: If there are no records.
         """
-        check_records(records)
-        n = num_records(records)
-        return self.answers(self.histogram(records)).astype(float) / n
+        return self.answers(self.histogram(records)).astype(float) / num_records(records)
 
     def answer_of_record(self, record: ArrayLike) -> jax.Array:
         """All queries at one record, `[m]` (*secret*)."""
@@ -278,12 +264,8 @@ class Tables(Workload):
     def _constants(self) -> dict[str, float]:
         # replacing a record moves two cells of each table that has more than one
         varied = sum(size > 1 for size in self.sizes)
-        return {
-            "value_range": min(varied, 1),
-            "largest": 1,
-            "l2_replaced": math.sqrt(2 * varied),
-            "l2_record": math.sqrt(len(self.sizes)),
-        }
+        lengths = {"l2_replaced": math.sqrt(2 * varied), "l2_record": math.sqrt(len(self.sizes))}
+        return {"value_range": min(varied, 1), "largest": 1, **lengths}
 
 
 def spread_cells(workload: Workload, vector: jax.Array) -> jax.Array:
@@ -313,8 +295,7 @@ def checked_sharding(sharding: object, universe_size: int) -> NamedSharding | No
         raise ValueError(
             f"sharding must divide the {universe_size} cells evenly, got {shares} shares"
         )
-    auto = (AxisType.Auto,) * len(mesh.axis_names)
-    mesh = Mesh(mesh.devices, mesh.axis_names, axis_types=auto)
+    mesh = Mesh(mesh.devices, mesh.axis_names, axis_types=(AxisType.Auto,) * len(mesh.axis_names))
     return NamedSharding(mesh, PartitionSpec(spec[0]))
 
 

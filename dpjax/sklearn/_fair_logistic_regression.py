@@ -11,21 +11,11 @@ from sklearn.utils.validation import check_consistent_length, check_is_fitted, c
 
 from dpjax.api import tune as tuned_by
 from dpjax.core import check_choice, check_positive
-from dpjax.problems import (
-    RateConstrained,
-    RateConstraints,
-    demographic_parity,
-    equality_of_odds,
-    false_negative_rate,
-)
+from dpjax.problems import demographic_parity, equality_of_odds, false_negative_rate
+from dpjax.problems._constraints import RateConstraints
+from dpjax.problems._rate_constrained import RateConstrained
 from dpjax.runtime import solve
-from dpjax.sklearn._public import (
-    LinearClassifier,
-    PrivateEstimator,
-    checked_rows,
-    public_codes,
-    with_options,
-)
+from dpjax.sklearn import _public as shared
 from dpjax.solvers import RateConstrainedSGDA
 
 _OF_GROUPS: dict[str | None, Callable[..., RateConstraints]] = {
@@ -36,7 +26,7 @@ CONSTRAINTS = (*_OF_GROUPS, "false_negative_rate", None)
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
-class FairLogisticRegression(LinearClassifier, PrivateEstimator):
+class FairLogisticRegression(shared.LinearClassifier, shared.PrivateEstimator):
     r"""Logistic regression with a bound on disparity, private in all of a record.
 
     $$ \min_{W, b} \frac1n \sum_i \ell(x_i W + b, y_i) \quad\text{s.t.}\quad
@@ -142,11 +132,11 @@ class FairLogisticRegression(LinearClassifier, PrivateEstimator):
             is not finite, a class or group is not among the public ones, or there is but one.
         """
         check_choice("constraint", self.constraint, CONSTRAINTS)
-        rows, targets = checked_rows(self, X, y, dtype=[np.float64, np.float32])
+        rows, targets = shared.checked_rows(self, X, y, dtype=[np.float64, np.float32])
         check_classification_targets(targets)
         size, budget = self._public_size(len(rows))
         check_positive("epsilon", self.epsilon)
-        self.classes_, labels = public_codes("classes", targets, self.classes)
+        self.classes_, labels = shared.public_codes("classes", targets, self.classes)
         if len(self.classes_) < 2:
             raise ValueError("classes must be >= 2, got 1 class")
         with np.errstate(over="ignore"):  # a record of infinite gradient contributes nothing
@@ -165,10 +155,8 @@ class FairLogisticRegression(LinearClassifier, PrivateEstimator):
             solution, self.choice_ = solve(solver, problem, data, key=key, progress=False), None
         else:
             rest = {"num_records": size} | self.tune
-            candidates = with_options(rest.pop("candidates", None), options)
-            solution = tuned_by(
-                candidates, RateConstrainedSGDA, problem, data, budget, key=key, **rest
-            )
+            given = shared.with_options(rest.pop("candidates", None), options)
+            solution = tuned_by(given, RateConstrainedSGDA, problem, data, budget, key=key, **rest)
             self.choice_ = solution.choice
         weights = np.asarray(solution.params["w"], np.float64).T
         offsets = np.asarray(solution.params["b"], np.float64)
@@ -181,7 +169,7 @@ class FairLogisticRegression(LinearClassifier, PrivateEstimator):
     def decision_function(self, X: ArrayLike) -> np.ndarray:
         """Logits `[n, K]`; of two classes the second's less the first's, `[n]`."""
         check_is_fitted(self)
-        rows = checked_rows(self, X, dtype=[np.float64, np.float32], reset=False)
+        rows = shared.checked_rows(self, X, dtype=[np.float64, np.float32], reset=False)
         logits = self._features(rows) @ self.coef_.T + self.intercept_[None]
         return logits[:, 0] if len(self.classes_) == 2 else logits
 
@@ -204,7 +192,7 @@ class FairLogisticRegression(LinearClassifier, PrivateEstimator):
         if self.constraint is None:
             raise ValueError("constraint must be set for a disparity, got None")
         predicted = np.searchsorted(self.classes_, self.predict(X))
-        _, labels = public_codes("classes", column_or_1d(y), self.classes_)
+        _, labels = shared.public_codes("classes", column_or_1d(y), self.classes_)
         check_consistent_length(X, labels)
         data = {"y": labels}
         if self.groups_ is not None:
@@ -234,7 +222,7 @@ class FairLogisticRegression(LinearClassifier, PrivateEstimator):
             )
         groups = column_or_1d(sensitive_features)
         check_consistent_length(X, groups)
-        groups, codes = public_codes("groups", groups, public)
+        groups, codes = shared.public_codes("groups", groups, public)
         if len(groups) < 2:
             raise ValueError("groups must be >= 2, got 1")
         return groups, codes

@@ -14,14 +14,7 @@ from sklearn.utils.validation import check_is_fitted
 from dpjax.core import check_choice, check_finite, check_positive
 from dpjax.problems import LinearModel
 from dpjax.runtime import solve
-from dpjax.sklearn._public import (
-    LinearClassifier,
-    PrivacyWarning,
-    PrivateEstimator,
-    checked_rows,
-    public_codes,
-    with_options,
-)
+from dpjax.sklearn import _public as shared
 from dpjax.sklearn._tuned_linear import tuned_linear_model
 from dpjax.solvers import linear_model_solver
 
@@ -29,7 +22,7 @@ _FLOATS = [np.float64, np.float32]
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
-class _LinearEstimator(PrivateEstimator):
+class _LinearEstimator(shared.PrivateEstimator):
     """What both have in common: scales of features, one solve, and what is released of it."""
 
     data_norm: float | None = None
@@ -59,7 +52,7 @@ class _LinearEstimator(PrivateEstimator):
             left_out = isinstance(candidates, Mapping) and "data_norm" not in candidates
             if self.data_norm is not None or left_out:
                 options["data_norm"] = self._norm(rows / each)
-            chosen["candidates"] = with_options(candidates, options)
+            chosen["candidates"] = shared.with_options(candidates, options)
             found = tuned_linear_model(
                 link, data, budget, chosen, fit_intercept=self.fit_intercept, key=key
             )
@@ -71,14 +64,13 @@ class _LinearEstimator(PrivateEstimator):
 
     def _feature_scale(self, dim: int) -> np.ndarray:
         """Public divisors of the features, applied before norms are taken, `[p]`."""
-        each = np.ones(dim)
-        if self.feature_scale is not None:
-            shape, each = each.shape, np.asarray(self.feature_scale, np.float64)
-            if each.shape != shape or not np.all((each > 0) & np.isfinite(each)):
-                raise ValueError(
-                    f"feature_scale must be positive numbers of shape [{dim}], got "
-                    f"shape {list(np.shape(self.feature_scale))}"
-                )
+        given = np.ones(dim) if self.feature_scale is None else self.feature_scale
+        each = np.asarray(given, np.float64)
+        if each.shape != (dim,) or not np.all((each > 0) & np.isfinite(each)):
+            raise ValueError(
+                f"feature_scale must be positive numbers of shape [{dim}], got shape "
+                f"{list(each.shape)}"
+            )
         return each
 
     def _norm(self, rows: np.ndarray) -> float:
@@ -93,7 +85,7 @@ class _LinearEstimator(PrivateEstimator):
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
-class LogisticRegression(LinearClassifier, _LinearEstimator):
+class LogisticRegression(shared.LinearClassifier, _LinearEstimator):
     r"""Logistic regression of two classes, private in all of a record.
 
     `dpjax.solvers.ObjectivePerturbation` on `dpjax.problems.LinearModel("logistic")`: one minimiser
@@ -172,9 +164,9 @@ class LogisticRegression(LinearClassifier, _LinearEstimator):
             two classes.
           TypeError: If `tune` holds no candidates, or others than `data_norm` and `radius`.
         """
-        rows, targets = checked_rows(self, X, y, dtype=_FLOATS)
+        rows, targets = shared.checked_rows(self, X, y, dtype=_FLOATS)
         check_classification_targets(targets)
-        self.classes_, labels = public_codes("classes", targets, self.classes)
+        self.classes_, labels = shared.public_codes("classes", targets, self.classes)
         if len(self.classes_) > 2:
             kind = type_of_target(targets)
             raise ValueError(
@@ -190,7 +182,7 @@ class LogisticRegression(LinearClassifier, _LinearEstimator):
     def decision_function(self, X: ArrayLike) -> np.ndarray:
         """Logits of the second class, `[n]`."""
         check_is_fitted(self)
-        rows = checked_rows(self, X, dtype=_FLOATS, reset=False)
+        rows = shared.checked_rows(self, X, dtype=_FLOATS, reset=False)
         return rows @ self.coef_[0] + self.intercept_[0]
 
     def __sklearn_tags__(self) -> Any:
@@ -284,7 +276,7 @@ class LinearRegression(RegressorMixin, _LinearEstimator):
           TypeError: If `tune` holds no candidates, or others than `data_norm` and `radius`.
         """
         check_choice("loss", self.loss, ("huber", "squared"))
-        rows, targets = checked_rows(self, X, y, dtype=_FLOATS, y_numeric=True)
+        rows, targets = shared.checked_rows(self, X, y, dtype=_FLOATS, y_numeric=True)
         targets = np.asarray(targets, np.float64)
         if self.target_range is None:
             _warn("target_range", "the least and the largest target", "a public range")
@@ -304,7 +296,7 @@ class LinearRegression(RegressorMixin, _LinearEstimator):
     def predict(self, X: ArrayLike) -> np.ndarray:
         """Predicted targets, `[n]`."""
         check_is_fitted(self)
-        rows = checked_rows(self, X, dtype=_FLOATS, reset=False)
+        rows = shared.checked_rows(self, X, dtype=_FLOATS, reset=False)
         return rows @ self.coef_ + self.intercept_
 
 
@@ -312,6 +304,6 @@ def _warn(name: str, what: str, instead: str) -> None:
     warnings.warn(
         f"{name} is None: {what} is read from the data, which the guarantee does not cover; pass "
         f"{name}=, {instead}",
-        PrivacyWarning,
+        shared.PrivacyWarning,
         stacklevel=4,
     )

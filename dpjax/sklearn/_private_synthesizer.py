@@ -97,22 +97,14 @@ class PrivateSynthesizer(PrivateEstimator):
         workload = _workload(self.workload, domain)
         codes = domain.encode(X)
         size, budget = self._public_size(len(codes), bounds=False)
-        self.release_ = release(
-            workload,
-            codes,
-            budget,
-            key=self._key(size, codes),
-            method=self.method,
-            num_records=size,
-            progress=False,
-            **(self.method_options or {}),
-        )
+        given: dict[str, Any] = {"method": self.method, "num_records": size, "progress": False}
+        key, options = self._key(size, codes), self.method_options or {}
+        self.release_ = release(workload, codes, budget, key=key, **given, **options)
         self.domain_, self.workload_ = domain, workload
         self._spent(self.release_.guarantee, budget)
         self.n_features_in_ = len(domain.attributes)
         self._size, self._container = size, container_of(X)
-        if hasattr(self, "feature_names_in_"):
-            del self.feature_names_in_
+        self.__dict__.pop("feature_names_in_", None)
         if self._container is not None:
             self.feature_names_in_: np.ndarray = np.array(domain.attributes, object)
         return self
@@ -144,8 +136,7 @@ class PrivateSynthesizer(PrivateEstimator):
         codes = np.asarray(self.release_.sample(key, n_samples, systematic=systematic))
         if self._container is None:
             return codes
-        within = jax.random.fold_in(key, 1)
-        return decode_into(self.domain_, self._container, codes, within)
+        return decode_into(self.domain_, self._container, codes, jax.random.fold_in(key, 1))
 
     def answers(self, workload: object = None) -> jax.Array:
         """Answers of the learned distribution: post-processing.

@@ -82,23 +82,15 @@ def tuned_linear_model(
     """
     dim = data["x"].shape[1]
 
-    def make(
-        problem: LinearModel,
-        num_records: int,
-        budget: Budget,
-        *,
-        data_norm: float | None = None,
-        radius: float | None = None,
-        **others: object,
-    ) -> ScaledLinear:
-        if others:
-            raise TypeError(f"tune can choose data_norm and radius, got {sorted(others)[0]!r}")
+    def make(_: object, num_records: int, budget: Budget, **bounds: float | None) -> ScaledLinear:
+        data_norm, radius = bounds.pop("data_norm", None), bounds.pop("radius", None)
+        if bounds:
+            raise TypeError(f"tune can choose data_norm and radius, got {min(bounds)!r}")
         if data_norm is None:
             raise TypeError("tune needs data_norm: among its candidates, or of the estimator")
         check_positive("data_norm", data_norm)
         own = LinearModel(link, dim, radius, intercept=1.0 if fit_intercept else None)
-        solver = linear_model_solver(own, num_records, budget)
-        return ScaledLinear(solver, data_norm, own)
+        return ScaledLinear(linear_model_solver(own, num_records, budget), data_norm, own)
 
     def correct(params: jax.Array, records: PyTree) -> jax.Array:
         margins = jnp.nan_to_num(records["x"] @ params[:dim] + params[dim])

@@ -12,6 +12,7 @@ from dpjax.queries.tables._kinds import zone_message
 from dpjax.queries.tables._labels import NUMBERS, as_float
 
 _LIBRARIES = ("pandas", "polars", "pyarrow")
+_HOLES: dict[str, float | np.datetime64] = {"f": np.nan, "M": np.datetime64("NaT", "D")}
 _TYPES = {"i": "Int64", "f": "Float64", "b": "Boolean", "U": "String"}
 
 
@@ -80,11 +81,8 @@ def _filled(values: np.ndarray, absent: np.ndarray | None) -> np.ndarray:
     """Values with NaN, NaT or, of other types, None where they are missing."""
     if absent is None:
         return values
-    if values.dtype.kind == "f":
-        return np.where(absent, np.nan, values)
-    if values.dtype.kind == "M":
-        return np.where(absent, np.datetime64("NaT", "D"), values)
-    return _with_none(values, absent)
+    hole = _HOLES.get(values.dtype.kind)
+    return _with_none(values, absent) if hole is None else np.where(absent, hole, values)
 
 
 def _with_none(values: np.ndarray, absent: np.ndarray) -> np.ndarray:

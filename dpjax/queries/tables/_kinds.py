@@ -3,22 +3,21 @@
 import abc
 import dataclasses
 import datetime
-import decimal
 import functools
 import itertools
 import math
-import numbers
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from dpjax.core import check_choice, check_int
-from dpjax.queries.tables._labels import Labels, checked_labels, label_array, label_codes
+from dpjax.queries.tables._labels import NUMBERS, Labels, checked_labels, label_array, label_codes
 
 _BINS = 16
 _DERIVED: Any = None  # stands for what follows from the other fields
 _LAST = np.iinfo(np.int64)
+_CALENDAR = {"day": "D", "month": "M", "quarter": "3M", "year": "Y"}  # as NumPy names them
 _NOT_READ_OFF = (
     "bounds are public and must not be read off the data: give low and high, or edges, from a "
     "codebook"
@@ -107,12 +106,8 @@ class Numeric(Column):
         else:
             edges = self._equal()
         steps = [after - before for before, after in itertools.pairwise(edges)]
-        # the last bin may hold one integer
-        if (
-            min(steps[:-1], default=1) <= 0
-            or steps[-1] < 0
-            or (steps[-1] == 0 and not self.integer)
-        ):
+        steps[-1] += self.integer  # the last bin may hold one integer
+        if min(steps) <= 0:
             raise ValueError(f"edges must increase, got {list(edges)}")
         given = (self.low, self.high, self.bins)
         derived = (edges[0], edges[-1], len(edges) - 1)
@@ -120,19 +115,17 @@ class Numeric(Column):
             raise ValueError("give low, high and bins, or edges: these do not agree")
         vars(self).update(low=edges[0], high=edges[-1], bins=len(edges) - 1, edges=edges)
 
-    def _end(self, name: str, value: object) -> float:
+    def _end(self, name: str, end: object) -> float:
         """One end, an int or a float."""
-        if isinstance(value, bool) or not isinstance(value, int | float | np.number):
-            raise TypeError(f"{name} must be numbers, got {type(value).__name__}: {_NOT_READ_OFF}")
-        if not math.isfinite(value):
-            raise ValueError(
-                f"{name} must be finite, got {value}: values beyond an end count as it"
-            )
+        if isinstance(end, bool) or not isinstance(end, int | float | np.number):
+            raise TypeError(f"{name} must be numbers, got {type(end).__name__}: {_NOT_READ_OFF}")
+        if not math.isfinite(end):
+            raise ValueError(f"{name} must be finite, got {end}: values beyond an end count as it")
         if not self.integer:
-            return float(value)
-        if value != int(value) or not _LAST.min <= value <= _LAST.max:
-            raise ValueError(f"{name} of integers must be integers of 64 bits, got {value}")
-        return int(value)
+            return float(end)
+        if end != int(end) or not _LAST.min <= end <= _LAST.max:
+            raise ValueError(f"{name} of integers must be integers of 64 bits, got {end}")
+        return int(end)
 
     def _equal(self) -> tuple[float, ...]:
         if self.low is None or self.high is None:
@@ -165,18 +158,15 @@ class Numeric(Column):
     def _codes(self, name: str, values: np.ndarray) -> np.ndarray:
         """The bin of each number."""
         low, high = self._edges[0].item(), self._edges[-1].item()
-        kind = values.dtype.kind
-        if kind == "O":
+        wrong = len(values) * (values.dtype.kind not in "biuf")
+        if values.dtype.kind == "O":
             items = values.tolist()
-            known = (numbers.Real, decimal.Decimal, np.bool_)
-            right = {kind for kind in set(map(type, items)) if issubclass(kind, known)}
+            right = {kind for kind in set(map(type, items)) if issubclass(kind, NUMBERS)}
             wrong = sum(type(item) not in right for item in items)
             if not wrong:
                 whole = math.floor if self.integer else float
                 held = [whole(min(max(item, low), high)) for item in items]
                 values = np.array(held, self._edges.dtype)
-        else:
-            wrong = len(values) * (kind not in "biuf")
         if wrong:
             raise ValueError(
                 f"column {name!r} must hold numbers: {wrong} of {len(values)} rows that are not "
@@ -301,13 +291,10 @@ class Date(Column):
     def texts(self) -> tuple[object, ...]:
         """The periods: 2020-03-01, 2020-03, 2020Q1 or 2020; a week by its Monday."""
         first, last = self._period(self._ends)
-        days = self._first_day(np.arange(first, last + 1))
-        if self.unit in ("month", "year"):
-            return tuple(str(day.astype(f"datetime64[{self.unit[0].upper()}]")) for day in days)
         if self.unit == "quarter":
-            months = days.astype("datetime64[M]").astype(np.int64)
-            return tuple(f"{1970 + month // 12}Q{month % 12 // 3 + 1}" for month in months.tolist())
-        return tuple(str(day) for day in days)
+            return tuple(f"{1970 + each // 4}Q{each % 4 + 1}" for each in range(first, last + 1))
+        days = self._first_day(np.arange(first, last + 1))
+        return tuple(map(str, days.astype(f"datetime64[{_CALENDAR.get(self.unit, 'D')}]")))
 
     def _codes(self, name: str, values: np.ndarray) -> np.ndarray:
         """The period of each day."""
@@ -343,18 +330,13 @@ class Date(Column):
         """Number of the period of each day, since 1970."""
         if self.unit == "week":
             return (days.astype(np.int64) + 3) // 7  # 1970 began on a Thursday
-        calendar = {"day": "D", "year": "Y"}.get(self.unit, "M")
-        count = days.astype(f"datetime64[{calendar}]").astype(np.int64)
-        return count // 3 if self.unit == "quarter" else count
+        return days.astype(f"datetime64[{_CALENDAR[self.unit]}]").astype(np.int64)
 
     def _first_day(self, periods: np.ndarray) -> np.ndarray:
         """The first day of each period."""
         if self.unit == "week":
             return (7 * periods - 3).astype("datetime64[D]")
-        if self.unit == "quarter":
-            periods = 3 * periods
-        calendar = {"day": "D", "year": "Y"}.get(self.unit, "M")
-        return periods.astype(f"datetime64[{calendar}]").astype("datetime64[D]")
+        return periods.astype(f"datetime64[{_CALENDAR[self.unit]}]").astype("datetime64[D]")
 
 
 def zone_message(name: str) -> str:

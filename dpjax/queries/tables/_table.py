@@ -11,15 +11,10 @@ import jax
 import numpy as np
 
 from dpjax.core import check_int
+from dpjax.queries.tables import _labels
 from dpjax.queries.tables._frames import narwhal, present_values
 from dpjax.queries.tables._kinds import Categorical, Column, Date, Numeric
-from dpjax.queries.tables._labels import (
-    Labels,
-    check_distinct,
-    checked_labels,
-    label_array,
-    label_codes,
-)
+from dpjax.queries.tables._labels import Labels, label_array
 
 Spec: TypeAlias = tuple[tuple[str, int | Labels | Column], ...]
 
@@ -85,7 +80,7 @@ def normal_spec(spec: object) -> Spec:
     normal = tuple((name, _values(name, values)) for name, values in pairs)
     if not normal:
         raise ValueError("a domain must have >= 1 attribute, got none")
-    check_distinct("attributes", [name for name, _ in normal])
+    _labels.check_distinct("attributes", [name for name, _ in normal])
     return normal
 
 
@@ -105,12 +100,12 @@ def _values(name: str, values: object) -> int | Labels | Column:
             f"attribute {name!r} must be a number of codes, a list of labels or a column such as "
             f"Numeric, got {values!r}"
         )
-    return checked_labels(f"labels of {name!r}", values)
+    return _labels.checked_labels(f"labels of {name!r}", values)
 
 
 def _column(name: str, pairs: _Pairs) -> Column:
     """A column as `written_json` writes it."""
-    check_distinct(f"fields of column {name!r}", [field for field, _ in pairs])
+    _labels.check_distinct(f"fields of column {name!r}", [field for field, _ in pairs])
     fields = dict(pairs)
     kind = fields.pop("kind", None)
     if not isinstance(kind, str) or kind not in _KINDS:
@@ -159,7 +154,8 @@ def decode_table(
             shown = column if absent is None else np.minimum(column, values.size - 2)
             columns[name] = values._draw(shown, generator), absent
         else:
-            columns[name] = column if isinstance(values, int) else label_array(values)[column], None
+            shown = column if isinstance(values, int) else label_array(values)[column]
+            columns[name] = shown, None
     return columns
 
 
@@ -220,7 +216,7 @@ def _codes(name: str, values: int | Labels | Column, column: Any) -> np.ndarray:
     given, present = present_values(name, column)
     if not isinstance(values, Column):
         codes = np.full(len(present), -1, np.int32)
-        codes[present] = label_codes(values, given, or_codes=True)
+        codes[present] = _labels.label_codes(values, given, or_codes=True)
         _refuse(name, f"one of its {len(values)} labels {some(values)}", codes < 0)
         return codes
     absent = int(np.sum(~present))

@@ -8,16 +8,9 @@ import numpy as np
 from dp_accounting import dp_event as dpe
 
 from dpjax.core import check_finite
-from dpjax.privacy import (
-    Budget,
-    PureZCDpEvent,
-    bounded_range_eta,
-    bounded_range_rho,
-    calibrate_gaussian,
-    check_budget,
-    zcdp_budget,
-)
+from dpjax.privacy import Budget, PureZCDpEvent, calibrate_gaussian, check_budget, zcdp_budget
 from dpjax.privacy._budget import relation_factor
+from dpjax.privacy.bounded_range._curve import bounded_range_eta, bounded_range_rho
 
 Number: TypeAlias = float | jax.Array | np.ndarray
 """A field that may be swept: one number, or several."""

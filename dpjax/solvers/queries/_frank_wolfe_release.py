@@ -16,16 +16,9 @@ from dpjax.queries import Marginals, Workload
 from dpjax.sampling import FullBatch
 from dpjax.solvers._request import check_values, checked_answers, drawn_noise, requested_relation
 from dpjax.solvers._summary import register_solver
+from dpjax.solvers.queries import _selection as selection
 from dpjax.solvers.queries._budget import Number, drawn_event, drawn_rho, largest_range
-from dpjax.solvers.queries._selection import (
-    SelectionInfo,
-    SelectionRelease,
-    SelectionState,
-    check_selection,
-    loudest_query,
-    needed_range,
-    per_half_record,
-)
+from dpjax.solvers.queries._selection import SelectionInfo, SelectionRelease, SelectionState
 
 _VERTICES = ("queries", "marginals")
 _SCHEDULES = ("constant", "sqrt")
@@ -98,7 +91,7 @@ class FrankWolfeRelease(SelectionRelease):
     relation: str = static_field(default="replace_one")
 
     def __post_init__(self) -> None:
-        check_selection(self, ("step_size",), ("noise_scale", "alpha"))
+        selection.check_selection(self, ("step_size",), ("noise_scale", "alpha"))
         check_values(self, vertices=_VERTICES, schedule=_SCHEDULES, output=_OUTPUTS, noise=_NOISES)
         if self.noise == "laplace" and self.vertices != "queries":
             raise ValueError(
@@ -156,21 +149,17 @@ class FrankWolfeRelease(SelectionRelease):
         workload = problem.workload
         vertices = vertices or ("marginals" if isinstance(workload, Marginals) else "queries")
         check_choice("vertices", vertices, _VERTICES)
+        marginals = vertices == "marginals"
         if steps is None:
-            steps = 200 if vertices == "marginals" else _steps(workload, num_records, budget)
+            steps = 200 if marginals else _steps(workload, num_records, budget)
         check_int("steps", steps, minimum=1)
-        score_range = needed_range(problem, relation, vertices)
-        step_size = 0.8 * math.sqrt(2 * _log_cells(workload) / steps)
-        fields: dict[str, Any] = {
-            # a hair more, since the division is rounded
-            "noise_scale": (1 + 1e-12) * score_range / (num_records * largest_range(budget, steps)),
-            "step_size": 1.0 if vertices == "marginals" else step_size,
-            "schedule": "sqrt" if vertices == "marginals" else "constant",
-            "num_records": num_records,
-            "score_range": score_range,
-            "vertices": vertices,
-            "relation": relation,
-        }
+        score_range = selection.needed_range(problem, relation, vertices)
+        # a hair more, since the division is rounded
+        scale = (1 + 1e-12) * score_range / (num_records * largest_range(budget, steps))
+        step_size = 1.0 if marginals else 0.8 * math.sqrt(2 * _log_cells(workload) / steps)
+        fields: dict[str, Any] = {"noise_scale": scale, "step_size": step_size}
+        fields |= {"num_records": num_records, "score_range": score_range, "vertices": vertices}
+        fields |= {"schedule": "sqrt" if marginals else "constant", "relation": relation}
         solver = cls(FullBatch(steps), **(fields | overrides))
         return checked_answers(solver, drawn_noise(solver.noise_scale, problem, steps), problem)
 
@@ -215,7 +204,8 @@ class FrankWolfeRelease(SelectionRelease):
         key = jax.random.fold_in(state.key, state.count)
         gaps, rest = self.gaps(problem, state)
         sharpness = 1 / jnp.asarray(self.noise_scale, rest.dtype)
-        return loudest_query(key, gaps, 1 / per_half_record(sharpness, self, rest.dtype), rest)
+        scale = 1 / selection.per_half_record(sharpness, self, rest.dtype)
+        return selection.loudest_query(key, gaps, scale, rest)
 
     def guarantee(self) -> Guarantee:
         """The guarantee of the whole run (host); raises ValueError for stacked fields."""

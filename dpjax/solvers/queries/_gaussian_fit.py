@@ -9,21 +9,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from dpjax.core import (
-    PyTree,
-    check_int,
-    check_key,
-    check_positive,
-    check_unstacked,
-    derived,
-    static_field,
-)
-from dpjax.core._checks import known_numbers
+from dpjax.core import PyTree, check_unstacked, derived, static_field
+from dpjax.core._checks import check_int, check_key, check_positive, known_numbers
 from dpjax.core._pairs import Pair
 from dpjax.privacy import Budget, Guarantee
 from dpjax.problems import QueryRelease
 from dpjax.queries import Hierarchy, Marginals, Tree
-from dpjax.queries._workload import Workload, check_sums
+from dpjax.queries._workload import Tables, Workload, check_sums
 from dpjax.sampling import FullBatch
 from dpjax.solvers._request import checked_answers, requested_relation
 from dpjax.solvers._summary import register_solver
@@ -100,24 +92,19 @@ class AnswersMeasurement(Measurement):
         """
         relation = requested_relation(cls, num_records, budget, overrides)
         measured = problem.workload if measured is None else measured
-        fields: dict[str, Any] = {
-            "measured": measured,
-            "stddev": _stddev(measured, num_records, budget, relation, allocation),
-            "num_records": num_records,
-            "relation": relation,
-        }
+        change = _changes(measured, relation, False) / num_records
+        stddev = _stddev(measured, change, budget, allocation)
+        given: dict[str, Any] = {"stddev": stddev, "num_records": num_records, "relation": relation}
         check_sums(num_records, measured.sensitivity("add_or_remove_one"))
-        solver = cls(**({"sampler": FullBatch(1)} | fields | overrides))
+        solver = cls(**({"sampler": FullBatch(1), "measured": measured} | given | overrides))
         return checked_answers(solver, solver.stddev, problem)
 
     def init(self, problem: QueryRelease, *, key: jax.Array) -> GaussianFitState:
         """The state before the step; the key (*secret*) is for the noise."""
         check_key("key", key)
-        mine, theirs = self.measured.domain, problem.workload.domain
-        if mine != theirs:
-            raise ValueError(
-                f"measured must be over the domain of the workload {theirs}, got {mine}"
-            )
+        have, want = self.measured.domain, problem.workload.domain
+        if have != want:
+            raise ValueError(f"measured must be over the domain of the workload {want}, got {have}")
         return GaussianFitState(jnp.zeros(self.measured.num_queries), key)
 
     def step(
@@ -144,7 +131,7 @@ class AnswersMeasurement(Measurement):
     def _group(self) -> np.ndarray:
         """The marginal that each answer belongs to, `[m]`, where each has its own noise."""
         shape, measured = jnp.shape(self.stddev), self.measured
-        if not isinstance(measured, Marginals | Tree) or shape[0] != len(measured.sizes):
+        if not isinstance(measured, Tables) or shape[0] != len(measured.sizes):
             raise ValueError(
                 "stddev must be one number, or one for each marginal or level measured, got shape "
                 f"{list(shape)}"
@@ -153,7 +140,7 @@ class AnswersMeasurement(Measurement):
 
     def _shares(self, values: jax.Array, noise: jax.Array) -> tuple[jax.Array, jax.Array]:
         """Of the records there are, not of the public number, and the noise of that."""
-        if self.relation == "replace_one" or not isinstance(self.measured, Marginals | Tree):
+        if self.relation == "replace_one" or not isinstance(self.measured, Tables):
             return values, noise
         records = total(self.measured, values, noise)
         return values / records, noise / records
@@ -171,8 +158,7 @@ class AnswersMeasurement(Measurement):
             return None
         if 0 < number.ndim < stddev.ndim:  # stacked, of one for each marginal
             number = number[..., None]
-        measured = self.measured
-        tables = len(measured.sizes) if isinstance(measured, Marginals | Tree) else None
+        tables = len(self.measured.sizes) if isinstance(self.measured, Tables) else None
         if stddev.shape == (tables,) and np.all(stddev == stddev[0]):
             stddev = stddev[0]  # one table for all
         return counting.count_tables(stddev, number)
@@ -256,10 +242,8 @@ class GaussianFit(AnswersMeasurement):
 
     def finalize(self, problem: QueryRelease, state: GaussianFitState) -> ReleasedDistribution:
         """The fit, and its answers."""
-        noise = jnp.maximum(self.stddevs(), FLOOR)
         prior = jnp.asarray(self.prior, float)
-        values = state.measured
-        values, noise = self._shares(values, noise)
+        values, noise = self._shares(state.measured, jnp.maximum(self.stddevs(), FLOOR))
         if isinstance(self.measured, Marginals):
             log_probs = _fit_marginals(self.measured, values, noise, prior, self.fit_steps)
         else:
@@ -273,7 +257,7 @@ class GaussianFit(AnswersMeasurement):
             if isinstance(queries, Tree):
                 start = _start_of_blocks(queries, values, noise)
             given = (values, 1 / noise, taus, start, scale)
-            log_probs = fit_log_linear(queries, *given, steps=self.fit_steps).log_probs
+            log_probs, _ = fit_log_linear(queries, *given, steps=self.fit_steps)
         return ReleasedDistribution(log_probs, problem.workload.answers(jnp.exp(log_probs)))
 
 
@@ -283,16 +267,13 @@ def _counted(measured: Workload) -> bool:
 
 def _moved(measured: Workload) -> int:
     """How many integer answers a record moves at most; noise on all others has one law anyhow."""
-    if not _counted(measured):
-        return 0
-    if isinstance(measured, Marginals | Tree):
-        return 2 * len(measured.sizes)
-    return measured.num_queries
+    most = 2 * len(measured.sizes) if isinstance(measured, Tables) else measured.num_queries
+    return most if _counted(measured) else 0
 
 
 def _changes(measured: Workload, relation: str, together: bool) -> np.ndarray:
     """L2 norm of what a record changes of n times the answers, in all or in each marginal."""
-    if together or not isinstance(measured, Marginals | Tree):
+    if together or not isinstance(measured, Tables):
         return np.asarray(measured.sensitivity(relation).l2_answers)
     # a record is in one cell of each table, and replaced it leaves that for another
     varied = np.array(measured.sizes) > 1
@@ -300,15 +281,10 @@ def _changes(measured: Workload, relation: str, together: bool) -> np.ndarray:
 
 
 def _stddev(
-    measured: Workload,
-    num_records: int,
-    budget: Budget,
-    relation: str,
-    allocation: Sequence[float] | None,
+    measured: Workload, change: np.ndarray, budget: Budget, allocation: Sequence[float] | None
 ) -> np.ndarray:
-    if allocation is not None and not isinstance(measured, Marginals | Tree):
+    if allocation is not None and not isinstance(measured, Tables):
         raise ValueError(f"allocation needs marginals or a tree, got {type(measured).__name__}")
-    change = _changes(measured, relation, False) / num_records
     precision = np.ones_like(change) if allocation is None else np.asarray(allocation, float)
     check_positive("allocation", precision)
     if precision.shape != change.shape:
@@ -323,9 +299,7 @@ def _stddev(
     return gaussian_stddev(total, budget, failure=failure) * relative
 
 
-@functools.lru_cache(maxsize=16)
-def _hierarchy(measured: Marginals) -> Hierarchy:
-    return Hierarchy(measured)
+_hierarchy = functools.lru_cache(maxsize=16)(Hierarchy)
 
 
 def _fit_marginals(
@@ -339,10 +313,10 @@ def _fit_marginals(
     scale = 1 / jnp.sqrt(variance / spread**2 + 1 / taus**2)
     start = _start(hierarchy, estimate, spread)
     given = (hierarchy.lift(values), hierarchy.lift(1 / noise), taus, start, scale)
-    return fit_log_linear(hierarchy.closure, *given, steps=steps).log_probs
+    return fit_log_linear(hierarchy.closure, *given, steps=steps)[0]
 
 
-def total(measured: Marginals | Tree, values: jax.Array, noise: jax.Array) -> jax.Array:
+def total(measured: Tables, values: jax.Array, noise: jax.Array) -> jax.Array:
     """What all tables say of their common sum, in (0, inf)."""
     weights = 1 / (jnp.square(noise) * jnp.asarray(measured.sizes)[measured.clique_of])
     first = jnp.asarray(measured.offsets)

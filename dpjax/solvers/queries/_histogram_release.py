@@ -13,13 +13,7 @@ from dpjax.privacy import Budget, Guarantee
 from dpjax.problems import QueryRelease
 from dpjax.queries._workload import spread_cells
 from dpjax.sampling import FullBatch
-from dpjax.solvers._request import (
-    RELATIONS,
-    check_once,
-    check_values,
-    checked_answers,
-    requested_relation,
-)
+from dpjax.solvers import _request as requests
 from dpjax.solvers._summary import register_solver
 from dpjax.solvers.queries import _budget as budgets
 from dpjax.solvers.queries._selection import ReleasedDistribution, counts, log_of
@@ -49,9 +43,10 @@ class Measurement:
     relation: str
 
     def __post_init__(self) -> None:
-        check_once(self.sampler)
-        names = ("num_records",)
-        check_values(self, positive=names, nonnegative=("stddev",), relation=RELATIONS)
+        requests.check_once(self.sampler)
+        requests.check_values(
+            self, positive=("num_records",), nonnegative=("stddev",), relation=requests.RELATIONS
+        )
 
     def _noisy(self, key: jax.Array, sums: jax.Array, group: np.ndarray | None = None) -> jax.Array:
         """Integer sums with rounded noise, as shares of the records."""
@@ -136,16 +131,12 @@ class HistogramRelease(Measurement):
           >>> solver.guarantee().epsilon(1e-6) <= 1.0
           True
         """
-        relation = requested_relation(cls, num_records, budget, overrides)
+        relation = requests.requested_relation(cls, num_records, budget, overrides)
         change = budgets.histogram_change(relation) / num_records
         stddev = budgets.gaussian_stddev(change, budget, failure=2 * counting.MOST_SHORTFALL)
-        fields: dict[str, Any] = {
-            "stddev": stddev,
-            "num_records": num_records,
-            "relation": relation,
-        }
-        solver = cls(FullBatch(1), **(fields | overrides))
-        return checked_answers(solver, solver.stddev, problem)
+        given: dict[str, Any] = {"stddev": stddev, "num_records": num_records, "relation": relation}
+        solver = cls(FullBatch(1), **(given | overrides))
+        return requests.checked_answers(solver, solver.stddev, problem)
 
     def init(self, problem: QueryRelease, *, key: jax.Array) -> HistogramState:
         """The state before the step; the key (*secret*) is for the noise."""

@@ -17,13 +17,6 @@ _MEMORY = 20
 _DECREASE, _CURVATURE = 1e-4, 0.9  # weak Wolfe conditions
 
 
-class Fit(NamedTuple):
-    """A fitted distribution: its log probabilities `[k]`, and its weights `[m]`."""
-
-    log_probs: jax.Array
-    weights: jax.Array
-
-
 @functools.partial(jax.jit, static_argnames="steps")
 def fit_log_linear(
     queries: Workload,
@@ -34,7 +27,7 @@ def fit_log_linear(
     scale: jax.Array,
     *,
     steps: int,
-) -> Fit:
+) -> tuple[jax.Array, jax.Array]:
     r"""The most probable log-linear distribution behind noisy answers.
 
     With $p(u) = \mathrm{softmax}(M^\top u)$, the M of `queries`, answers y of noise $\sigma$ and a
@@ -56,7 +49,7 @@ def fit_log_linear(
       steps: Evaluations (static).
 
     Returns:
-      The `Fit`.
+      The log probabilities `[k]` of the fitted distribution, and its weights `[m]`.
     """
 
     def objective(x: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
@@ -69,7 +62,7 @@ def fit_log_linear(
     # a line search by products of 10 bits, an accelerator's default, would stop early
     with jax.default_matmul_precision("highest"):
         x, log_probs = minimise(objective, start / scale, steps)
-    return Fit(log_probs, scale * x)
+    return log_probs, scale * x
 
 
 def misfit_and_grad(

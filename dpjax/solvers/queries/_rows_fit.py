@@ -181,8 +181,7 @@ class RowsFit(AnswersMeasurement):
 
             weights = jnp.asarray(_CANDIDATES, values.dtype)
             drawn = jax.random.normal(trials, (len(weights), *size), values.dtype)
-            scores = jax.lax.map(score, (weights, drawn))
-            information = weights[jnp.argmin(scores)]
+            information = weights[jnp.argmin(jax.lax.map(score, (weights, drawn)))]
         base, weight = _base(measured, values, noise), jnp.asarray(information, values.dtype)
         drawn = jax.random.normal(starts, (self.fits, *size), values.dtype)
         found = jax.lax.map(lambda one: fit(base, values, noise, weight, one), drawn)

@@ -276,16 +276,9 @@ class SelectionRelease(abc.ABC):
         weights = jnp.zeros(workload.num_queries)
         uniform = distribution(workload, weights)
         current = workload.answers(uniform)
-        kept = self.averaged
-        return SelectionState(
-            weights=weights,
-            current=current,
-            average=uniform if kept else None,
-            averaged=current if kept else None,
-            targets=problem.no_targets(),
-            count=jnp.zeros((), jnp.int32),
-            key=key,
-        )
+        kept, mean = (uniform, current) if self.averaged else (None, None)
+        count = jnp.zeros((), jnp.int32)
+        return SelectionState(weights, current, kept, mean, problem.no_targets(), count, key)
 
     def prologue(
         self, problem: QueryRelease, data: PyTree, state: SelectionState
@@ -303,12 +296,8 @@ class SelectionRelease(abc.ABC):
 
     def gaps(self, problem: QueryRelease, state: SelectionState) -> tuple[jax.Array, jax.Array]:
         """What the scores are made of, as by `QueryRelease.gaps`. **Not private**."""
-        return problem.gaps(
-            state.targets,
-            self.reference(state),
-            self.num_records,
-            centred=self.vertices == "queries",
-        )
+        answers, centred = self.reference(state), self.vertices == "queries"
+        return problem.gaps(state.targets, answers, self.num_records, centred=centred)
 
     def select(self, problem: QueryRelease, state: SelectionState) -> SelectionInfo:
         """The draw of a step."""
