@@ -53,8 +53,7 @@ def held(array: Any) -> np.ndarray:
     """
     if not spans_processes(array):
         return np.asarray(array)
-    parts = [np.asarray(part).reshape(-1) for _, part in own_parts(array)]
-    return np.concatenate(parts)
+    return np.concatenate([np.asarray(part).reshape(-1) for _, part in own_parts(array)])
 
 
 def own_parts(array: jax.Array) -> list[tuple[str, jax.Array]]:
@@ -160,8 +159,7 @@ def shard_records(
             raise ValueError(f"axis {name!r} is not in the mesh, which has {tuple(mesh.shape)}")
     shares = int(np.prod([mesh.shape[name] for name in names]))
     number = num_rows(data)
-    if rows is None:
-        rows = _round_number(number, shares)
+    rows = _round_number(number, shares) if rows is None else rows
     check_int("rows", rows, minimum=number)
     if rows % shares:
         raise ValueError(f"rows must be a multiple of {shares}, the size of {axis!r}, got {rows}")
@@ -190,10 +188,8 @@ def num_rows(data: PyTree) -> int:
     sizes = {np.shape(leaf)[:1] for leaf in leaves}
     if len(sizes) != 1 or () in sizes:
         # of nested lists, every number is a leaf
-        if () in sizes:
-            hint = "; a number or a list of numbers is no array: np.asarray(list) makes one"
-        else:
-            hint = ""
+        hint = "; a number or a list of numbers is no array: np.asarray(list) makes one"
+        hint = hint if () in sizes else ""
         shapes = ", ".join(str(list(np.shape(leaf))) for leaf in leaves[:_SHOWN])
         more = f" and {len(leaves) - _SHOWN} more" if len(leaves) > _SHOWN else ""
         raise ValueError(
