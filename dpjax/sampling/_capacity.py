@@ -1,5 +1,6 @@
 """Capacity of Poisson batches, and the probability of overflow."""
 
+import bisect
 import functools
 import math
 
@@ -94,14 +95,12 @@ def smallest_capacity(num_records: int, rate: float, log_probability: float) -> 
 
     A search, since the inverse survival function of SciPy loses the far tail.
     """
-    low, high = 1, num_records  # more than num_records is impossible
-    while low < high:
-        middle = (low + high) // 2
-        if stats.binom.logsf(middle, num_records, rate) <= log_probability:
-            high = middle
-        else:
-            low = middle + 1
-    return low
+
+    def rare(capacity: int) -> bool:
+        return bool(stats.binom.logsf(capacity, num_records, rate) <= log_probability)
+
+    # more than num_records is impossible
+    return bisect.bisect_left(range(num_records), True, 1, key=rare)
 
 
 @functools.lru_cache(maxsize=256)

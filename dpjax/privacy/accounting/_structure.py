@@ -13,13 +13,7 @@ from dp_accounting import dp_event as dpe
 from dp_accounting.pld import PLDAccountant
 from dp_accounting.rdp import RdpAccountant
 
-from dpjax.core._checks import (
-    check_between,
-    check_int,
-    check_nonnegative,
-    check_probability,
-    is_traced,
-)
+from dpjax.core import check_between, check_int, check_nonnegative, check_probability, is_traced
 from dpjax.privacy._budget import relation_factor
 
 _NOISE_FIELDS = (

@@ -140,7 +140,8 @@ class Banded(strategies.GaussianStrategy):
         dtype, memory = jnp.result_type(float), self._p - 1
         scale = strategies.valid_scale(scale, state.count, self.num_steps)
         live, t = state.count < self.num_steps, state.count
-        stddev = scale * self._norm(t).astype(dtype)
+        left = jnp.clip(self.num_steps - 1 - t, 0, memory)
+        stddev = scale * jnp.asarray(self._norms, dtype)[left]
         c = jnp.asarray(self._c)
         if not memory:  # independent noise
             noise = strategies.times(stddev / c[0].astype(dtype), draw(0))
@@ -186,10 +187,6 @@ class Banded(strategies.GaussianStrategy):
         last = min(self._p, self.num_steps)
         norms[self.num_steps - last :] = self._norms[:last][::-1]
         return norms
-
-    def _norm(self, t: jax.Array) -> jax.Array:
-        left = jnp.clip(self.num_steps - 1 - t, 0, self._p - 1)
-        return jnp.asarray(self._norms, jnp.result_type(float))[left]
 
     @functools.cached_property
     def _norms(self) -> np.ndarray:

@@ -110,10 +110,8 @@ class BinaryTree:
     def node_factor(self) -> float:
         r"""A node's deviation over the largest scale under it, at exponent 0: $\sqrt U$, or U."""
         power = 2.0 if self.distribution == "gaussian" else 1.0
-        cost = nodes.largest_cost(
-            self.num_steps, power * float(self.exponent), both_children=self.variance_reduced
-        )
-        return cost ** (1 / power)
+        exponent = power * float(self.exponent)
+        return nodes.largest_cost(self.num_steps, exponent, self.variance_reduced) ** (1 / power)
 
     def init(self, params: PyTree) -> BinaryTreeState:
         """The state before the first step; `params` gives shapes and dtypes."""
