@@ -217,9 +217,7 @@ def _compare(
 ) -> float:
     check_int("runs", runs, minimum=20)
     keys = jax.random.split(key, 2)
-    seen = [
-        collect(apply, subject, data, keys[i], runs, score=score) for i, data in enumerate(both)
-    ]
+    seen = [collect(apply, subject, one, keys[i], runs, score=score) for i, one in enumerate(both)]
     return bound_from(seen[0], seen[1], score, level)
 
 
@@ -330,7 +328,4 @@ def check_neighbours(data: PyTree, neighbour: PyTree) -> None:
 
 def _rows(data: PyTree) -> list[tuple[bytes, ...]]:
     leaves = [np.asarray(leaf) for leaf in jax.tree.leaves(data)]
-    return [
-        tuple(np.ascontiguousarray(leaf[i]).tobytes() for leaf in leaves)
-        for i in range(len(leaves[0]))
-    ]
+    return [tuple(leaf[i].tobytes() for leaf in leaves) for i in range(len(leaves[0]))]

@@ -84,9 +84,7 @@ def _radices(span: int) -> list[int]:
         radix = max(2, round(span ** (1 / count)))
         return [radix] * (count - 1) + [-(-span // radix ** (count - 1))]
 
-    return min(
-        map(equal, range(1, 9)), key=lambda radices: _WORD_COST * len(radices) + sum(radices)
-    )
+    return min(map(equal, range(1, 9)), key=lambda each: _WORD_COST * len(each) + sum(each))
 
 
 def _thresholds(v: int, entries: int, radix: int | None) -> tuple[int, ...]:

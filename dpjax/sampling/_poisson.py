@@ -151,10 +151,7 @@ class PoissonSampler:
                 "or use overflow='declare'"
             )
         cut = dpe.TruncatedSubsampledGaussianDpEvent(
-            dataset_size=int(self.num_records),
-            sampling_probability=self.rate,
-            truncated_batch_size=int(self.capacity),
-            noise_multiplier=step.noise_multiplier,
+            int(self.num_records), self.rate, int(self.capacity), step.noise_multiplier
         )
         return dpe.SelfComposedDpEvent(cut, int(self.steps))
 
@@ -282,9 +279,8 @@ class PoissonSampler:
         return min(1.0, self.steps * self.shards * total)
 
     def _draws(self) -> int:
-        return draws_needed(
-            self._share, self.rate, self.capacity, see_all=self.overflow == "truncate"
-        )
+        see_all = self.overflow == "truncate"
+        return draws_needed(self._share, self.rate, self.capacity, see_all=see_all)
 
     def _check(self, num_records: int) -> None:
         check_bound(num_records, self.num_records)

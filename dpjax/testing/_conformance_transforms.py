@@ -135,9 +135,8 @@ def _check_noise(case: TransformCase, name: str) -> None:
     keys = jax.random.split(jax.random.key(6), _DRAWS)
     for value in case.values:
         out = first(jnp.float32(value), trees.fresh(keys))
-        every = np.concatenate(
-            [trees.to_numpy(leaf).reshape(_DRAWS, -1) for leaf in jax.tree.leaves(out)], axis=1
-        )
+        leaves = [trees.to_numpy(leaf).reshape(_DRAWS, -1) for leaf in jax.tree.leaves(out)]
+        every = np.concatenate(leaves, axis=1)
         # one coordinate a run, in turn, for those of a run may depend on each other
         draws = every[np.arange(_DRAWS), np.arange(_DRAWS) % every.shape[1]]
         change = float(case.extra.get("sensitivity", 1.0))

@@ -138,9 +138,9 @@ def worst_of_each_kind(
     ]
     kind_of, place_of, start_of = (np.asarray(column) for column in zip(*searches, strict=True))
     search = _Search(statistic, batch, jnp.asarray(mask), norm, steps)
-    best, records = jax.jit(jax.vmap(search.climb), compiler_options=QUICK)(
-        jax.tree.map(lambda a: a[start_of], starts), place_of, kind_of != "remove"
-    )
+    climb = jax.jit(jax.vmap(search.climb), compiler_options=QUICK)
+    records = jax.tree.map(lambda a: a[start_of], starts)
+    best, records = climb(records, place_of, kind_of != "remove")
     found = {}
     for kind in dict.fromkeys(kind_of.tolist()):
         rows = np.flatnonzero(kind_of == kind)

@@ -32,9 +32,7 @@ def is_float(leaf: PyTree) -> bool:
 
 def float_types() -> list[DTypeLike]:
     """The float types to run in: bfloat16, float32 and, where it is enabled, float64."""
-    return [jnp.bfloat16, jnp.float32] + (
-        [jnp.float64] if jnp.zeros(0, float).dtype == jnp.float64 else []
-    )
+    return [jnp.bfloat16, jnp.float32] + [jnp.float64] * (jnp.result_type(float) == jnp.float64)
 
 
 def cast(tree: PyTree, dtype: DTypeLike) -> PyTree:
@@ -104,8 +102,7 @@ def field_names(tree: PyTree) -> list[str]:
 
 def assert_types(got: PyTree, want: PyTree, what: str) -> None:
     """Raises unless two trees agree in structure, and their leaves in shape and dtype."""
-    for _ in _pairs(got, want, what):
-        pass
+    list(_pairs(got, want, what))
 
 
 def _pairs(got: PyTree, want: PyTree, what: str) -> Iterator[tuple[str, PyTree, PyTree]]:
@@ -119,10 +116,9 @@ def _pairs(got: PyTree, want: PyTree, what: str) -> Iterator[tuple[str, PyTree, 
         where = what + jax.tree_util.keystr(path)
         if np.shape(a) != np.shape(b):
             raise AssertionError(f"{where} has shape {np.shape(a)}, want {np.shape(b)}")
-        if jnp.result_type(a) != jnp.result_type(b):
-            raise AssertionError(
-                f"{where} has dtype {jnp.result_type(a)}, want {jnp.result_type(b)}"
-            )
+        types = jnp.result_type(a), jnp.result_type(b)
+        if types[0] != types[1]:
+            raise AssertionError(f"{where} has dtype {types[0]}, want {types[1]}")
         yield where, a, b
 
 

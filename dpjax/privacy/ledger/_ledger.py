@@ -154,9 +154,7 @@ class Ledger:
         record = self._record(guarantees, label, run, part)
         with self._lock if self._file is None else self._file.locked():
             state = self._read()
-            for known, _ in state.records:
-                if run is None or known.run != run:
-                    continue
+            for known in (r.entry for r in state.records if run and r.entry.run == run):
                 if known.guarantee != record.entry.guarantee or known.part != part:
                     raise ValueError(
                         f"run {run!r} was spent at {known.time} with another guarantee or part "

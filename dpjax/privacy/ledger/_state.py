@@ -64,22 +64,15 @@ class Filter(NamedTuple):
     def caps(self) -> Cost:
         """The largest sums."""
         order, share = self.plan
-        return Cost(
-            float(_largest_divergence(self.epsilon, self.delta, share, np.array([order]))[0]),
-            _INFINITE_SHARE * self.delta,
-            _failure_cap(self.epsilon, self.delta, share),
-        )
+        largest = _largest_divergence(self.epsilon, self.delta, share, np.array([order]))
+        failure = _failure_cap(self.epsilon, self.delta, share)
+        return Cost(float(largest[0]), _INFINITE_SHARE * self.delta, failure)
 
     def cost(self, guarantees: Sequence[Guarantee]) -> Cost:
         """The sums of these guarantees."""
-        divergence, infinite, failure = [0.0], [0.0], [0.0]
-        for guarantee in guarantees:
-            one, beyond = divergence_at(guarantee._id, self.plan.order)
-            divergence.append(one)
-            infinite.append(beyond)
-            failure.append(float(guarantee.failure_probability))
-        up = 1 + _ROUNDING
-        return Cost(*(math.fsum(terms) * up for terms in (divergence, infinite, failure)))
+        order, up = self.plan.order, 1 + _ROUNDING
+        each = [(*divergence_at(g._id, order), float(g.failure_probability)) for g in guarantees]
+        return Cost(*(math.fsum(terms) * up for terms in zip((0.0,) * 3, *each, strict=True)))
 
     def judge(self, guarantees: Sequence[Guarantee]) -> tuple[float, bool]:
         """The epsilon counted for these at the filter's delta, infinite past the other two caps.
@@ -276,15 +269,13 @@ def state_to_json(state: State) -> dict[str, Any]:
             "relation": relation_name(relation) if relation else None,
         },
         "adaptive": state.adaptive,
-        "entries": [
-            {
-                **record.entry._asdict(),
-                "guarantee": guarantee_to_json(record.entry.guarantee),
-                "filter": record.plan._asdict(),
-            }
-            for record in state.records
-        ],
+        "entries": [_entry_to_json(*record) for record in state.records],
     }
+
+
+def _entry_to_json(entry: LedgerEntry, chosen: Plan) -> dict[str, Any]:
+    own = {"guarantee": guarantee_to_json(entry.guarantee), "filter": chosen._asdict()}
+    return entry._asdict() | own
 
 
 def state_from_json(content: dict[str, Any]) -> State:

@@ -1,6 +1,7 @@
 """The guarantee of objective perturbation, its noise for a budget, and the public rule for it."""
 
 import dataclasses
+import functools
 import math
 
 import jax
@@ -19,13 +20,7 @@ from dpjax.core._checks import (
     check_positive,
     check_probability,
 )
-from dpjax.privacy._budget import (
-    Budget,
-    RelationLike,
-    relation_factor,
-    relation_name,
-    resolve_relation,
-)
+from dpjax.privacy._budget import Budget, RelationLike, relation_factor, resolve_relation
 from dpjax.privacy._calibrate import agreed_relation
 from dpjax.privacy._guarantee import Guarantee, least_epsilon
 from dpjax.privacy.accounting._structure import PureZCDpEvent, UnsupportedEventError
@@ -104,18 +99,13 @@ class ObjectivePerturbationGuarantee:
 
     def __post_init__(self) -> None:
         check_choice("noise", self.noise, NOISES)
-        check_nonnegative("prior", self.prior)
-        check_nonnegative("failure_probability", self.failure_probability)
-        object.__setattr__(self, "prior", float(self.prior))
-        check_positive("scale", self.scale)
-        check_positive("lam", self.lam)
-        check_nonnegative("tolerance", self.tolerance)
-        vars(self).update(
-            scale=float(self.scale),
-            lam=float(self.lam),
-            tolerance=float(self.tolerance),
-            relation=_checked(self.relation),
-        )
+        for name in ("prior", "failure_probability", "tolerance"):
+            check_nonnegative(name, getattr(self, name))
+        for name in ("scale", "lam"):
+            check_positive(name, getattr(self, name))
+        names = ("prior", "scale", "lam", "tolerance")
+        floats = {name: float(getattr(self, name)) for name in names}
+        vars(self).update(floats, relation=_checked(self.relation))
 
     def epsilon(self, delta: float) -> float:
         """The least epsilon >= 0 with delta(epsilon) <= delta.
@@ -251,8 +241,9 @@ def _convex_envelope(at: np.ndarray, values: np.ndarray) -> np.ndarray:
 
 
 def _checked(relation: RelationLike) -> NeighboringRelation:
-    check_choice("relation", relation_name(relation), ("replace_one", "add_or_remove_one"))
-    return resolve_relation(relation)
+    resolved = resolve_relation(relation)
+    check_choice("relation", resolved.name.lower(), ("replace_one", "add_or_remove_one"))
+    return resolved
 
 
 def largest_change(bounds: SlopeBounds, relation: NeighboringRelation) -> float:
@@ -390,14 +381,10 @@ def plan_objective_perturbation(
     check_int("dim", dim, minimum=1)
     check_positive("radius", radius)
     kinds = [noise for noise in NOISES if budget.delta > 0 or noise == "gamma"]
+    make = functools.partial(calibrate_objective_perturbation, budget, bounds, relation=relation)
 
     def at(lam: float, tolerance: float = 0.0) -> list[ObjectivePerturbationGuarantee]:
-        return [
-            calibrate_objective_perturbation(
-                budget, bounds, lam, noise=noise, relation=relation, tolerance=tolerance
-            )
-            for noise in kinds
-        ]
+        return [make(lam, noise=noise, tolerance=tolerance) for noise in kinds]
 
     if lam is None:
         share = min(_DETERMINANT_SHARE * budget.epsilon, _MOST_DETERMINANT)

@@ -119,9 +119,8 @@ def squared_slopes(label_bound: float, radius: float, input_bound: float = 1.0) 
     check_positive_scalar("label_bound", label_bound)
     check_positive_scalar("radius", radius)
     check_positive_scalar("input_bound", input_bound)
-    return SlopeBounds(
-        input_bound * input_bound, input_bound * (input_bound * radius + label_bound), True
-    )
+    slope = input_bound * (input_bound * radius + label_bound)
+    return SlopeBounds(input_bound * input_bound, slope, True)
 
 
 def huber_slopes(threshold: float, input_bound: float = 1.0) -> SlopeBounds:

@@ -222,9 +222,8 @@ def _zcdp(losses: list[Atoms]) -> tuple[dpe.DpEvent, float]:
     step = 1 + _ORDER_STEP
     count = math.ceil(math.log(max(1e3, 100 * epsilon)) / math.log(step))
     orders = step ** np.arange(count + 1)
-    divergence = np.array(
-        [max(_divergence(kept, order) for kept, _, _ in cut) for order in orders[1:]] + [epsilon]
-    )
+    below = [max(_divergence(kept, order) for kept, _, _ in cut) for order in orders[1:]]
+    divergence = np.array([*below, epsilon])
     # a divergence bounds those below it, down to the order before
     lines = [(xi, max(0.0, float(np.max((divergence - xi) / orders)))) for xi in (0.0, *divergence)]
     xi, rho = min(lines, key=lambda line: sum(line) + 2 * math.sqrt(line[1] * _LOG_DELTA))

@@ -263,10 +263,8 @@ def clip_or_measure(max_norm: ArrayLike, measuring: ArrayLike) -> Aggregator:
         log = jnp.log(jnp.maximum(norms, jnp.finfo(norms.dtype).tiny)) / _LARGEST
         kept = jnp.stack([jnp.clip(log, -1, 1), jnp.ones_like(log)], axis=1) / math.sqrt(2)
         kept = jnp.where(jnp.isfinite(norms)[:, None], kept, 0)
-        return (
-            values.update(per_example, values.init(None), mask=mask)[0],
-            lengths.update(kept, lengths.init(None), mask=mask)[0],
-        )
+        both = (values, per_example), (lengths, kept)
+        return tuple(part.update(rows, part.init(None), mask=mask)[0] for part, rows in both)
 
     return aggregator_of(total, sensitivity_of(jnp.where(measuring, 1, max_norm)))
 

@@ -133,11 +133,11 @@ class BinaryTree:
         # an index beyond the last level is clamped to it, where there are zeros until its own turn
         parent, before = _trailing_zeros(t & (t - 1)), _trailing_zeros(t - 1)
         node = stddev[0 if self.variance_reduced else level]
-        own = jax.tree.map(
-            lambda noise, at: node.astype(at.dtype) * noise.astype(at.dtype),
-            draw(0),
-            state.prefixes,
-        )
+
+        def scaled(noise: jax.Array, at: jax.Array) -> jax.Array:
+            return node.astype(at.dtype) * noise.astype(at.dtype)
+
+        own = jax.tree.map(scaled, draw(0), state.prefixes)
         if self.variance_reduced:
             own = _completed(own, draw, stddev, level, parent, state.prefixes)
         live = state.count < self.num_steps

@@ -92,9 +92,8 @@ def from_jax_privacy(matrix: object, num_steps: int) -> strategies.NoiseStrategy
     if not (values.size and values[0] > 0):
         raise ValueError(f"matrix must have a first coefficient > 0, got {values[:1]}")
     norms = np.sqrt(np.cumsum(np.pad(values, (0, num_steps - values.size)) ** 2))[::-1]
-    streaming = factorization.toeplitz.inverse_as_streaming_matrix(
-        jnp.asarray(values, jnp.result_type(float))
-    )
+    column = jnp.asarray(values, jnp.result_type(float))
+    streaming = factorization.toeplitz.inverse_as_streaming_matrix(column)
     impulse = np.zeros(num_steps)
     impulse[0] = 1
     return StreamingStrategy(num_steps, streaming, norms, signal.lfilter([1.0], values, impulse))
