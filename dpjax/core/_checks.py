@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 
+_Kinds = type | types.UnionType | tuple[type, ...]
 _NUMBERS = (int, float, np.number, np.ndarray, jax.Array)
 _ABSTRACT = (jax.core.Tracer, jax.core.ShapedArray, jax.ShapeDtypeStruct)
 
@@ -247,13 +248,7 @@ def check_delta(name: str, value: float) -> None:
         raise ValueError(f"{name} must lie in [0, 1), got {value!r}")
 
 
-def check_type(
-    name: str,
-    value: object,
-    kinds: type | types.UnionType | tuple[type, ...],
-    what: str,
-    more: str = "",
-) -> None:
+def check_type(name: str, value: object, kinds: _Kinds, what: str, more: str = "") -> None:
     """Raises unless the value is of one of the kinds.
 
     Args:

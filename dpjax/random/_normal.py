@@ -66,8 +66,10 @@ def normals_of_words(high: jax.Array, low: jax.Array, double: bool = False) -> j
     for inner, outer in zip(_CENTRE, _TAIL, strict=True):
         ratio = ratio * u + jnp.where(centre, real(inner), real(outer))
     value = x * ratio
-    if double:
-        value = _refined(value, x, beyond)
+    if double:  # one step by Newton, from 1e-8 to 1e-14
+        y = value * math.sqrt(0.5)
+        excess = jnp.where(x < 0.5, jax.lax.erf(y) - x, beyond - jax.lax.erfc(y))
+        value = value - excess * jnp.exp(y * y) * math.sqrt(math.pi / 2)
     return jnp.where(negative < 0, -value, value)
 
 
@@ -75,13 +77,6 @@ def _unit(first: jax.Array, second: jax.Array, real: Any) -> jax.Array:
     """The middle of the cell of (0, 1) that 31 and 31 bits name, to full relative precision."""
     second = (second.astype(real) + real(0.5)) * real(2.0**-62)
     return first.astype(real) * real(2.0**-31) + second
-
-
-def _refined(value: jax.Array, x: jax.Array, beyond: jax.Array) -> jax.Array:
-    """One step by Newton, from 1e-8 to 1e-14."""
-    y = value * math.sqrt(0.5)
-    excess = jnp.where(x < 0.5, jax.lax.erf(y) - x, beyond - jax.lax.erfc(y))
-    return value - excess * jnp.exp(y * y) * math.sqrt(math.pi / 2)
 
 
 def gumbels(key: jax.Array, shape: tuple[int, ...], dtype: DTypeLike) -> jax.Array:

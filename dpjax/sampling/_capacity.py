@@ -8,10 +8,8 @@ from scipy import stats
 
 from dpjax.core._checks import check_int, check_positive_scalar, check_probability, check_rate
 
-# The default capacity is made for these: overflow costs at most this share of delta.
+# of delta, which overflow costs at most with the default capacity
 DELTA_SHARE = 0.01
-DEFAULT_DELTA = 1e-5
-DEFAULT_EPSILON = 10.0
 MULTIPLE = 32
 # Where every member has to be seen, a batch with more members than draws has this probability.
 _LOG_UNSEEN = math.log(1e-20)
@@ -116,11 +114,7 @@ def draws_needed(num_records: int, rate: float, capacity: int, *, see_all: bool)
 
 
 def default_capacity(
-    num_records: int,
-    rate: float,
-    steps: int,
-    delta: float = DEFAULT_DELTA,
-    epsilon: float = DEFAULT_EPSILON,
+    num_records: int, rate: float, steps: int, delta: float = 1e-5, epsilon: float = 10.0
 ) -> int:
     """Capacity of a Poisson batch when none is asked for.
 

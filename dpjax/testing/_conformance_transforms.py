@@ -1,5 +1,6 @@
 """The conformance suite for transformations."""
 
+import contextlib
 import dataclasses
 import functools
 import math
@@ -203,7 +204,9 @@ def check_noise(draws: np.ndarray, law: Any, event: DpEvent, change: float, name
         cuts = np.floor(cuts)
     cuts = np.concatenate([cuts, cuts + change])
     below, shifted = cdf(cuts), cdf(cuts - change)
-    pure = _pure_epsilon(guarantee)
+    pure = math.inf
+    with contextlib.suppress(UnsupportedEventError):
+        pure = guarantee.epsilon(0.0)
     for epsilon in (*_EPSILONS, *([pure] if pure < _MOST_EPSILON else [])):
         growth = math.exp(epsilon)
         tails = (below, shifted), (1 - shifted, 1 - below)
@@ -222,13 +225,6 @@ def check_noise(draws: np.ndarray, law: Any, event: DpEvent, change: float, name
             f"{name}: the event claims a pure epsilon of {pure:g}, but by noise of this law "
             f"{ratio:.6g} is lost for a change by {change:g}: {event}"
         )
-
-
-def _pure_epsilon(guarantee: Guarantee) -> float:
-    try:
-        return guarantee.epsilon(0.0)
-    except UnsupportedEventError:
-        return math.inf
 
 
 def _spread_over_cells(cdf: Callable[..., Any]) -> Callable[..., Any]:

@@ -137,7 +137,7 @@ def bounded_sum(
     if not is_outer(leaf):
         leaf = leaf if isinstance(leaf, PackedSigns) else jnp.asarray(leaf)
         # integers are as wide as what they are multiplied by
-        return _sum_of_rows(leaf, None, scale.astype(_dtype(leaf)), bound, centre, cut)
+        return _sum_of_rows(_Rows(leaf, None, scale.astype(_dtype(leaf)), centre), bound, cut)
     left = jnp.asarray(leaf.left)
     right = _scaled(leaf.right, scale if centre is None else scale > 0)
     middle = jnp.asarray(0.0 if centre is None else centre, right.dtype)
@@ -145,8 +145,8 @@ def bounded_sum(
 
     def column(at: tuple[jax.Array, jax.Array]) -> Pair:
         if centre is None:  # one product less
-            return _sum_of_rows(left, None, at[0], bound, None, cut)
-        return _sum_of_rows(left, at[0], scale.astype(right.dtype), bound, at[1], cut)
+            return _sum_of_rows(_Rows(left, None, at[0], None), bound, cut)
+        return _sum_of_rows(_Rows(left, at[0], scale.astype(right.dtype), at[1]), bound, cut)
 
     if right.shape[1] > _MANY_COLUMNS:
         one = functools.partial(jax.lax.map, column)
@@ -207,14 +207,8 @@ class _Rows(NamedTuple):
     centre: jax.Array | None  # [B, 1] or [1, p]
 
 
-def _sum_of_rows(
-    rows: PyTree,
-    factor: jax.Array | None,
-    scale: jax.Array,
-    bound: ArrayLike,
-    centre: jax.Array | None,
-    cut: bool,
-) -> Pair:
+def _sum_of_rows(terms: _Rows, bound: ArrayLike, cut: bool) -> Pair:
+    rows, factor, scale, centre = terms
     num = scale.shape[0]
     shape = rows.shape[1:]
     if not isinstance(rows, PackedSigns):
@@ -277,11 +271,7 @@ def _tree_sum(pairs: Pair) -> Pair:
 
 
 def _in_parts(
-    of: Callable[[_Rows], Any],
-    terms: _Rows,
-    size: int,
-    add: Callable[[Any, Any], Any],
-    strided: bool,
+    of: Callable[[_Rows], Any], terms: _Rows, size: int, add: Callable[..., Any], strided: bool
 ) -> Any:
     """The sum of `of` over parts of so many rows."""
     shared = terms.centre is not None and terms.centre.shape[0] == 1

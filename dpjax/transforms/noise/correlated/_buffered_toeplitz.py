@@ -21,7 +21,7 @@ from dpjax.core import (
 )
 from dpjax.sampling import Participation
 from dpjax.transforms.noise.correlated import _strategy as strategies
-from dpjax.transforms.noise.correlated._buffered_toeplitz_table import TABLE
+from dpjax.transforms.noise.correlated._buffered_toeplitz_table import TABLE, Row
 
 Objective = Callable[[np.ndarray, np.ndarray], float]
 
@@ -136,9 +136,7 @@ def fitted(
     return minimised(error, starts, num_steps)
 
 
-def minimised(
-    error: Objective, starts: list[np.ndarray], num_steps: int
-) -> tuple[tuple[float, ...], tuple[float, ...]]:
+def minimised(error: Objective, starts: list[np.ndarray], num_steps: int) -> Row:
     """Weights and decays of least error, by L-BFGS from each start, in order of decay."""
     # beyond this a decay is 0 or 1, a weight 0, as far as so many steps can tell
     reach = np.log(max(num_steps, 2)) + 10
