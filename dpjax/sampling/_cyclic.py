@@ -131,8 +131,7 @@ class CyclicPoisson(Planned):
             rows = order[jnp.minimum(first[group] + place, num_records - 1)]
             return jnp.where(mask, rows, 0), mask
 
-        turns = jnp.arange(self.steps, dtype=jnp.int32) % self.groups
-        return jax.lax.map(step, (keys.data, turns))
+        return jax.lax.map(step, (keys.data, jnp.arange(self.steps, dtype=jnp.int32) % self.groups))
 
     def _grouped(self, key: jax.Array, num_records: int) -> tuple[jax.Array, jax.Array]:
         """Records sorted by group, and the groups' sizes `[groups]`."""

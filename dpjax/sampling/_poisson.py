@@ -240,8 +240,7 @@ class PoissonSampler:
 
         def members(given: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
             data, present = given
-            own = StepKeys(data, x.impl)
-            indices, mask = draw_members(own, self.rate, share, present, draws)
+            indices, mask = draw_members(StepKeys(data, x.impl), self.rate, share, present, draws)
             return indices[: self.capacity], mask[: self.capacity]
 
         given = (x.split(self.shards).data, jnp.asarray(present, jnp.uint32))

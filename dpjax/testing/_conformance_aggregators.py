@@ -74,8 +74,7 @@ def check_aggregator(entry: Entry) -> None:
             trees.assert_close(got, others, f"{name}: sum with an example that holds {bad}", 1e-6)
     run.assert_one_trace(name)
 
-    none = jax.tree.map(lambda a: a[:0], values)
-    got = run(value, none, everyone[:0], data)
+    got = run(value, jax.tree.map(lambda a: a[:0], values), everyone[:0], data)
     trees.assert_close(got, noise, f"{name}: sum of a batch of length 0", 1e-6)
     if not case.random:
         trees.assert_close(noise, trees.filled(noise, 0.0), f"{name}: empty sum", 0.0)

@@ -65,8 +65,7 @@ def check_transform(entry: Entry) -> None:
         trees.assert_types(out, want, f"{name}: updates")
         trees.assert_types(after, state, f"{name}: state")
 
-    update = functools.partial(_update, case)
-    step, value = asserts.Program(update), case.values[0]
+    step, value = asserts.Program(functools.partial(_update, case)), case.values[0]
     start = state = _start(case, value, case.updates, jax.random.key(2))
     for i, each in enumerate(case.values):
         out, state = step(each, case.updates, trees.fresh(state), jax.random.key(i))

@@ -102,8 +102,7 @@ def _evaluate(
         return atom.val if isinstance(atom, core.Literal) else fresh(values[atom])
 
     for equation in jaxpr.eqns:
-        inputs = [read(atom) for atom in equation.invars]
-        outputs = _apply(equation, inputs, found)
+        outputs = _apply(equation, [read(atom) for atom in equation.invars], found)
         values.update(zip(equation.outvars, outputs, strict=True))
     return [read(atom) for atom in jaxpr.outvars]
 

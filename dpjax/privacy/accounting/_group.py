@@ -153,8 +153,7 @@ def _direct(guarantee: Guarantee, size: int) -> Guarantee | None:
             return None
         parts.append((scaled, count))
     try:
-        failure = _failure(guarantee, size)
-        return Guarantee(unflatten(parts), guarantee.relation, failure)
+        return Guarantee(unflatten(parts), guarantee.relation, _failure(guarantee, size))
     except UnsupportedEventError:
         return None
 

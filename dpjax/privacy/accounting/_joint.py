@@ -136,15 +136,18 @@ def _gaussian(width: float, step: float) -> Pair:
 
     def probabilities(mean: float) -> np.ndarray:
         score = (grid - mean) / width
-        left, right = score[:-1], score[1:]
-        # differences of the smaller tail: keeps the relative precision of tiny cells
-        upper = special.ndtr(-left) - special.ndtr(-right)
-        return np.where(left > 0, upper, special.ndtr(right) - special.ndtr(left))
+        return normal_mass(score[:-1], score[1:])
 
     mean = width**2 / 2
     mass = _connect(-cells, probabilities(mean), probabilities(-mean), step)
     mass[0] += special.ndtr((grid[0] - mean) / width)
     return Pair(-cells, mass, float(special.ndtr((mean - grid[-1]) / width)), step)
+
+
+def normal_mass(left: np.ndarray, right: np.ndarray) -> np.ndarray:
+    """Of cells under the standard normal law, to full relative precision in both tails."""
+    upper = special.ndtr(-left) - special.ndtr(-right)
+    return np.where(left > 0, upper, special.ndtr(right) - special.ndtr(left))
 
 
 def _laplace(width: float, step: float) -> Pair:

@@ -336,8 +336,7 @@ class Ledger:
         for name in state.parts:
             who = "records of no other part" if name is None else f"part {name!r}"
             who = "all records" if state.parts == (None,) else who
-            counted = state.judge(name)[0]
-            lines.append(f"counted for {who}: epsilon={counted:.4g}")
+            lines.append(f"counted for {who}: epsilon={state.judge(name)[0]:.4g}")
         for number, record in enumerate(state.records, start=1):
             entry = record.entry
             notes = [f"run {entry.run!r}"] if entry.run is not None else []

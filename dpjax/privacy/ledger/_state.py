@@ -121,8 +121,7 @@ def _largest_divergence(
     """
     log_delta = math.log(delta) + math.log1p(-share - _INFINITE_SHARE)
     slack = -np.log1p(-1 / orders) + (log_delta + np.log(orders)) / (orders - 1)
-    largest = epsilon + slack
-    return largest - _ROUNDING * (epsilon + np.abs(slack))
+    return epsilon + slack - _ROUNDING * (epsilon + np.abs(slack))
 
 
 def _failure_cap(epsilon: float, delta: float, share: float) -> float:

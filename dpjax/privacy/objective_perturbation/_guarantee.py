@@ -150,8 +150,7 @@ class ObjectivePerturbationGuarantee:
     def _curve(self, epsilon: float) -> float:
         """Without failures."""
         if self.noise == "gamma":
-            above = min(epsilon - self._pure, 0.0)
-            return -math.expm1(above) / (1 + math.exp(-self._pure))
+            return -math.expm1(min(epsilon - self._pure, 0.0)) / (1 + math.exp(-self._pure))
         beyond = epsilon - self._sure
         relation = resolve_relation(self.relation)
         value = noise_delta(max(beyond, 0.0), self.bounds, self.scale, relation, self.tolerance)
@@ -212,8 +211,7 @@ class ObjectivePerturbationGuarantee:
         above = np.array([self.delta(e) for e in at[reach:]])
         # the other order of the pair, which the same curve bounds
         below = -np.expm1(at[:reach]) + np.exp(at[:reach]) * above[:0:-1]
-        deltas = np.minimum(np.concatenate([below, above]), 1.0)
-        values = _convex_envelope(np.exp(at), deltas)
+        values = _convex_envelope(np.exp(at), np.minimum(np.concatenate([below, above]), 1.0))
         pmf = pld_pmf.create_pmf_pessimistic_connect_dots(spacing, steps, values)
         return PrivacyLossDistribution(pmf)
 
@@ -389,8 +387,7 @@ def plan_objective_perturbation(
     if lam is None:
         share = min(_DETERMINANT_SHARE * budget.epsilon, _MOST_DETERMINANT)
         lam = bounds.curvature / math.expm1(share)
-        first = at(lam)[0]
-        deviation = math.sqrt(mean_square(first, dim) / dim)
+        deviation = math.sqrt(mean_square(at(lam)[0], dim) / dim)
         free = _FREE_RADIUS / math.sqrt(bounds.curvature) / 2
         width = free if radius is None else float(radius)
         if not bounds.two_sided and num_records is not None:

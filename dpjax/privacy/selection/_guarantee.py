@@ -231,8 +231,7 @@ def _zcdp(losses: list[Atoms]) -> tuple[dpe.DpEvent, float]:
 
 
 def _divergence(atoms: Atoms, order: float) -> float:
-    exponent = np.log(atoms.mass) + (order - 1) * atoms.loss
-    return float(special.logsumexp(exponent)) / (order - 1)
+    return float(special.logsumexp(np.log(atoms.mass) + (order - 1) * atoms.loss)) / (order - 1)
 
 
 def _without_largest(atoms: Atoms) -> tuple[Atoms, float, float]:

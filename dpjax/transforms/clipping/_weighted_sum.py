@@ -361,8 +361,7 @@ def _values(terms: _Rows) -> jax.Array:
     if terms.factor is not None:
         values = values * terms.factor[:, None]
     if terms.centre is not None:
-        used = (terms.scale != 0)[:, None]
-        values = values - jnp.where(used, terms.centre, 0)
+        values = values - jnp.where((terms.scale != 0)[:, None], terms.centre, 0)
     return values * terms.scale[:, None]
 
 

@@ -102,12 +102,15 @@ def add_laplace(scale: ArrayLike) -> Transform:
 
 
 def _add_noise(scale: ArrayLike, draw: Callable[..., jax.Array]) -> Transform:
-    def noisy(leaf: PyTree, key: jax.Array) -> jax.Array:
-        values = wide(leaf)
-        draws = draw(key, values.shape, values.dtype)
-        return plus_noise(values, scale, draws).astype(jnp.result_type(leaf))
+    return noise_on_leaves(lambda leaf, key: _noisy(leaf, scale, draw, key))
 
-    return noise_on_leaves(noisy)
+
+def _noisy(
+    leaf: PyTree, scale: ArrayLike, draw: Callable[..., jax.Array], key: jax.Array
+) -> jax.Array:
+    values = wide(leaf)
+    noisy = plus_noise(values, scale, draw(key, values.shape, values.dtype))
+    return noisy.astype(jnp.result_type(leaf))
 
 
 def noise_on_leaves(

@@ -130,8 +130,7 @@ class Banded(strategies.GaussianStrategy):
 
     def init(self, params: PyTree) -> BandedState:
         """The state before the first step; `params` gives shapes and dtypes."""
-        past = strategies.stacked_zeros(params, self._p - 1)
-        return BandedState(jnp.zeros((), jnp.int32), past)
+        return BandedState(jnp.zeros((), jnp.int32), strategies.stacked_zeros(params, self._p - 1))
 
     def next(
         self, draw: strategies.Draw, scale: ArrayLike, state: BandedState
@@ -153,8 +152,7 @@ class Banded(strategies.GaussianStrategy):
         def fresh(z: jax.Array, past: jax.Array) -> jax.Array:
             rest = c[lags].astype(z.dtype)
             # not a product of matrices, which is slower by far where one has a single row
-            shaped = rest.reshape(-1, *(1,) * z.ndim)
-            taken_back = jnp.sum(shaped * past.astype(z.dtype), axis=0)
+            taken_back = jnp.sum(rest.reshape(-1, *(1,) * z.ndim) * past.astype(z.dtype), axis=0)
             return strategies.computed_once((z - taken_back) / c[0].astype(z.dtype), live)
 
         def store(past: jax.Array, y: jax.Array) -> jax.Array:

@@ -291,8 +291,7 @@ def tree_aggregation(
     or shuffling", 2021.
     """
     check_nonnegative("stddev", stddev)
-    tree = _TreeOfNodes(num_steps, variance_reduced=variance_reduced)
-    noise = correlated_noise(tree, stddev)
+    noise = correlated_noise(_TreeOfNodes(num_steps, variance_reduced=variance_reduced), stddev)
 
     def init(params: PyTree) -> TreeAggregationState:
         return TreeAggregationState(jax.tree.map(wide_zeros, params), noise.init(params))

@@ -257,8 +257,7 @@ class BufferedToeplitz(strategies.GaussianStrategy):
         if (omega is None or decay is None) and self.participations > 1:
             omega, decay = fitted(self.num_steps, self.participations, self._apart)
         elif omega is None or decay is None:
-            row = max(2, (self.num_steps - 1).bit_length())
-            omega, decay = TABLE[min(row, max(TABLE))]
+            omega, decay = TABLE[min(max(2, (self.num_steps - 1).bit_length()), max(TABLE))]
         if len(omega) != len(decay):
             raise ValueError(
                 f"omega and decay must have one length, got {len(omega)} and {len(decay)}"
