@@ -159,7 +159,10 @@ def shard_records(
             raise ValueError(f"axis {name!r} is not in the mesh, which has {tuple(mesh.shape)}")
     shares = int(np.prod([mesh.shape[name] for name in names]))
     number = num_rows(data)
-    rows = _round_number(number, shares) if rows is None else rows
+    if rows is None:
+        # a multiple of a power of two, less than 2% above
+        unit = shares << max(0, (number // (64 * shares)).bit_length() - 1)
+        rows = -(-number // unit) * unit
     check_int("rows", rows, minimum=number)
     if rows % shares:
         raise ValueError(f"rows must be a multiple of {shares}, the size of {axis!r}, got {rows}")
@@ -196,11 +199,3 @@ def num_rows(data: PyTree) -> int:
             f"all arrays in data must share one leading axis, got shapes {shapes}{more}{hint}"
         )
     return int(sizes.pop()[0])
-
-
-def _round_number(number: int, shares: int) -> int:
-    """The next multiple of `shares` and of a power of two, less than 2% above `number`."""
-    unit = shares
-    while 64 * 2 * unit <= number:
-        unit *= 2
-    return -(-number // unit) * unit

@@ -67,14 +67,13 @@ def save_and_load(tree: PyTree) -> PyTree:
     np.savez(archive, *[to_numpy(leaf) for leaf in leaves])
     archive.seek(0)
     loaded = list(np.load(archive).values())
-    restored = []
-    for leaf, data in zip(leaves, loaded, strict=True):
+
+    def restored(leaf: PyTree, data: np.ndarray) -> jax.Array:
         if is_key(leaf):
-            made = jax.random.wrap_key_data(jnp.asarray(data), impl=jax.random.key_impl(leaf))
-        else:  # bfloat16 comes back as raw bytes
-            made = jnp.asarray(data.view(to_numpy(leaf).dtype))
-        restored.append(made)
-    return jax.tree.unflatten(treedef, restored)
+            return jax.random.wrap_key_data(jnp.asarray(data), impl=jax.random.key_impl(leaf))
+        return jnp.asarray(data.view(to_numpy(leaf).dtype))  # bfloat16 comes back as raw bytes
+
+    return jax.tree.unflatten(treedef, map(restored, leaves, loaded))
 
 
 def with_bad_entry(tree: PyTree, bad: float) -> list[PyTree]:

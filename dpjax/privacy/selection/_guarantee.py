@@ -95,7 +95,8 @@ class SelectionGuarantee(Guarantee):
         runs = [each for base in self.bases for each in _each(base)]
         relation = shared_relation(runs, (Guarantee, ObjectivePerturbationGuarantee))
         event, rest = _zcdp(self._losses)
-        vars(self).update(event=event, relation=relation, failure_probability=self._failure + rest)
+        failure = self.runs.mean * max(map(_failing, self.bases))  # a union over runs that count
+        vars(self).update(event=event, relation=relation, failure_probability=failure + rest)
         super().__post_init__()
 
     def __eq__(self, other: object) -> bool:
@@ -139,10 +140,6 @@ class SelectionGuarantee(Guarantee):
     def _losses(self) -> list[Atoms]:
         """The privacy losses, of each base in each direction."""
         return [loss for base in self.bases for loss in _selected(_ids(base), self.runs)]
-
-    @property
-    def _failure(self) -> float:
-        return self.runs.mean * max(map(_failing, self.bases))  # a union over runs that count
 
 
 def _each(base: Base) -> tuple[_Run, ...]:
