@@ -33,15 +33,9 @@ def main(argv: list[str] | None = None) -> int:
         print("\n".join(entry.name for entry in chosen))
         return 0
     try:
-        rows = audit_registered(
-            chosen,
-            runs=args.runs,
-            epsilon=args.epsilon,
-            delta=args.delta,
-            confidence=args.confidence,
-            key=jax.random.key(args.seed),
-            progress=sys.stderr.isatty(),
-        )
+        chances = {name: getattr(args, name) for name in ("runs", "epsilon", "delta", "confidence")}
+        key, progress = jax.random.key(args.seed), sys.stderr.isatty()
+        rows = audit_registered(chosen, **chances, key=key, progress=progress)
     except ValueError as error:
         print(f"python -m dpjax.audit: error: {str(error).splitlines()[0]}", file=sys.stderr)
         return 2

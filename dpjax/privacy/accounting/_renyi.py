@@ -18,7 +18,6 @@ from scipy import special, stats
 
 from dpjax.privacy._budget import relation_factor
 from dpjax.privacy.accounting import _joint
-from dpjax.privacy.accounting._joint import Atoms
 from dpjax.privacy.accounting._structure import (
     SAMPLED,
     EventId,
@@ -111,7 +110,7 @@ def _curvature(order: float, loss: np.ndarray) -> np.ndarray:
     return total
 
 
-def log_moment_of_atoms(atoms: Atoms, order: float) -> float:
+def log_moment_of_atoms(atoms: _joint.Atoms, order: float) -> float:
     """log sum mass e^((order - 1) loss) over the finite losses under P; at least 0."""
     exponent = (order - 1) * atoms.loss
     if exponent.max() > _LARGEST:
@@ -120,14 +119,14 @@ def log_moment_of_atoms(atoms: Atoms, order: float) -> float:
     return math.log1p(max(excess, 0.0) * (1 + _ROUNDING))
 
 
-def discrete_laplace(parameter: float, sensitivity: int) -> Atoms:
+def discrete_laplace(parameter: float, sensitivity: int) -> _joint.Atoms:
     """The losses of noise P(x) ~ e^(-parameter |x|) on integers `sensitivity` apart."""
     inside = np.arange(1, sensitivity)
     tail = 1 / (1 + math.exp(-parameter))
     loss = parameter * np.concatenate([[sensitivity], sensitivity - 2.0 * inside, [-sensitivity]])
     mass = math.tanh(parameter / 2) * np.exp(-parameter * inside)
     ends = tail, tail * math.exp(-parameter * sensitivity)
-    return Atoms(loss, np.concatenate([ends[:1], mass, ends[1:]]), 0.0)
+    return _joint.Atoms(loss, np.concatenate([ends[:1], mass, ends[1:]]), 0.0)
 
 
 class Renyi(NamedTuple):

@@ -23,12 +23,7 @@ from dpjax.core._chain import keyed
 from dpjax.privacy import RelationLike
 from dpjax.transforms.noise.correlated import _strategy as strategies
 from dpjax.transforms.noise.correlated import _tree_nodes as nodes
-from dpjax.transforms.noise.correlated._strategy import (
-    correlated_noise,
-    knorm_noise,
-    pure_event,
-    wide_zeros,
-)
+from dpjax.transforms.noise.correlated._strategy import knorm_noise
 
 
 class BinaryTreeState(NamedTuple):
@@ -171,7 +166,7 @@ class BinaryTree:
         epsilon = 1 / float(noise_multiplier) if noise_multiplier > 0 else math.inf
         # with an exponent the nodes have shares of their own, so they are taken together
         count = 1 if self.exponent else self.levels
-        return pure_event(epsilon / count, count, relation)
+        return strategies.pure_event(epsilon / count, count, relation)
 
     def prefix_stddev(self, scales: ArrayLike | None = None) -> np.ndarray:
         """Deviation of a coordinate of each prefix's noise at noise multiplier 1, `[T]` float64.
@@ -291,10 +286,11 @@ def tree_aggregation(
     or shuffling", 2021.
     """
     check_nonnegative("stddev", stddev)
-    noise = correlated_noise(_TreeOfNodes(num_steps, variance_reduced=variance_reduced), stddev)
+    tree = _TreeOfNodes(num_steps, variance_reduced=variance_reduced)
+    noise = strategies.correlated_noise(tree, stddev)
 
     def init(params: PyTree) -> TreeAggregationState:
-        return TreeAggregationState(jax.tree.map(wide_zeros, params), noise.init(params))
+        return TreeAggregationState(jax.tree.map(strategies.wide_zeros, params), noise.init(params))
 
     def step(
         updates: PyTree, state: TreeAggregationState, key: jax.Array, **extra: Any
