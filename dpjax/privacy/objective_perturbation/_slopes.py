@@ -7,7 +7,7 @@ import math
 import numpy as np
 from scipy.special import expit
 
-from dpjax.core._checks import check_finite, check_positive_scalar
+from dpjax.core._checks import check_nonnegative, check_positive_scalar
 
 _ANGLES = 4096  # cells of the angle in which the slope is maximised over records
 _FIRST, _HALVINGS = 64, 10  # cells of the angle between w and the bisector, and their halvings
@@ -174,9 +174,7 @@ def logistic_change(radius: float) -> float:
         >>> 1.269841 < logistic_change(2.0) < 1.2705
         True
     """
-    check_finite("radius", radius)
-    if radius < 0:
-        raise ValueError(f"radius must be >= 0, got {radius}")
+    check_nonnegative("radius", radius)
     found = change_at_bisector(radius)
     edges = np.linspace(0.0, math.pi / 2, _FIRST + 1)
     low, high = edges[:-1], edges[1:]

@@ -104,8 +104,7 @@ class SelectionGuarantee(Guarantee):
             return self.bases == other.bases and self.runs == other.runs
         return super().__eq__(other)
 
-    def __hash__(self) -> int:
-        return super().__hash__()
+    __hash__ = Guarantee.__hash__
 
     def epsilon(self, delta: float) -> float:
         """The least epsilon >= 0 with delta(epsilon) <= delta, or infinity.
