@@ -175,11 +175,7 @@ def clip_scale(
       ValueError: If `mask` is not `[B]`.
     """
     norms = per_example_norm(per_example, norm)
-    tiny = jnp.finfo(norms.dtype).tiny
-    # a traced bound may be negative: nothing then, not what is as long as its modulus
-    scale = jnp.minimum(1, clipping_bound(max_norm, norms.dtype) / jnp.maximum(norms, tiny))
-    mask = check_mask(mask, norms.shape[0])
-    return jnp.where(mask & jnp.isfinite(norms), normal_or_zero(scale), 0)
+    return _scale(norms, norms, mask, max_norm, True)
 
 
 def per_example_norm(per_example: PyTree, norm: str = "l2") -> jax.Array:
@@ -416,7 +412,8 @@ def _scale(
     if not clipped:
         return mask.astype(spread.dtype)
     tiny = jnp.finfo(spread.dtype).tiny
-    bound = clipping_bound(bound, spread.dtype)  # a traced one may be negative
+    # a traced one may be negative: nothing then, not what is as long as its modulus
+    bound = clipping_bound(bound, spread.dtype)
     scale = normal_or_zero(jnp.minimum(1, bound / jnp.maximum(jnp.maximum(spread, reach), tiny)))
     return jnp.where(mask & jnp.isfinite(spread) & jnp.isfinite(reach), scale, 0)
 
