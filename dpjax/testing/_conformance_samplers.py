@@ -101,8 +101,7 @@ def _participations(result: tuple[jax.Array, jax.Array], num_records: int) -> np
     """Which records are in which step's batch, `[num_records, steps]`."""
     indices, mask = map(np.asarray, result)
     taken = np.zeros((num_records, mask.shape[0]))
-    step = np.broadcast_to(np.arange(mask.shape[0])[:, None], mask.shape)
-    taken[indices[mask], step[mask]] = 1
+    taken[indices[mask], np.nonzero(mask)[0]] = 1
     return taken
 
 

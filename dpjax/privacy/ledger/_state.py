@@ -260,13 +260,11 @@ def _judge(guarantees: Sequence[Guarantee], rule: Filter, adaptive: bool) -> tup
 
 def state_to_json(state: State) -> dict[str, Any]:
     """The state as JSON values; floats are written so that they read back to the last bit."""
-    relation = state.budget.relation
+    budget = state.budget
+    relation = relation_name(budget.relation) if budget.relation else None
+    epsilon, delta = float(budget.epsilon), float(budget.delta)
     return {
-        "budget": {
-            "epsilon": float(state.budget.epsilon),
-            "delta": float(state.budget.delta),
-            "relation": relation_name(relation) if relation else None,
-        },
+        "budget": {"epsilon": epsilon, "delta": delta, "relation": relation},
         "adaptive": state.adaptive,
         "entries": [_entry_to_json(*record) for record in state.records],
     }
