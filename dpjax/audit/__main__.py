@@ -33,15 +33,9 @@ def main(argv: list[str] | None = None) -> int:
         print("\n".join(entry.name for entry in chosen))
         return 0
     try:
-        rows = audit_registered(
-            chosen,
-            runs=args.runs,
-            epsilon=args.epsilon,
-            delta=args.delta,
-            confidence=args.confidence,
-            key=jax.random.key(args.seed),
-            progress=sys.stderr.isatty(),
-        )
+        chances = {name: getattr(args, name) for name in ("runs", "epsilon", "delta", "confidence")}
+        key, progress = jax.random.key(args.seed), sys.stderr.isatty()
+        rows = audit_registered(chosen, **chances, key=key, progress=progress)
     except ValueError as error:
         print(f"python -m dpjax.audit: error: {str(error).splitlines()[0]}", file=sys.stderr)
         return 2
@@ -61,11 +55,9 @@ def main(argv: list[str] | None = None) -> int:
 def _table(rows: list[Audited]) -> str:
     width = max(len(row.name) for row in rows)
     lines = [f"{'solver':{width}}  {'relation':17}  {'claimed':>8}  {'shown':>8}"]
-    for row in rows:
-        mark = "" if row.holds else "  ABOVE"
-        lines.append(
-            f"{row.name:{width}}  {row.relation:17}  {row.claimed:8.3f}  {row.shown:8.3f}{mark}"
-        )
+    for name, relation, claimed, shown in rows:
+        mark = "" if shown <= claimed else "  ABOVE"
+        lines.append(f"{name:{width}}  {relation:17}  {claimed:8.3f}  {shown:8.3f}{mark}")
     return "\n".join(lines)
 
 
@@ -98,8 +90,7 @@ def _parse(argv: list[str] | None) -> argparse.Namespace:
     )
     add("--seed", type=int, default=0, help="of the keys, >= 0 (default: 0)")
     args = parser.parse_args(argv)
-    if not (args.all or args.names):
-        args.all = True
+    args.all = args.all or not args.names
     return args
 
 

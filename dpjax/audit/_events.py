@@ -257,10 +257,8 @@ def _quadratic(means: list[np.ndarray], spreads: list[np.ndarray], ridge: float)
     roots = [np.linalg.cholesky(np.linalg.inv(spread + ridge * eye)) for spread in spreads]
 
     def score(runs: np.ndarray) -> np.ndarray:
-        far = [
-            np.sum(((runs - mean) @ root) ** 2, axis=1)
-            for mean, root in zip(means, roots, strict=True)
-        ]
+        pairs = zip(means, roots, strict=True)
+        far = [np.sum(((runs - mean) @ root) ** 2, axis=1) for mean, root in pairs]
         return far[0] - far[1]
 
     return score

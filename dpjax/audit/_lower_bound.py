@@ -129,14 +129,12 @@ def lower_bound(
     Source: Jagielski, Ullman and Oprea 2020; Nasr et al. 2021 for the white-box view.
     """
     level = Level(delta, confidence, bound)
-    check_key("key", key)
     check_neighbours(data, neighbour)
     check = optional(problem, "check")
     if check is not None:
         check(data)
         check(neighbour)
-    both = [jax.tree.map(jnp.asarray, one) for one in (data, neighbour)]
-    return _compare(watch, (solver, problem), both, runs, key, score, level)
+    return _compare(watch, (solver, problem), (data, neighbour), runs, key, score, level)
 
 
 def mechanism_lower_bound(
@@ -185,9 +183,7 @@ def mechanism_lower_bound(
       True
     """
     level = Level(delta, confidence, bound)
-    check_key("key", key)
-    both = [jax.tree.map(jnp.asarray, one) for one in (data, neighbour)]
-    return _compare(mechanism, (), both, runs, key, score, level)
+    return _compare(mechanism, (), (data, neighbour), runs, key, score, level)
 
 
 class Released(NamedTuple):
@@ -209,17 +205,16 @@ def watch(
 def _compare(
     apply: Callable[..., PyTree],
     subject: tuple[PyTree, ...],
-    both: list[PyTree],
+    both: tuple[PyTree, PyTree],
     runs: int,
     key: jax.Array,
     score: Score | None,
     level: Level,
 ) -> float:
+    keys = jax.random.split(check_key("key", key), 2)
     check_int("runs", runs, minimum=20)
-    keys = jax.random.split(key, 2)
-    seen = [
-        collect(apply, subject, data, keys[i], runs, score=score) for i, data in enumerate(both)
-    ]
+    data = [jax.tree.map(jnp.asarray, one) for one in both]
+    seen = [collect(apply, subject, one, keys[i], runs, score=score) for i, one in enumerate(data)]
     return bound_from(seen[0], seen[1], score, level)
 
 
@@ -330,7 +325,4 @@ def check_neighbours(data: PyTree, neighbour: PyTree) -> None:
 
 def _rows(data: PyTree) -> list[tuple[bytes, ...]]:
     leaves = [np.asarray(leaf) for leaf in jax.tree.leaves(data)]
-    return [
-        tuple(np.ascontiguousarray(leaf[i]).tobytes() for leaf in leaves)
-        for i in range(len(leaves[0]))
-    ]
+    return [tuple(leaf[i].tobytes() for leaf in leaves) for i in range(len(leaves[0]))]

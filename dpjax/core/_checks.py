@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 
+_Kinds = type | types.UnionType | tuple[type, ...]
 _NUMBERS = (int, float, np.number, np.ndarray, jax.Array)
 _ABSTRACT = (jax.core.Tracer, jax.core.ShapedArray, jax.ShapeDtypeStruct)
 
@@ -36,10 +37,7 @@ def check_finite(name: str, value: object) -> None:
       TypeError: If it is text or complex.
       ValueError: If one is not finite.
     """
-    array = known_numbers(name, value)
-    if array is not None and not np.all(np.isfinite(array)):
-        bad = array[~np.isfinite(array)].flat[0]
-        raise ValueError(f"{name} must be finite, got {bad}")
+    _check_all(name, value)
 
 
 def check_positive(name: str, value: object) -> None:
@@ -53,7 +51,6 @@ def check_positive(name: str, value: object) -> None:
       TypeError: If it is text or complex.
       ValueError: If one is not finite, or not positive.
     """
-    check_finite(name, value)
     _check_all(name, value, "> 0", lambda array: array > 0)
 
 
@@ -68,7 +65,6 @@ def check_nonnegative(name: str, value: object) -> None:
       TypeError: If it is text or complex.
       ValueError: If one is not finite, or negative.
     """
-    check_finite(name, value)
     _check_all(name, value, ">= 0", lambda array: array >= 0)
 
 
@@ -85,7 +81,6 @@ def check_between(name: str, value: object, low: float, high: float) -> None:
       TypeError: If it is text or complex.
       ValueError: If one is not finite, or outside.
     """
-    check_finite(name, value)
     _check_all(name, value, f"in [{low}, {high}]", lambda array: (array >= low) & (array <= high))
 
 
@@ -139,10 +134,13 @@ def check_nonnegative_scalar(name: str, value: object) -> None:
     check_nonnegative(name, value)
 
 
-def _check_all(name: str, value: object, bound: str, good: Callable[[np.ndarray], Any]) -> None:
+def _check_all(
+    name: str, value: object, bound: str = "finite", good: Callable[..., Any] = np.isfinite
+) -> None:
     array = known_numbers(name, value)
-    if array is not None and not np.all(good(array)):
-        raise ValueError(f"{name} must be {bound}, got {float(array[~good(array)].flat[0])!r}")
+    for what, fits in (("finite", np.isfinite), (bound, good)):
+        if array is not None and not np.all(fits(array)):
+            raise ValueError(f"{name} must be {what}, got {float(array[~fits(array)].flat[0])!r}")
 
 
 def known_numbers(name: str, value: object) -> np.ndarray | None:
@@ -250,13 +248,7 @@ def check_delta(name: str, value: float) -> None:
         raise ValueError(f"{name} must lie in [0, 1), got {value!r}")
 
 
-def check_type(
-    name: str,
-    value: object,
-    kinds: type | types.UnionType | tuple[type, ...],
-    what: str,
-    more: str = "",
-) -> None:
+def check_type(name: str, value: object, kinds: _Kinds, what: str, more: str = "") -> None:
     """Raises unless the value is of one of the kinds.
 
     Args:
@@ -300,9 +292,7 @@ def check_shape(name: str, array: Any, shape: Sequence[int | None]) -> None:
       ValueError: If it has another.
     """
     got = np.shape(array)
-    if len(got) != len(shape) or any(
-        want is not None and want != have for want, have in zip(shape, got, strict=True)
-    ):
+    if len(got) != len(shape) or any(s not in (None, n) for s, n in zip(shape, got, strict=True)):
         want = "[" + ", ".join("?" if s is None else str(s) for s in shape) + "]"
         raise ValueError(f"{name} must have shape {want}, got {list(got)}")
 

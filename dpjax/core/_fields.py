@@ -58,14 +58,9 @@ def register_dataclass(cls: _Class, *, rechecked: bool = True) -> _Class:
     extra = [name for name, held in inspect.getmembers_static(cls) if isinstance(held, derived)]
     data = (*own, *extra)
 
-    def structure(value: object) -> tuple[Any, ...]:
-        return cls, tuple(getattr(value, name) for name in static)
-
     def flatten(value: object) -> tuple[tuple[Any, ...], Any]:
-        return tuple(getattr(value, name) for name in data), structure(value)
-
-    def flatten_with_keys(value: object) -> tuple[tuple[Any, ...], Any]:
-        return tuple((GetAttrKey(name), getattr(value, name)) for name in data), structure(value)
+        structure = cls, tuple(getattr(value, name) for name in static)
+        return tuple((GetAttrKey(name), getattr(value, name)) for name in data), structure
 
     def unflatten(aux: PyTree, leaves: PyTree) -> PyTree:
         given = dict(zip(data, leaves, strict=True))
@@ -74,7 +69,7 @@ def register_dataclass(cls: _Class, *, rechecked: bool = True) -> _Class:
         vars(value).update({name: given[name] for name in extra} if rechecked else fields | given)
         return value
 
-    jax.tree_util.register_pytree_with_keys(cls, flatten_with_keys, unflatten, flatten)
+    jax.tree_util.register_pytree_with_keys(cls, flatten, unflatten)
     return cls
 
 

@@ -56,9 +56,8 @@ def current_names(cls: type, fields: dict[str, Any]) -> dict[str, Any]:
     for old, new in getattr(cls, "_renamed", {}).items():
         if old in fields:
             _warned(cls, old, new)
-            fields = {name: value for name, value in fields.items() if name != old} | {
-                new: fields[old]
-            }
+            fields = {**fields, new: fields[old]}
+            del fields[old]
     return fields
 
 

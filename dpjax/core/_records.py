@@ -53,8 +53,7 @@ def held(array: Any) -> np.ndarray:
     """
     if not spans_processes(array):
         return np.asarray(array)
-    parts = [np.asarray(part).reshape(-1) for _, part in own_parts(array)]
-    return np.concatenate(parts)
+    return np.concatenate([np.asarray(part).reshape(-1) for _, part in own_parts(array)])
 
 
 def own_parts(array: jax.Array) -> list[tuple[str, jax.Array]]:
@@ -161,7 +160,9 @@ def shard_records(
     shares = int(np.prod([mesh.shape[name] for name in names]))
     number = num_rows(data)
     if rows is None:
-        rows = _round_number(number, shares)
+        # a multiple of a power of two, less than 2% above
+        unit = shares << max(0, (number // (64 * shares)).bit_length() - 1)
+        rows = -(-number // unit) * unit
     check_int("rows", rows, minimum=number)
     if rows % shares:
         raise ValueError(f"rows must be a multiple of {shares}, the size of {axis!r}, got {rows}")
@@ -190,21 +191,11 @@ def num_rows(data: PyTree) -> int:
     sizes = {np.shape(leaf)[:1] for leaf in leaves}
     if len(sizes) != 1 or () in sizes:
         # of nested lists, every number is a leaf
-        if () in sizes:
-            hint = "; a number or a list of numbers is no array: np.asarray(list) makes one"
-        else:
-            hint = ""
+        hint = "; a number or a list of numbers is no array: np.asarray(list) makes one"
+        hint = hint if () in sizes else ""
         shapes = ", ".join(str(list(np.shape(leaf))) for leaf in leaves[:_SHOWN])
         more = f" and {len(leaves) - _SHOWN} more" if len(leaves) > _SHOWN else ""
         raise ValueError(
             f"all arrays in data must share one leading axis, got shapes {shapes}{more}{hint}"
         )
     return int(sizes.pop()[0])
-
-
-def _round_number(number: int, shares: int) -> int:
-    """The next multiple of `shares` and of a power of two, less than 2% above `number`."""
-    unit = shares
-    while 64 * 2 * unit <= number:
-        unit *= 2
-    return -(-number // unit) * unit

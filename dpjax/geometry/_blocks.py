@@ -1,5 +1,6 @@
 """Vectors cut into blocks and blocks of blocks, for log-sum-exps and for draws."""
 
+import functools
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -94,10 +95,11 @@ def total_lse(values: jax.Array) -> jax.Array:
     return lse(stages(values)[0].logits, 0)
 
 
+@functools.partial(jax.vmap, in_axes=(None, None, 0, None))
 def block_entries(
     values: jax.Array, size: int, block: jax.Array, spread: bool
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """One block: `size` entries, which of them are in it, and the index of the first.
+    """Blocks, each: `size` entries, which of them are in it, and the index of the first.
 
     The last block is filled up with entries before it, so that nothing is padded. Blocks of a
     vector that is `spread` over devices are rows of a table: XLA finds a row where it lies, and
@@ -120,9 +122,7 @@ def draw(
     index = noisy_argmax(levels[0].logits[None], noise[:, : levels[0].size])
     start = levels[0].size
     for logits, size in levels[1:]:
-        values, mine, first = jax.vmap(block_entries, (None, None, 0, None))(
-            logits, size, index, spread
-        )
+        values, mine, first = block_entries(logits, size, index, spread)
         weights = jnp.where(mine, values, -jnp.inf)
         index = first + noisy_argmax(weights, noise[:, start : start + size])
         start += size

@@ -151,9 +151,8 @@ def _sample(
     # a difference before it is multiplied: rounding then is of what matters, not of the largest
     table = radius * (_or_zero(tops) - top) + sums
     block, noise = blocks.draw(key, k, blocks.table_stages(table), spread, more=2 * size)
-    entries = jax.vmap(blocks.block_entries, (None, None, 0, None))
-    values, mine, first = entries(v, size, block, spread)
-    lows, _, _ = entries(low, size, block, spread)
+    values, mine, first = blocks.block_entries(v, size, block, spread)
+    lows, _, _ = blocks.block_entries(low, size, block, spread)
     both = radius * jnp.stack([(values - top) + lows, (-values - top) - lows], axis=1)
     weights = jnp.where(mine[:, None], both, -jnp.inf).reshape(k, 2 * size)
     place = blocks.noisy_argmax(weights, noise)

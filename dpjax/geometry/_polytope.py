@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import itertools
 import math
 
 import jax
@@ -153,13 +154,9 @@ class Polytope(DrawnByScores):
     def diameter(self) -> float:
         r"""Largest l1 distance of two vertices; on the host, $O(m^2 p)$ in blocks, remembered."""
         points = self._on_host("diameter")
-        starts = range(0, len(points), _BLOCK)
-        return max(
-            float(cdist(points[i : i + _BLOCK], points[j : j + _BLOCK], "cityblock").max())
-            for i in starts
-            for j in starts
-            if i <= j
-        )
+        blocks = [points[i : i + _BLOCK] for i in range(0, len(points), _BLOCK)]
+        pairs = itertools.combinations_with_replacement(blocks, 2)
+        return max(float(cdist(one, other, "cityblock").max()) for one, other in pairs)
 
     @functools.cached_property
     def radius_l1(self) -> float:
@@ -169,12 +166,8 @@ class Polytope(DrawnByScores):
         is a linear program.
         """
         points = self._on_host("radius_l1")
-        centres = (
-            np.zeros(points.shape[1]),
-            points.mean(axis=0),
-            np.median(points, axis=0),
-            (points.max(axis=0) + points.min(axis=0)) / 2,
-        )
+        middle = (points.max(axis=0) + points.min(axis=0)) / 2
+        centres = (0.0, points.mean(axis=0), np.median(points, axis=0), middle)
         return min(float(np.abs(points - centre).sum(axis=1).max()) for centre in centres)
 
     def scores(self, v: ArrayLike) -> jax.Array:

@@ -6,7 +6,7 @@ from typing import TypeAlias
 
 from dp_accounting import NeighboringRelation
 
-from dpjax.core._checks import check_delta, check_int, check_positive, check_scalar
+from dpjax.core import check_delta, check_int, check_positive, check_scalar, check_type
 from dpjax.privacy._warnings import warn
 
 RelationLike: TypeAlias = NeighboringRelation | str
@@ -111,7 +111,7 @@ class Budget:
         return resolve_relation(natural if self.relation is None else self.relation)
 
 
-def check_budget(budget: object, num_records: int | None = None) -> Budget:
+def check_budget(budget: Budget, num_records: int | None = None) -> Budget:
     """Returns the budget, or says that it is none; warns where its delta is large for the data.
 
     A mechanism that publishes a few records at random meets any delta of 1 / number of records, so
@@ -137,10 +137,7 @@ def check_budget(budget: object, num_records: int | None = None) -> Budget:
       >>> check_budget(Budget(1.0, 1e-5), 1000).epsilon
       1.0
     """
-    if not isinstance(budget, Budget):
-        raise TypeError(
-            f"budget must be a dpjax.Budget(epsilon, delta), got {type(budget).__name__}"
-        )
+    check_type("budget", budget, Budget, "a dpjax.Budget(epsilon, delta)")
     if num_records is None:
         return budget
     check_int("num_records", num_records, minimum=1)

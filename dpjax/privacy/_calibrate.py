@@ -9,13 +9,7 @@ from dp_accounting import dp_event as dpe
 from scipy import optimize
 
 from dpjax.core._checks import check_finite, check_int, check_nonnegative, check_rate
-from dpjax.privacy._budget import (
-    Budget,
-    RelationLike,
-    check_budget,
-    relation_name,
-    resolve_relation,
-)
+from dpjax.privacy._budget import Budget, RelationLike, check_budget, relation_name
 from dpjax.privacy._guarantee import Guarantee, quiet_epsilon
 
 _TOLERANCE = 5e-5  # relative, on the noise multiplier
@@ -182,11 +176,12 @@ def zcdp_budget(
     Source: Bun and Steinke 2016 (zero-concentrated DP); Dong, Durfee and Rogers 2020 (bounded
     range).
     """
+
+    def event(noise: float) -> dpe.DpEvent:
+        return dpe.ZCDpEvent(1 / (2 * noise**2))
+
     noise = calibrate_noise(
-        lambda noise: dpe.ZCDpEvent(1 / (2 * noise**2)),
-        budget,
-        relation=relation,
-        failure_probability=failure_probability,
+        event, budget, relation=relation, failure_probability=failure_probability
     )
     return 1 / (2 * noise**2)
 
@@ -246,7 +241,7 @@ def max_steps(
 def agreed_relation(budget: Budget, relation: RelationLike | None) -> NeighboringRelation:
     """The budget's relation, or this one where it has none; they may not contradict."""
     agreed = check_budget(budget).relation_or("add_or_remove_one" if relation is None else relation)
-    if relation is not None and resolve_relation(relation) != agreed:
+    if relation is not None and relation_name(relation) != relation_name(agreed):
         raise ValueError(
             f"relation must be the budget's, {relation_name(agreed)}, got {relation_name(relation)}"
         )

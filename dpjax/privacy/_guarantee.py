@@ -13,8 +13,7 @@ from dp_accounting import NeighboringRelation
 from dp_accounting import dp_event as dpe
 from dp_accounting.rdp import rdp_privacy_accountant as rdp
 
-from dpjax.core import GuaranteeLike
-from dpjax.core._checks import check_delta, check_nonnegative, check_type
+from dpjax.core import GuaranteeLike, check_delta, check_nonnegative, check_type
 from dpjax.privacy._budget import RelationLike, relation_name, resolve_relation
 from dpjax.privacy._warnings import warn
 from dpjax.privacy.accounting._accountant import compose

@@ -24,12 +24,6 @@ class Digit(NamedTuple):
     weight: int
     thresholds: tuple[int, ...]  # ascending, in [0, 2**64)
 
-    def words(self) -> tuple[np.ndarray, np.ndarray]:
-        """The thresholds as high and low words, `[entries]` uint32 each."""
-        high = np.array([t >> 32 for t in self.thresholds], dtype=np.uint32)
-        low = np.array([t & 0xFFFFFFFF for t in self.thresholds], dtype=np.uint32)
-        return high, low
-
 
 @functools.lru_cache(maxsize=64)
 def gap_digits(rate: float, num_records: int) -> tuple[Digit, ...]:
@@ -84,9 +78,7 @@ def _radices(span: int) -> list[int]:
         radix = max(2, round(span ** (1 / count)))
         return [radix] * (count - 1) + [-(-span // radix ** (count - 1))]
 
-    return min(
-        map(equal, range(1, 9)), key=lambda radices: _WORD_COST * len(radices) + sum(radices)
-    )
+    return min(map(equal, range(1, 9)), key=lambda each: _WORD_COST * len(each) + sum(each))
 
 
 def _thresholds(v: int, entries: int, radix: int | None) -> tuple[int, ...]:
@@ -156,7 +148,9 @@ def draw_members(
 
 def _invert(digit: Digit, high: jax.Array, low: jax.Array) -> jax.Array:
     """Number of thresholds that the 64-bit words `(high, low)` reach, `[draws]` uint32."""
-    table_high, table_low = (jnp.asarray(words)[:, None] for words in digit.words())
+    thresholds = np.array(digit.thresholds, np.uint64)[:, None]
+    table_high = (thresholds >> np.uint64(32)).astype(np.uint32)
+    table_low = thresholds.astype(np.uint32)
     high, low = high[None, :], low[None, :]
     reached = (high > table_high) | ((high == table_high) & (low >= table_low))
     return jnp.sum(reached, axis=0, dtype=jnp.uint32)

@@ -165,10 +165,8 @@ def _rounded(stddev: Decimal, most: int) -> list[Decimal]:
         shifts = range(-len(near) + 1, len(near))
         terms = [both[len(near) + j :][: most + 1] * near[abs(j)] for j in shifts]
         return list(sum(terms[1:], terms[0]))
-    below = [
-        _error_function((x + Decimal("0.5")) / (stddev * 2 ** Decimal("0.5")))
-        for x in range(most + 1)
-    ]
+    scale = stddev * 2 ** Decimal("0.5")
+    below = [_error_function((x + Decimal("0.5")) / scale) for x in range(most + 1)]
     return [below[0], *((b - a) / 2 for a, b in itertools.pairwise(below))]
 
 

@@ -8,8 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from dpjax.core import is_traced
-from dpjax.core._fields import register_dataclass
+from dpjax.core import is_traced, register_dataclass
 from dpjax.random._threefry import threefry_2x32
 
 

@@ -60,9 +60,7 @@ def written_out_words(data: jax.Array, shape: tuple[int, ...], count: int) -> li
     Compiled under this name, by which `dpjax.testing.keys_drawn` knows that a key is drawn with.
     """
     places = positions(shape)
-    blocks = [
-        threefry_2x32(data[0], data[1], jnp.uint32(number), places) for number in range(count // 2)
-    ]
+    blocks = [threefry_2x32(data[0], data[1], jnp.uint32(i), places) for i in range(count // 2)]
     return [word for block in blocks for word in block]
 
 

@@ -1,5 +1,6 @@
 """Capacity of Poisson batches, and the probability of overflow."""
 
+import bisect
 import functools
 import math
 
@@ -7,10 +8,8 @@ from scipy import stats
 
 from dpjax.core._checks import check_int, check_positive_scalar, check_probability, check_rate
 
-# The default capacity is made for these: overflow costs at most this share of delta.
+# of delta, which overflow costs at most with the default capacity
 DELTA_SHARE = 0.01
-DEFAULT_DELTA = 1e-5
-DEFAULT_EPSILON = 10.0
 MULTIPLE = 32
 # Where every member has to be seen, a batch with more members than draws has this probability.
 _LOG_UNSEEN = math.log(1e-20)
@@ -94,14 +93,12 @@ def smallest_capacity(num_records: int, rate: float, log_probability: float) -> 
 
     A search, since the inverse survival function of SciPy loses the far tail.
     """
-    low, high = 1, num_records  # more than num_records is impossible
-    while low < high:
-        middle = (low + high) // 2
-        if stats.binom.logsf(middle, num_records, rate) <= log_probability:
-            high = middle
-        else:
-            low = middle + 1
-    return low
+
+    def rare(capacity: int) -> bool:
+        return bool(stats.binom.logsf(capacity, num_records, rate) <= log_probability)
+
+    # more than num_records is impossible
+    return bisect.bisect_left(range(num_records), True, 1, key=rare)
 
 
 @functools.lru_cache(maxsize=256)
@@ -117,11 +114,7 @@ def draws_needed(num_records: int, rate: float, capacity: int, *, see_all: bool)
 
 
 def default_capacity(
-    num_records: int,
-    rate: float,
-    steps: int,
-    delta: float = DEFAULT_DELTA,
-    epsilon: float = DEFAULT_EPSILON,
+    num_records: int, rate: float, steps: int, delta: float = 1e-5, epsilon: float = 10.0
 ) -> int:
     """Capacity of a Poisson batch when none is asked for.
 

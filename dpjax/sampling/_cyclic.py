@@ -8,8 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from dp_accounting import NeighboringRelation
 
-from dpjax.core._checks import check_choice, check_int, check_key, check_rate, is_traced
-from dpjax.core._fields import register_dataclass, static_field
+from dpjax.core import check_choice, check_int, check_key, register_dataclass, static_field
 from dpjax.random._gaps import draw_members, gaps_shortfall
 from dpjax.random._keys import StepKeys
 from dpjax.sampling._capacity import default_capacity, draws_needed, overflow_probability
@@ -20,6 +19,7 @@ from dpjax.sampling._participation import (
     check_fixed_partition,
     check_num_records,
     cyclic,
+    known_rate,
 )
 
 
@@ -74,10 +74,7 @@ class CyclicPoisson(Planned):
     assignment: str = static_field(default="independent")
 
     def __post_init__(self) -> None:
-        if is_traced(self.rate):
-            raise TypeError("rate shapes the program and must be a number, got a tracer")
-        check_rate("rate", self.rate)
-        object.__setattr__(self, "rate", float(self.rate))
+        object.__setattr__(self, "rate", known_rate(self.rate))
         check_int("groups", self.groups, minimum=1)
         check_int("steps", self.steps, minimum=1)
         check_num_records(self.num_records)
@@ -99,9 +96,8 @@ class CyclicPoisson(Planned):
     @property
     def default_relation(self) -> NeighboringRelation:
         """Add or remove one record; with equal groups replace one."""
-        if self.assignment == "equal":
-            return NeighboringRelation.REPLACE_ONE
-        return NeighboringRelation.ADD_OR_REMOVE_ONE
+        equal = self.assignment == "equal"
+        return getattr(NeighboringRelation, "REPLACE_ONE" if equal else "ADD_OR_REMOVE_ONE")
 
     def check_relation(self, relation: NeighboringRelation) -> None:
         """Raises ValueError for add-or-remove-one with equal groups."""
@@ -135,8 +131,7 @@ class CyclicPoisson(Planned):
             rows = order[jnp.minimum(first[group] + place, num_records - 1)]
             return jnp.where(mask, rows, 0), mask
 
-        turns = jnp.arange(self.steps, dtype=jnp.int32) % self.groups
-        return jax.lax.map(step, (keys.data, turns))
+        return jax.lax.map(step, (keys.data, jnp.arange(self.steps, dtype=jnp.int32) % self.groups))
 
     def _grouped(self, key: jax.Array, num_records: int) -> tuple[jax.Array, jax.Array]:
         """Records sorted by group, and the groups' sizes `[groups]`."""

@@ -6,8 +6,7 @@ import jax
 import jax.numpy as jnp
 from dp_accounting import dp_event as dpe
 
-from dpjax.core._checks import check_int
-from dpjax.core._fields import register_dataclass
+from dpjax.core import check_int, register_dataclass
 from dpjax.sampling._participation import Participation, Planned, every_step
 
 

@@ -8,8 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from scipy import stats
 
-from dpjax.core._checks import check_int, check_key
-from dpjax.core._fields import register_dataclass, static_field
+from dpjax.core import check_int, check_key, register_dataclass, static_field
 from dpjax.sampling._capacity import default_capacity
 from dpjax.sampling._participation import Participation, SinglePass, check_bound, check_num_records
 

@@ -8,8 +8,7 @@ import jax.numpy as jnp
 from dp_accounting import NeighboringRelation
 from dp_accounting import dp_event as dpe
 
-from dpjax.core._checks import check_choice, check_int, check_key, check_rate
-from dpjax.core._types import PyTree, Sampler
+from dpjax.core import PyTree, Sampler, check_choice, check_int, check_key, check_rate, is_traced
 
 _KINDS = ("fixed", "min_separation", "cyclic")
 # indices are int32, and compiled code wraps larger ones without a word: a record would come twice
@@ -29,6 +28,14 @@ def check_num_records(num_records: int) -> None:
             f"num_records must be <= {MOST_RECORDS}, which int32 can number, got {num_records}: "
             "give each shard of the data its own sampler"
         )
+
+
+def known_rate(rate: float) -> float:
+    """A rate in (0, 1] that is no tracer, as a float."""
+    if is_traced(rate):
+        raise TypeError("rate shapes the program and must be a number, got a tracer")
+    check_rate("rate", rate)
+    return float(rate)
 
 
 def check_fixed_partition(sampler: object, relation: NeighboringRelation) -> None:

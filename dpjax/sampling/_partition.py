@@ -6,8 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from dpjax.core._checks import check_choice, check_int
-from dpjax.core._fields import register_dataclass, static_field
+from dpjax.core import check_choice, check_int, register_dataclass, static_field
 from dpjax.sampling._participation import FixedPass, Participation
 
 

@@ -9,7 +9,7 @@ import numpy as np
 from dp_accounting import NeighboringRelation
 from dp_accounting import dp_event as dpe
 
-from dpjax.core._checks import check_choice, check_int, check_key, check_rate, is_traced
+from dpjax.core._checks import check_choice, check_int, check_key, is_traced
 from dpjax.core._fields import register_dataclass, static_field
 from dpjax.core._types import PyTree
 from dpjax.random._gaps import draw_members, gaps_shortfall, keep_uniform_subset
@@ -21,6 +21,7 @@ from dpjax.sampling._participation import (
     check_bound,
     cyclic,
     every_step,
+    known_rate,
 )
 
 
@@ -90,13 +91,9 @@ class PoissonSampler:
     shards: int = static_field(default=1)
 
     def __post_init__(self) -> None:
-        if is_traced(self.rate):
-            raise TypeError("rate shapes the program and must be a number, got a tracer")
-        check_rate("rate", self.rate)
-        object.__setattr__(self, "rate", float(self.rate))
-        check_int("steps", self.steps, minimum=1)
-        check_int("num_records", self.num_records, minimum=1)
-        check_int("shards", self.shards, minimum=1)
+        object.__setattr__(self, "rate", known_rate(self.rate))
+        for name in ("steps", "num_records", "shards"):
+            check_int(name, getattr(self, name), minimum=1)
         if self._share > MOST_RECORDS:
             most = MOST_RECORDS * self.shards
             raise ValueError(f"num_records must be <= {most}, got {self.num_records}")
@@ -154,10 +151,7 @@ class PoissonSampler:
                 "or use overflow='declare'"
             )
         cut = dpe.TruncatedSubsampledGaussianDpEvent(
-            dataset_size=int(self.num_records),
-            sampling_probability=self.rate,
-            truncated_batch_size=int(self.capacity),
-            noise_multiplier=step.noise_multiplier,
+            int(self.num_records), self.rate, int(self.capacity), step.noise_multiplier
         )
         return dpe.SelfComposedDpEvent(cut, int(self.steps))
 
@@ -225,8 +219,7 @@ class PoissonSampler:
             own, mask = self.batch_of_shards(x, num_records)
             first = self._share * jnp.arange(self.shards, dtype=jnp.int32)
             return (own + first[:, None]).reshape(-1), mask.reshape(-1)
-        bound, draws = self.num_records, self._draws()
-        indices, mask = draw_members(x, self.rate, bound, num_records, draws)
+        indices, mask = draw_members(x, self.rate, self.num_records, num_records, self._draws())
         if self.overflow == "declare":
             return indices[: self.capacity], mask[: self.capacity]
         return keep_uniform_subset(x, indices, mask, self.capacity)
@@ -247,8 +240,7 @@ class PoissonSampler:
 
         def members(given: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
             data, present = given
-            own = StepKeys(data, x.impl)
-            indices, mask = draw_members(own, self.rate, share, present, draws)
+            indices, mask = draw_members(StepKeys(data, x.impl), self.rate, share, present, draws)
             return indices[: self.capacity], mask[: self.capacity]
 
         given = (x.split(self.shards).data, jnp.asarray(present, jnp.uint32))
@@ -286,9 +278,8 @@ class PoissonSampler:
         return min(1.0, self.steps * self.shards * total)
 
     def _draws(self) -> int:
-        return draws_needed(
-            self._share, self.rate, self.capacity, see_all=self.overflow == "truncate"
-        )
+        see_all = self.overflow == "truncate"
+        return draws_needed(self._share, self.rate, self.capacity, see_all=see_all)
 
     def _check(self, num_records: int) -> None:
         check_bound(num_records, self.num_records)

@@ -74,8 +74,7 @@ def check_aggregator(entry: Entry) -> None:
             trees.assert_close(got, others, f"{name}: sum with an example that holds {bad}", 1e-6)
     run.assert_one_trace(name)
 
-    none = jax.tree.map(lambda a: a[:0], values)
-    got = run(value, none, everyone[:0], data)
+    got = run(value, jax.tree.map(lambda a: a[:0], values), everyone[:0], data)
     trees.assert_close(got, noise, f"{name}: sum of a batch of length 0", 1e-6)
     if not case.random:
         trees.assert_close(noise, trees.filled(noise, 0.0), f"{name}: empty sum", 0.0)
@@ -91,17 +90,16 @@ def check_aggregator(entry: Entry) -> None:
         asserts.assert_draws_differ(of_key, name)
     if case.norm is None:
         return
-    found = worst_of_each_kind(
-        lambda values, mask: run.part(value, values, mask, data),
-        values,
-        norm=str(case.norm),
-        key=jax.random.key(6),
-        steps=20,
-    )
+
+    def sum_of(values: PyTree, mask: jax.Array) -> PyTree:
+        return run.part(value, values, mask, data)
+
+    norm = str(case.norm)
+    found = worst_of_each_kind(sum_of, values, norm=norm, key=jax.random.key(6), steps=20)
     for kind, worst in found.items():
         relation = "replace_one" if kind == "replace" else "add_or_remove_one"
         bound = float(case.build(value).sensitivity(relation))
-        asserts.assert_within(worst, bound, f"{name}: under {relation} the sum", str(case.norm))
+        asserts.assert_within(worst, bound, f"{name}: under {relation} the sum", norm)
 
 
 def _total_like(per_example: PyTree, shape: tuple[int, ...] | None) -> PyTree:

@@ -101,8 +101,7 @@ def _participations(result: tuple[jax.Array, jax.Array], num_records: int) -> np
     """Which records are in which step's batch, `[num_records, steps]`."""
     indices, mask = map(np.asarray, result)
     taken = np.zeros((num_records, mask.shape[0]))
-    step = np.broadcast_to(np.arange(mask.shape[0])[:, None], mask.shape)
-    taken[indices[mask], step[mask]] = 1
+    taken[indices[mask], np.nonzero(mask)[0]] = 1
     return taken
 
 
@@ -146,10 +145,8 @@ def _check_event(sampler: Sampler, taken: np.ndarray, n: int, random: bool, name
     # where its steps are known the others are left out
     shift = count / noise / noise if random else count[0].max() ** 0.5 / noise
     event = sampler.event(dpe.GaussianDpEvent(noise))
-    guarantee = Guarantee(event, relation, sampler.failure_probability())
-    epsilon = guarantee.epsilon(_DELTA)
-    replaced = relation == NeighboringRelation.REPLACE_ONE
-    shown = _hockey_stick(shift, replaced, epsilon)
+    epsilon = Guarantee(event, relation, sampler.failure_probability()).epsilon(_DELTA)
+    shown = _hockey_stick(shift, relation == NeighboringRelation.REPLACE_ONE, epsilon)
     if not shown <= 2 * _DELTA:
         raise AssertionError(
             f"{name}: event claims delta {_DELTA} at epsilon {epsilon:.3g}, but the noisy sum of "

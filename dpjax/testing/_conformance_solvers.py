@@ -53,21 +53,15 @@ def check_solver(entry: Entry) -> None:
         lambda: solve(first, case.problem, case.data, key=no_key), f"{name}: solve"
     )
     for statistic in case.statistics:
-        worst = largest_change(
-            statistic.of,
-            jax.tree.map(lambda a: np.asarray(a)[:4], case.data),
-            norm=statistic.norm,
-            choices=case.choices,
-            key=jax.random.key(8),
-        )
+        few, key = jax.tree.map(lambda a: np.asarray(a)[:4], case.data), jax.random.key(8)
         what, norm = f"{name}: {statistic.name}", statistic.norm
+        worst = largest_change(statistic.of, few, norm=norm, choices=case.choices, key=key)
         asserts.assert_within(worst, statistic.bound, what, norm, tolerance=1e-3)
 
 
 def check_guarantee(solver: Solver, name: str) -> None:
     """Epsilon is finite, and a failure of the sampler is declared."""
-    guarantee = solver.guarantee()
-    epsilon = guarantee.epsilon(1e-5)
+    epsilon = solver.guarantee().epsilon(1e-5)
     if not (math.isfinite(epsilon) and epsilon >= 0):
         raise AssertionError(f"{name}: guarantee().epsilon(1e-5) must be finite, got {epsilon}")
     failing: PyTree = copy.deepcopy(solver)
@@ -122,8 +116,7 @@ def _check_types(case: SolverCase, solver: Solver, name: str) -> None:
 def _check_solve(case: SolverCase, first: Solver, second: Solver, name: str) -> asserts.Program:
     def run(solver: Solver, data: jax.Array) -> Solution:
         key = jax.random.wrap_key_data(data)
-        solution = solve(solver, case.problem, case.data, key=key)
-        return solution._replace(guarantee=None, state=None)
+        return solve(solver, case.problem, case.data, key=key)._replace(guarantee=None, state=None)
 
     one, other = asserts.key_data(1, 2)
     runs = [(first, one), (first, other), (second, one)]
@@ -144,8 +137,7 @@ def _check_solve(case: SolverCase, first: Solver, second: Solver, name: str) -> 
 def _check_steps(case: SolverCase, solver: Solver, name: str) -> None:
     step = asserts.Program(lambda batch, mask, state: solver.step(case.problem, batch, mask, state))
     batch, mask = _batch(case)
-    start = _begin(case, solver, jax.random.key(3))
-    begun, _ = step(batch, mask, trees.fresh(start))
+    begun, _ = step(batch, mask, trees.fresh(_begin(case, solver, jax.random.key(3))))
 
     here, there = begun, trees.save_and_load(begun)
     for _ in range(2):

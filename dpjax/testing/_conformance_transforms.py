@@ -1,5 +1,6 @@
 """The conformance suite for transformations."""
 
+import contextlib
 import dataclasses
 import functools
 import math
@@ -64,8 +65,7 @@ def check_transform(entry: Entry) -> None:
         trees.assert_types(out, want, f"{name}: updates")
         trees.assert_types(after, state, f"{name}: state")
 
-    update = functools.partial(_update, case)
-    step, value = asserts.Program(update), case.values[0]
+    step, value = asserts.Program(functools.partial(_update, case)), case.values[0]
     start = state = _start(case, value, case.updates, jax.random.key(2))
     for i, each in enumerate(case.values):
         out, state = step(each, case.updates, trees.fresh(state), jax.random.key(i))
@@ -135,9 +135,8 @@ def _check_noise(case: TransformCase, name: str) -> None:
     keys = jax.random.split(jax.random.key(6), _DRAWS)
     for value in case.values:
         out = first(jnp.float32(value), trees.fresh(keys))
-        every = np.concatenate(
-            [trees.to_numpy(leaf).reshape(_DRAWS, -1) for leaf in jax.tree.leaves(out)], axis=1
-        )
+        leaves = [trees.to_numpy(leaf).reshape(_DRAWS, -1) for leaf in jax.tree.leaves(out)]
+        every = np.concatenate(leaves, axis=1)
         # one coordinate a run, in turn, for those of a run may depend on each other
         draws = every[np.arange(_DRAWS), np.arange(_DRAWS) % every.shape[1]]
         change = float(case.extra.get("sensitivity", 1.0))
@@ -204,7 +203,9 @@ def check_noise(draws: np.ndarray, law: Any, event: DpEvent, change: float, name
         cuts = np.floor(cuts)
     cuts = np.concatenate([cuts, cuts + change])
     below, shifted = cdf(cuts), cdf(cuts - change)
-    pure = _pure_epsilon(guarantee)
+    pure = math.inf
+    with contextlib.suppress(UnsupportedEventError):
+        pure = guarantee.epsilon(0.0)
     for epsilon in (*_EPSILONS, *([pure] if pure < _MOST_EPSILON else [])):
         growth = math.exp(epsilon)
         tails = (below, shifted), (1 - shifted, 1 - below)
@@ -223,13 +224,6 @@ def check_noise(draws: np.ndarray, law: Any, event: DpEvent, change: float, name
             f"{name}: the event claims a pure epsilon of {pure:g}, but by noise of this law "
             f"{ratio:.6g} is lost for a change by {change:g}: {event}"
         )
-
-
-def _pure_epsilon(guarantee: Guarantee) -> float:
-    try:
-        return guarantee.epsilon(0.0)
-    except UnsupportedEventError:
-        return math.inf
 
 
 def _spread_over_cells(cdf: Callable[..., Any]) -> Callable[..., Any]:

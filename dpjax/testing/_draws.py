@@ -1,7 +1,7 @@
 """Which keys a program draws with: no two draws of a private run may share one."""
 
 import functools
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import jax
 import jax.numpy as jnp
@@ -102,8 +102,7 @@ def _evaluate(
         return atom.val if isinstance(atom, core.Literal) else fresh(values[atom])
 
     for equation in jaxpr.eqns:
-        inputs = [read(atom) for atom in equation.invars]
-        outputs = _apply(equation, inputs, found)
+        outputs = _apply(equation, [read(atom) for atom in equation.invars], found)
         values.update(zip(equation.outvars, outputs, strict=True))
     return [read(atom) for atom in jaxpr.outvars]
 
@@ -131,9 +130,7 @@ def _apply(equation: core.JaxprEqn, inputs: list[jax.Array], found: _Found) -> l
     return list(outputs) if equation.primitive.multiple_results else [outputs]
 
 
-def _apply_scan(
-    params: Mapping[str, PyTree], inputs: list[jax.Array], found: _Found
-) -> list[jax.Array]:
+def _apply_scan(params: PyTree, inputs: list[jax.Array], found: _Found) -> list[jax.Array]:
     closed = params["jaxpr"]
     if "ft_in" in params:  # jax 0.12 and later
         num_consts, num_carry, _ = map(len, params["ft_in"].unpack())
@@ -146,20 +143,13 @@ def _apply_scan(
         out = _evaluate(closed.jaxpr, closed.consts, [*consts, *carry, *xs], inner)
         return out[:num_carry], (out[num_carry:], inner)
 
-    carry, (ys, inner) = jax.lax.scan(
-        body,
-        carry,
-        inputs[num_consts + num_carry :],
-        length=params["length"],
-        reverse=params["reverse"],
-    )
+    xs = inputs[num_consts + num_carry :]
+    carry, (ys, inner) = jax.lax.scan(body, carry, xs, params["length"], params["reverse"])
     found.extend(inner)
     return [*carry, *ys]
 
 
-def _apply_cond(
-    params: Mapping[str, PyTree], inputs: list[jax.Array], found: _Found
-) -> list[jax.Array]:
+def _apply_cond(params: PyTree, inputs: list[jax.Array], found: _Found) -> list[jax.Array]:
     which, operands = inputs[0], inputs[1:]
     results = []
     for number, branch in enumerate(params["branches"]):

@@ -13,7 +13,7 @@ from jax.typing import ArrayLike
 from dpjax.core import PyTree, check_choice, check_int
 from dpjax.testing._trees import QUICK, field_names, is_float
 
-_NORMS = ("l1", "l2", "linf")
+_NORMS = {"l1": 1, "l2": 2, "linf": np.inf}
 _KINDS = {
     "add_or_remove_one": ("remove", "add"),
     "replace_one": ("replace",),
@@ -120,7 +120,7 @@ def worst_of_each_kind(
     steps: int = 60,
 ) -> dict[str, Neighbour]:
     """What `largest_change` looks for, by kind of neighbour, in one program for all kinds."""
-    check_choice("norm", norm, _NORMS)
+    check_choice("norm", norm, tuple(_NORMS))
     check_int("restarts", restarts, minimum=1)
     check_int("steps", steps, minimum=0)
     size = jax.tree.leaves(batch)[0].shape[0]
@@ -138,9 +138,9 @@ def worst_of_each_kind(
     ]
     kind_of, place_of, start_of = (np.asarray(column) for column in zip(*searches, strict=True))
     search = _Search(statistic, batch, jnp.asarray(mask), norm, steps)
-    best, records = jax.jit(jax.vmap(search.climb), compiler_options=QUICK)(
-        jax.tree.map(lambda a: a[start_of], starts), place_of, kind_of != "remove"
-    )
+    climb = jax.jit(jax.vmap(search.climb), compiler_options=QUICK)
+    records = jax.tree.map(lambda a: a[start_of], starts)
+    best, records = climb(records, place_of, kind_of != "remove")
     found = {}
     for kind in dict.fromkeys(kind_of.tolist()):
         rows = np.flatnonzero(kind_of == kind)
@@ -175,14 +175,8 @@ class _Search(NamedTuple):
         both = jax.vmap(self.statistic, in_axes=(None, 0))(slots, jnp.stack([after, before]))
         changes = [jnp.ravel(jnp.asarray(a[0] - a[1], float)) for a in jax.tree.leaves(both)]
         flat = jnp.concatenate(changes)
-        match self.norm:
-            case "l1":
-                size = power = jnp.sum(jnp.abs(flat))
-            case "linf":
-                size = power = jnp.max(jnp.abs(flat))
-            case _:
-                power = jnp.sum(flat * flat)
-                size = jnp.sqrt(power)
+        size = jnp.linalg.norm(flat, _NORMS[self.norm])
+        power = jnp.sum(flat * flat) if self.norm == "l2" else size
         return power, jnp.where(jnp.all(jnp.isfinite(flat)), size, jnp.inf)
 
     def climb(
@@ -258,8 +252,6 @@ def _starting_points(
         if i in floats:
             column = np.repeat(floats[i], len(combinations), axis=0)
         else:
-            column = np.broadcast_to(
-                chosen[i].reshape(-1, *(1,) * (leaf.ndim - 1)), (len(chosen[i]), *leaf.shape[1:])
-            )
+            column = np.multiply.outer(chosen[i], np.ones(leaf.shape[1:], int))
         columns.append(column.astype(leaf.dtype))
     return jax.tree.unflatten(treedef, columns)

@@ -32,9 +32,7 @@ def is_float(leaf: PyTree) -> bool:
 
 def float_types() -> list[DTypeLike]:
     """The float types to run in: bfloat16, float32 and, where it is enabled, float64."""
-    return [jnp.bfloat16, jnp.float32] + (
-        [jnp.float64] if jnp.zeros(0, float).dtype == jnp.float64 else []
-    )
+    return [jnp.bfloat16, jnp.float32] + [jnp.float64] * (jnp.result_type(float) == jnp.float64)
 
 
 def cast(tree: PyTree, dtype: DTypeLike) -> PyTree:
@@ -69,14 +67,13 @@ def save_and_load(tree: PyTree) -> PyTree:
     np.savez(archive, *[to_numpy(leaf) for leaf in leaves])
     archive.seek(0)
     loaded = list(np.load(archive).values())
-    restored = []
-    for leaf, data in zip(leaves, loaded, strict=True):
+
+    def restored(leaf: PyTree, data: np.ndarray) -> jax.Array:
         if is_key(leaf):
-            made = jax.random.wrap_key_data(jnp.asarray(data), impl=jax.random.key_impl(leaf))
-        else:  # bfloat16 comes back as raw bytes
-            made = jnp.asarray(data.view(to_numpy(leaf).dtype))
-        restored.append(made)
-    return jax.tree.unflatten(treedef, restored)
+            return jax.random.wrap_key_data(jnp.asarray(data), impl=jax.random.key_impl(leaf))
+        return jnp.asarray(data.view(to_numpy(leaf).dtype))  # bfloat16 comes back as raw bytes
+
+    return jax.tree.unflatten(treedef, map(restored, leaves, loaded))
 
 
 def with_bad_entry(tree: PyTree, bad: float) -> list[PyTree]:
@@ -104,8 +101,7 @@ def field_names(tree: PyTree) -> list[str]:
 
 def assert_types(got: PyTree, want: PyTree, what: str) -> None:
     """Raises unless two trees agree in structure, and their leaves in shape and dtype."""
-    for _ in _pairs(got, want, what):
-        pass
+    list(_pairs(got, want, what))
 
 
 def _pairs(got: PyTree, want: PyTree, what: str) -> Iterator[tuple[str, PyTree, PyTree]]:
@@ -119,10 +115,9 @@ def _pairs(got: PyTree, want: PyTree, what: str) -> Iterator[tuple[str, PyTree, 
         where = what + jax.tree_util.keystr(path)
         if np.shape(a) != np.shape(b):
             raise AssertionError(f"{where} has shape {np.shape(a)}, want {np.shape(b)}")
-        if jnp.result_type(a) != jnp.result_type(b):
-            raise AssertionError(
-                f"{where} has dtype {jnp.result_type(a)}, want {jnp.result_type(b)}"
-            )
+        types = jnp.result_type(a), jnp.result_type(b)
+        if types[0] != types[1]:
+            raise AssertionError(f"{where} has dtype {types[0]}, want {types[1]}")
         yield where, a, b
 
 

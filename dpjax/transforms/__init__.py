@@ -70,8 +70,5 @@ _MIRROR = "AnytimeState MirrorStepState anytime_average mirror_step"
 __getattr__ = _moved(
     __name__,
     {name: f"dpjax.papers.learners.{name}" for name in _LEARNERS.split()},
-    kept={
-        "dpjax.papers.estimators": _ESTIMATORS.split(),
-        "dpjax.papers.mirror": _MIRROR.split(),
-    },
+    kept={"dpjax.papers.estimators": _ESTIMATORS.split(), "dpjax.papers.mirror": _MIRROR.split()},
 )

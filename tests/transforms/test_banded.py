@@ -77,7 +77,7 @@ class ScalesDraws(Banded):
     """Multiplies the draw by the column's norm, in place of what the recursion gives."""
 
     def next(self, draw, scale, state):
-        norm = self._norm(state.count)
+        norm = jnp.asarray(self.column_norms)[state.count]
         step, state = super().next(lambda level: norm * draw(level), scale, state)
         return step / norm, state
 

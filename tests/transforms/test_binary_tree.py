@@ -21,6 +21,11 @@ from dpjax.transforms.noise.correlated._strategy import knorm_noise
 pytestmark = pytest.mark.usefixtures("x64")
 
 
+def nodes_of(t):
+    """The nodes that make up the prefix [1, t]: running sums of t's binary digits, up from 1."""
+    return [*nodes_of(t & (t - 1)), t] if t else []
+
+
 def covered(node):
     return range(node - (node & -node) + 1, node + 1)
 
@@ -29,7 +34,7 @@ def test_nodes_partition_every_prefix_and_are_as_many_as_steps():
     touched = np.zeros(1025, int)
     drawn = noise_map(BinaryTree(1024), np.ones(1024))
     for t in range(1, 1025):
-        parts = nodes.parts(t)
+        parts = nodes_of(t)
         np.testing.assert_array_equal(np.flatnonzero(drawn[t - 1]) + 1, parts)
         np.testing.assert_allclose(drawn[t - 1][drawn[t - 1] != 0], math.sqrt(11), rtol=1e-12)
         assert [j for i in parts for j in covered(i)] == list(range(1, t + 1))
@@ -67,7 +72,7 @@ def test_covariance_is_that_of_shared_nodes(num_steps, exponent):
             tree.node_factor * i**exponent * max(scales[j - 1] / j**exponent for j in covered(i))
             for i in t
         ]
-        digits = [set(nodes.parts(i)) for i in t]
+        digits = [set(nodes_of(i)) for i in t]
         want = [[sum(stddev[i - 1] ** 2 for i in a & b) for a in digits] for b in digits]
         got = noise_map(tree, scales)
         np.testing.assert_allclose(got @ got.T, want, rtol=1e-9)
@@ -185,7 +190,7 @@ def test_aggregation_sums_nodes_that_are_drawn_once(variance_reduced, key, unrou
         drawn = jax.vmap(lambda k, shape=shape: normal(k, shape, jnp.float64))
         stddev = [1.7 * max(sensitivity[j - 1] for j in covered(t)) for t in steps]
         node = [sd * noise for sd, noise in zip(stddev, drawn(keys(steps - 1)), strict=True)]
-        noise = [sum(node[i - 1] for i in nodes.parts(t)) for t in steps.tolist()]
+        noise = [sum(node[i - 1] for i in nodes_of(t)) for t in steps.tolist()]
         np.testing.assert_allclose(out[name] - still[name], np.array(noise), atol=1e-10)
 
 

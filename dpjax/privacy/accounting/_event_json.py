@@ -25,10 +25,7 @@ _EVENTS = {
 
 def guarantee_to_json(guarantee: Guarantee) -> dict[str, Json]:
     """The event and failure probability; the relation is the ledger's."""
-    return {
-        "event": _to_json(guarantee.event),
-        "failure_probability": _to_json(guarantee.failure_probability),
-    }
+    return {name: _to_json(getattr(guarantee, name)) for name in ("event", "failure_probability")}
 
 
 def guarantee_from_json(value: Mapping[str, Json], relation: NeighboringRelation) -> Guarantee:

@@ -153,8 +153,7 @@ def _direct(guarantee: Guarantee, size: int) -> Guarantee | None:
             return None
         parts.append((scaled, count))
     try:
-        failure = _failure(guarantee, size)
-        return Guarantee(unflatten(parts), guarantee.relation, failure)
+        return Guarantee(unflatten(parts), guarantee.relation, _failure(guarantee, size))
     except UnsupportedEventError:
         return None
 
@@ -168,10 +167,8 @@ def _scaled(part: dpe.DpEvent, size: int, relation: NeighboringRelation) -> dpe.
     match part:
         case dpe.NonPrivateDpEvent():
             return part
-        case dpe.GaussianDpEvent(noise_multiplier=noise):
-            return dpe.GaussianDpEvent(noise / size)
-        case dpe.LaplaceDpEvent(noise_multiplier=noise):
-            return dpe.LaplaceDpEvent(noise / size)
+        case dpe.GaussianDpEvent() | dpe.LaplaceDpEvent():
+            return type(part)(part.noise_multiplier / size)
         case dpe.DiscreteLaplaceDpEvent(noise_parameter=noise, sensitivity=sensitivity):
             return dpe.DiscreteLaplaceDpEvent(noise, sensitivity * size)
         case dpe.ZCDpEvent(rho=rho, xi=xi):
@@ -183,8 +180,6 @@ def _scaled(part: dpe.DpEvent, size: int, relation: NeighboringRelation) -> dpe.
     plain = relation != NeighboringRelation.REPLACE_ONE and size <= _LARGEST_MIXTURE
     if releases is None or releases[0] or not plain:
         return None
-    present = np.arange(size + 1)
+    present = np.arange(size + 1.0)
     probabilities = stats.binom.pmf(present, size, part.sampling_probability)
-    return dpe.MixtureOfGaussiansDpEvent(
-        releases[1], [float(i) for i in present], [float(p) for p in probabilities]
-    )
+    return dpe.MixtureOfGaussiansDpEvent(releases[1], present.tolist(), probabilities.tolist())

@@ -16,6 +16,7 @@ Masses are probabilities of cells, never differences of a divergence curve, whos
 would grow with the number of steps.
 """
 
+import functools
 import math
 from typing import NamedTuple
 
@@ -76,9 +77,7 @@ class SampledStep(NamedTuple):
 
     def distribution(self, interval: float) -> pld_lib.PrivacyLossDistribution:
         """The privacy loss distribution on the grid of this interval, rounded pessimistically."""
-        return pld_lib.PrivacyLossDistribution(
-            _to_grid(self.remove, interval), _to_grid(self.add, interval)
-        )
+        return pld_lib.PrivacyLossDistribution(*(_to_grid(atoms, interval) for atoms in self))
 
 
 def sampled_step(rate: float, scales: tuple[float, ...], multiplier: float) -> SampledStep:
@@ -95,10 +94,7 @@ def product_pair(scales: tuple[float, ...], multiplier: float) -> Pair:
     pairs = [_laplace(width, step) for width in widths[:-1]]
     if widths[-1] > 0:
         pairs.append(_gaussian(widths[-1], step))
-    pair = pairs[0]
-    for other in pairs[1:]:
-        pair = _product(pair, other)
-    return pair
+    return functools.reduce(_product, pairs)
 
 
 def amplify(pair: Pair, rate: float) -> SampledStep:
@@ -110,11 +106,8 @@ def amplify(pair: Pair, rate: float) -> SampledStep:
         q_mass = np.exp(np.log(mass) - loss)
     q_rest = max(0.0, 1.0 - float(q_mass.sum()))  # Q where P has no mass: loss -infinity
     edge = math.log1p(-rate)
-    remove = Atoms(
-        np.append(_mixed(loss, rate), edge),
-        np.append((1 - rate) * q_mass + rate * mass, (1 - rate) * q_rest),
-        rate * pair.infinite,
-    )
+    mixture = np.append((1 - rate) * q_mass + rate * mass, (1 - rate) * q_rest)
+    remove = Atoms(np.append(_mixed(loss, rate), edge), mixture, rate * pair.infinite)
     add = Atoms(np.append(-_mixed(-loss, rate), -edge), np.append(mass, pair.infinite), 0.0)
     return SampledStep(remove, add)
 
@@ -123,9 +116,8 @@ def _mixed(loss: np.ndarray, rate: float) -> np.ndarray:
     """log(1 - r + r e^loss), without overflow or cancellation."""
     small = np.log1p(rate * np.expm1(np.minimum(loss, 30.0)))
     large = np.maximum(loss, 30.0)
-    return np.where(
-        loss > 30.0, large + np.log(rate) + np.log1p((1 / rate - 1) * np.exp(-large)), small
-    )
+    far = large + np.log(rate) + np.log1p((1 / rate - 1) * np.exp(-large))
+    return np.where(loss > 30.0, far, small)
 
 
 def _connect(lower: int, p_cell: np.ndarray, q_cell: np.ndarray, step: float) -> np.ndarray:
@@ -144,18 +136,18 @@ def _gaussian(width: float, step: float) -> Pair:
 
     def probabilities(mean: float) -> np.ndarray:
         score = (grid - mean) / width
-        left, right = score[:-1], score[1:]
-        # differences of the smaller tail: keeps the relative precision of tiny cells
-        return np.where(
-            left > 0,
-            special.ndtr(-left) - special.ndtr(-right),
-            special.ndtr(right) - special.ndtr(left),
-        )
+        return normal_mass(score[:-1], score[1:])
 
     mean = width**2 / 2
     mass = _connect(-cells, probabilities(mean), probabilities(-mean), step)
     mass[0] += special.ndtr((grid[0] - mean) / width)
     return Pair(-cells, mass, float(special.ndtr((mean - grid[-1]) / width)), step)
+
+
+def normal_mass(left: np.ndarray, right: np.ndarray) -> np.ndarray:
+    """Of cells under the standard normal law, to full relative precision in both tails."""
+    upper = special.ndtr(-left) - special.ndtr(-right)
+    return np.where(left > 0, upper, special.ndtr(right) - special.ndtr(left))
 
 
 def _laplace(width: float, step: float) -> Pair:

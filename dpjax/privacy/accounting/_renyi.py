@@ -18,7 +18,6 @@ from scipy import special, stats
 
 from dpjax.privacy._budget import relation_factor
 from dpjax.privacy.accounting import _joint
-from dpjax.privacy.accounting._joint import Atoms
 from dpjax.privacy.accounting._structure import (
     SAMPLED,
     EventId,
@@ -95,8 +94,7 @@ def _log_mean(log_q: np.ndarray, loss: np.ndarray, order: float) -> float:
         return float(special.logsumexp(exponent)) + _ROUNDING
     q = np.exp(log_q)
     near = np.abs(order * loss) < _NEAR
-    close = np.where(near, loss, 0.0)
-    small = q * _curvature(order, close)
+    small = q * _curvature(order, np.where(near, loss, 0.0))
     large = np.exp(exponent) - q - order * (np.exp(log_q + loss) - q)
     excess = float(np.where(near, small, large).sum())
     return math.log1p(max(excess, 0.0) * (1 + _ROUNDING))
@@ -112,24 +110,23 @@ def _curvature(order: float, loss: np.ndarray) -> np.ndarray:
     return total
 
 
-def log_moment_of_atoms(atoms: Atoms, order: float) -> float:
+def log_moment_of_atoms(atoms: _joint.Atoms, order: float) -> float:
     """log sum mass e^((order - 1) loss) over the finite losses under P; at least 0."""
     exponent = (order - 1) * atoms.loss
     if exponent.max() > _LARGEST:
-        total = float(special.logsumexp(exponent, b=atoms.mass))
-        return max(total, 0.0) + _ROUNDING
+        return max(float(special.logsumexp(exponent, b=atoms.mass)), 0.0) + _ROUNDING
     excess = float(np.dot(atoms.mass, np.expm1(exponent)))
     return math.log1p(max(excess, 0.0) * (1 + _ROUNDING))
 
 
-def discrete_laplace(parameter: float, sensitivity: int) -> Atoms:
+def discrete_laplace(parameter: float, sensitivity: int) -> _joint.Atoms:
     """The losses of noise P(x) ~ e^(-parameter |x|) on integers `sensitivity` apart."""
     inside = np.arange(1, sensitivity)
     tail = 1 / (1 + math.exp(-parameter))
     loss = parameter * np.concatenate([[sensitivity], sensitivity - 2.0 * inside, [-sensitivity]])
     mass = math.tanh(parameter / 2) * np.exp(-parameter * inside)
     ends = tail, tail * math.exp(-parameter * sensitivity)
-    return Atoms(loss, np.concatenate([ends[:1], mass, ends[1:]]), 0.0)
+    return _joint.Atoms(loss, np.concatenate([ends[:1], mass, ends[1:]]), 0.0)
 
 
 class Renyi(NamedTuple):
@@ -181,8 +178,7 @@ def _part(which: EventId, extra: float | None) -> Renyi:
         case dpe.MixtureOfGaussiansDpEvent(standard_deviation=stddev):
             centres = np.asarray(part.sensitivities, float) / stddev
             p = Mixture(np.asarray(part.sampling_probs, float), centres)
-            moments = _log_moments([(p, CENTRAL), (CENTRAL, p)], orders)
-            return Renyi(moments / (orders - 1), 0.0)
+            return Renyi(_log_moments([(p, CENTRAL), (CENTRAL, p)], orders) / (orders - 1), 0.0)
         case dpe.TruncatedSubsampledGaussianDpEvent():
             return Renyi(_truncated(part, replace, orders) / (orders - 1), 0.0)
     releases = batch_releases(part)

@@ -13,23 +13,10 @@ from dp_accounting import dp_event as dpe
 from dp_accounting.pld import PLDAccountant
 from dp_accounting.rdp import RdpAccountant
 
-from dpjax.core._checks import (
-    check_between,
-    check_int,
-    check_nonnegative,
-    check_probability,
-    is_traced,
-)
+from dpjax.core import check_between, check_int, check_nonnegative, check_probability, is_traced
 from dpjax.privacy._budget import relation_factor
 
-_NOISE_FIELDS = (
-    "noise_multiplier",
-    "noise_parameter",
-    "standard_deviation",
-    "rho",
-    "xi",
-    "epsilon",
-)
+_NOISE_FIELDS = "noise_multiplier noise_parameter standard_deviation rho xi epsilon"
 SAMPLED = (dpe.PoissonSampledDpEvent, dpe.SampledWithoutReplacementDpEvent)
 
 Parts: TypeAlias = list[tuple[dpe.DpEvent, int]]
@@ -137,8 +124,6 @@ def event_key(value: object) -> Hashable:
         )
     if isinstance(value, dpe.DpEvent):
         return (type(value).__name__, *map(event_key, event_fields(value).values()))
-    if isinstance(value, str) or value is None:
-        return value
     if isinstance(value, list | tuple):
         return tuple(event_key(item) for item in value)
     if isinstance(value, np.ndarray | np.generic | jax.Array):
@@ -207,7 +192,7 @@ def _walk(event: dpe.DpEvent, count: int) -> Parts:
 
 def _walk_leaf(event: dpe.DpEvent, count: int) -> Parts:
     fields = event_fields(event)
-    noise = {name: fields[name] for name in _NOISE_FIELDS if name in fields}
+    noise = {name: fields[name] for name in _NOISE_FIELDS.split() if name in fields}
     for name, value in noise.items():
         if not value >= 0:
             raise ValueError(f"{name} of {event} must be >= 0, got {value!r}")
@@ -269,24 +254,21 @@ def route(parts: Parts, relation: NeighboringRelation) -> str:
     Raises:
         UnsupportedEventError: If neither takes them all; it names one part and a substitute.
     """
-    checks = {"pld": _pld_supports, "rdp": _rdp_supports}
-    refused = {
-        name: [part for part, _ in parts if not supports(part, relation)]
-        for name, supports in checks.items()
-    }
-    for name, events in refused.items():
-        if not events:
-            return name
-    nowhere = [event for event in refused["pld"] if event in refused["rdp"]]
+    no_pld, no_rdp = (
+        [part for part, _ in parts if not supports(part, relation)]
+        for supports in (_pld_supports, _rdp_supports)
+    )
+    if not (no_pld and no_rdp):
+        return "rdp" if no_pld else "pld"
+    nowhere = [event for event in no_pld if event in no_rdp]
     if nowhere:
         raise UnsupportedEventError(
             f"no accountant composes {nowhere[0]} under {relation.name.lower()}; "
             f"nearest supported: {_substitute(nowhere[0], relation)}"
         )
     raise UnsupportedEventError(
-        f"no single accountant composes both {refused['pld'][0]} (RDP only) and "
-        f"{refused['rdp'][0]} (PLD only) under {relation.name.lower()}; nearest supported: "
-        f"{_companion(refused['rdp'][0], relation)}"
+        f"no single accountant composes both {no_pld[0]} (RDP only) and {no_rdp[0]} (PLD only) "
+        f"under {relation.name.lower()}; nearest supported: {_companion(no_rdp[0], relation)}"
     )
 
 

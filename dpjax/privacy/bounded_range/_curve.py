@@ -10,12 +10,7 @@ from dp_accounting import dp_event as dpe
 from numpy.typing import ArrayLike
 from scipy import optimize
 
-from dpjax.core._checks import (
-    check_int,
-    check_nonnegative,
-    check_nonnegative_scalar,
-    check_probability,
-)
+from dpjax.core import check_int, check_nonnegative, check_nonnegative_scalar, check_probability
 from dpjax.privacy._guarantee import Guarantee
 
 _WORK = 2.0**25  # about the number of points, cells and draws together: half a second

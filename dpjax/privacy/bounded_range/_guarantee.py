@@ -56,9 +56,8 @@ class BoundedRangeGuarantee:
 
     def __post_init__(self) -> None:
         check_draws(self.eta, self.draws)
-        vars(self).update(
-            eta=float(self.eta), draws=int(self.draws), relation=resolve_relation(self.relation)
-        )
+        relation = resolve_relation(self.relation)
+        vars(self).update(eta=float(self.eta), draws=int(self.draws), relation=relation)
 
     @property
     def event(self) -> dpe.DpEvent:

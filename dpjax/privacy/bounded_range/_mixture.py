@@ -8,11 +8,11 @@ from typing import NamedTuple
 import jax
 import numpy as np
 from dp_accounting import dp_event as dpe
-from scipy import special
 
 from dpjax.core._checks import check_delta, check_int, check_nonnegative
 from dpjax.privacy._budget import RelationLike, resolve_relation
 from dpjax.privacy._guarantee import Guarantee
+from dpjax.privacy.accounting._joint import normal_mass
 from dpjax.privacy.bounded_range._curve import _another_draw, _crossing, bounded_range_rho
 
 _CELLS = 12  # that the smallest range is cut into
@@ -99,8 +99,7 @@ class MixtureGuarantee:
 
     def epsilon(self, delta: float) -> float:
         """The least epsilon at delta, from above; see `Guarantee.epsilon`."""
-        concentrated = Guarantee(self.event, self.relation, self.failure_probability)
-        epsilon = concentrated.epsilon(delta)
+        epsilon = Guarantee(self.event, self.relation, self.failure_probability).epsilon(delta)
         curve = _curve(self.first, self.branches)
         if curve is None or self.failure_probability:
             return epsilon
@@ -122,8 +121,7 @@ def _curve(
     first: MixturePhase, branches: tuple[MixturePhase, ...]
 ) -> tuple[np.ndarray, np.ndarray] | None:
     """Points and delta there, or None where the grid would be too large or too coarse."""
-    phases = (first, *branches)
-    ranges = [eta for phase in phases for eta, _ in phase.draws if eta > 0]
+    ranges = [eta for phase in (first, *branches) for eta, _ in phase.draws if eta > 0]
     rho = first.rho + max((branch.rho for branch in branches), default=0.0)
     if not ranges or not 0 < rho < math.inf:
         return None
@@ -152,7 +150,10 @@ def _gaussian(curve: np.ndarray, width: float, mu: float) -> np.ndarray:
         return curve
     extent = math.ceil((mu**2 / 2 + _DEVIATIONS * mu) / width) + 1
     starts = width * np.arange(-extent, extent + 1)  # of cells of the loss
-    mass, tilted = _mass(starts, width, mu, mu**2 / 2), _mass(starts, width, mu, -(mu**2) / 2)
+    mass, tilted = (
+        normal_mass((starts - mean) / mu, (starts + width - mean) / mu)
+        for mean in (mu**2 / 2, -(mu**2) / 2)
+    )
     # a node has the part of the cell after its offset where the chord rises to it, and of the cell
     # before it where the chord falls from it
     rises = (np.exp(starts + width) * tilted - mass) / math.expm1(width)
@@ -163,11 +164,3 @@ def _gaussian(curve: np.ndarray, width: float, mu: float) -> np.ndarray:
     padded = np.concatenate([np.ones(extent), curve, np.full(extent, curve[-1])])
     missing = max(0.0, 1 - float(np.sum(weights)))
     return np.minimum(np.convolve(padded, weights, "valid") + missing + 1e-17, 1.0)
-
-
-def _mass(starts: np.ndarray, width: float, mu: float, mean: float) -> np.ndarray:
-    """Of cells under a normal law, to full relative precision in both tails."""
-    low, high = (starts - mean) / mu, (starts + width - mean) / mu
-    right = low > 0
-    upper = special.ndtr(-low) - special.ndtr(-high)
-    return np.where(right, upper, special.ndtr(high) - special.ndtr(low))

@@ -67,12 +67,8 @@ class LedgerFile:
 
     def write(self, content: dict[str, Any]) -> None:
         """Replaces the content; it is on the disk when this returns. Call with the lock held."""
-        value = {
-            "format": _FORMAT,
-            "version": _VERSION,
-            "sha256": _digest(content),
-            "content": content,
-        }
+        sha256 = _digest(content)
+        value = {"format": _FORMAT, "version": _VERSION, "sha256": sha256, "content": content}
         beside = self.path + ".tmp"  # one writer at a time: what a dead one left is overwritten
         with open(beside, "w", encoding="utf-8") as file:
             json.dump(value, file, indent=1, allow_nan=False)

@@ -154,9 +154,7 @@ class Ledger:
         record = self._record(guarantees, label, run, part)
         with self._lock if self._file is None else self._file.locked():
             state = self._read()
-            for known, _ in state.records:
-                if run is None or known.run != run:
-                    continue
+            for known in (r.entry for r in state.records if run and r.entry.run == run):
                 if known.guarantee != record.entry.guarantee or known.part != part:
                     raise ValueError(
                         f"run {run!r} was spent at {known.time} with another guarantee or part "
@@ -338,8 +336,7 @@ class Ledger:
         for name in state.parts:
             who = "records of no other part" if name is None else f"part {name!r}"
             who = "all records" if state.parts == (None,) else who
-            counted = state.judge(name)[0]
-            lines.append(f"counted for {who}: epsilon={counted:.4g}")
+            lines.append(f"counted for {who}: epsilon={state.judge(name)[0]:.4g}")
         for number, record in enumerate(state.records, start=1):
             entry = record.entry
             notes = [f"run {entry.run!r}"] if entry.run is not None else []

@@ -64,22 +64,15 @@ class Filter(NamedTuple):
     def caps(self) -> Cost:
         """The largest sums."""
         order, share = self.plan
-        return Cost(
-            float(_largest_divergence(self.epsilon, self.delta, share, np.array([order]))[0]),
-            _INFINITE_SHARE * self.delta,
-            _failure_cap(self.epsilon, self.delta, share),
-        )
+        largest = _largest_divergence(self.epsilon, self.delta, share, np.array([order]))
+        failure = _failure_cap(self.epsilon, self.delta, share)
+        return Cost(float(largest[0]), _INFINITE_SHARE * self.delta, failure)
 
     def cost(self, guarantees: Sequence[Guarantee]) -> Cost:
         """The sums of these guarantees."""
-        divergence, infinite, failure = [0.0], [0.0], [0.0]
-        for guarantee in guarantees:
-            one, beyond = divergence_at(guarantee._id, self.plan.order)
-            divergence.append(one)
-            infinite.append(beyond)
-            failure.append(float(guarantee.failure_probability))
-        up = 1 + _ROUNDING
-        return Cost(*(math.fsum(terms) * up for terms in (divergence, infinite, failure)))
+        order, up = self.plan.order, 1 + _ROUNDING
+        each = [(*divergence_at(g._id, order), float(g.failure_probability)) for g in guarantees]
+        return Cost(*(math.fsum(terms) * up for terms in zip((0.0,) * 3, *each, strict=True)))
 
     def judge(self, guarantees: Sequence[Guarantee]) -> tuple[float, bool]:
         """The epsilon counted for these at the filter's delta, infinite past the other two caps.
@@ -128,8 +121,7 @@ def _largest_divergence(
     """
     log_delta = math.log(delta) + math.log1p(-share - _INFINITE_SHARE)
     slack = -np.log1p(-1 / orders) + (log_delta + np.log(orders)) / (orders - 1)
-    largest = epsilon + slack
-    return largest - _ROUNDING * (epsilon + np.abs(slack))
+    return epsilon + slack - _ROUNDING * (epsilon + np.abs(slack))
 
 
 def _failure_cap(epsilon: float, delta: float, share: float) -> float:
@@ -268,23 +260,19 @@ def _judge(guarantees: Sequence[Guarantee], rule: Filter, adaptive: bool) -> tup
 
 def state_to_json(state: State) -> dict[str, Any]:
     """The state as JSON values; floats are written so that they read back to the last bit."""
-    relation = state.budget.relation
+    budget = state.budget
+    relation = relation_name(budget.relation) if budget.relation else None
+    epsilon, delta = float(budget.epsilon), float(budget.delta)
     return {
-        "budget": {
-            "epsilon": float(state.budget.epsilon),
-            "delta": float(state.budget.delta),
-            "relation": relation_name(relation) if relation else None,
-        },
+        "budget": {"epsilon": epsilon, "delta": delta, "relation": relation},
         "adaptive": state.adaptive,
-        "entries": [
-            {
-                **record.entry._asdict(),
-                "guarantee": guarantee_to_json(record.entry.guarantee),
-                "filter": record.plan._asdict(),
-            }
-            for record in state.records
-        ],
+        "entries": [_entry_to_json(*record) for record in state.records],
     }
+
+
+def _entry_to_json(entry: LedgerEntry, chosen: Plan) -> dict[str, Any]:
+    own = {"guarantee": guarantee_to_json(entry.guarantee), "filter": chosen._asdict()}
+    return entry._asdict() | own
 
 
 def state_from_json(content: dict[str, Any]) -> State:

@@ -1,6 +1,5 @@
 """Privacy curves of objective perturbation: one bounded determinant, one draw of noise."""
 
-import functools
 import math
 
 import numpy as np
@@ -61,18 +60,14 @@ def _corners(
     return float(gaussian_profile(epsilon, np.hypot(shifts, hidden)).sum())
 
 
-@functools.cache
-def _angles(cells: int) -> np.ndarray:
-    return np.linspace(math.pi / 3, math.pi, cells + 1)
-
-
 def _cone(epsilon: float, bounds: SlopeBounds, scale: float, hidden: float) -> float:
     """The maximum over the angle between two records of slopes of one sign.
 
     The longest difference is `slope` up to an angle of pi / 3, where the cone of differences is
     widest at 0, and grows from there on.
     """
-    edges = _angles(_ANGLES // _COARSE if hidden else _ANGLES)
+    cells = _ANGLES // _COARSE if hidden else _ANGLES
+    edges = np.linspace(math.pi / 3, math.pi, cells + 1)
     right = np.minimum(bounds.largest_change, 2 * bounds.slope * np.sin(edges[1:] / 2))
     shifts = np.concatenate([[min(bounds.slope, bounds.largest_change)], right]) / scale
     shares = np.concatenate([[0.5], (math.pi - edges[:-1]) / (2 * math.pi)])

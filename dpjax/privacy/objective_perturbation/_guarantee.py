@@ -1,6 +1,7 @@
 """The guarantee of objective perturbation, its noise for a budget, and the public rule for it."""
 
 import dataclasses
+import functools
 import math
 
 import jax
@@ -19,13 +20,7 @@ from dpjax.core._checks import (
     check_positive,
     check_probability,
 )
-from dpjax.privacy._budget import (
-    Budget,
-    RelationLike,
-    relation_factor,
-    relation_name,
-    resolve_relation,
-)
+from dpjax.privacy._budget import Budget, RelationLike, relation_factor, resolve_relation
 from dpjax.privacy._calibrate import agreed_relation
 from dpjax.privacy._guarantee import Guarantee, least_epsilon
 from dpjax.privacy.accounting._structure import PureZCDpEvent, UnsupportedEventError
@@ -104,18 +99,13 @@ class ObjectivePerturbationGuarantee:
 
     def __post_init__(self) -> None:
         check_choice("noise", self.noise, NOISES)
-        check_nonnegative("prior", self.prior)
-        check_nonnegative("failure_probability", self.failure_probability)
-        object.__setattr__(self, "prior", float(self.prior))
-        check_positive("scale", self.scale)
-        check_positive("lam", self.lam)
-        check_nonnegative("tolerance", self.tolerance)
-        vars(self).update(
-            scale=float(self.scale),
-            lam=float(self.lam),
-            tolerance=float(self.tolerance),
-            relation=_checked(self.relation),
-        )
+        for name in ("prior", "failure_probability", "tolerance"):
+            check_nonnegative(name, getattr(self, name))
+        for name in ("scale", "lam"):
+            check_positive(name, getattr(self, name))
+        names = ("prior", "scale", "lam", "tolerance")
+        floats = {name: float(getattr(self, name)) for name in names}
+        vars(self).update(floats, relation=_checked(self.relation))
 
     def epsilon(self, delta: float) -> float:
         """The least epsilon >= 0 with delta(epsilon) <= delta.
@@ -160,8 +150,7 @@ class ObjectivePerturbationGuarantee:
     def _curve(self, epsilon: float) -> float:
         """Without failures."""
         if self.noise == "gamma":
-            above = min(epsilon - self._pure, 0.0)
-            return -math.expm1(above) / (1 + math.exp(-self._pure))
+            return -math.expm1(min(epsilon - self._pure, 0.0)) / (1 + math.exp(-self._pure))
         beyond = epsilon - self._sure
         relation = resolve_relation(self.relation)
         value = noise_delta(max(beyond, 0.0), self.bounds, self.scale, relation, self.tolerance)
@@ -222,8 +211,7 @@ class ObjectivePerturbationGuarantee:
         above = np.array([self.delta(e) for e in at[reach:]])
         # the other order of the pair, which the same curve bounds
         below = -np.expm1(at[:reach]) + np.exp(at[:reach]) * above[:0:-1]
-        deltas = np.minimum(np.concatenate([below, above]), 1.0)
-        values = _convex_envelope(np.exp(at), deltas)
+        values = _convex_envelope(np.exp(at), np.minimum(np.concatenate([below, above]), 1.0))
         pmf = pld_pmf.create_pmf_pessimistic_connect_dots(spacing, steps, values)
         return PrivacyLossDistribution(pmf)
 
@@ -251,8 +239,9 @@ def _convex_envelope(at: np.ndarray, values: np.ndarray) -> np.ndarray:
 
 
 def _checked(relation: RelationLike) -> NeighboringRelation:
-    check_choice("relation", relation_name(relation), ("replace_one", "add_or_remove_one"))
-    return resolve_relation(relation)
+    resolved = resolve_relation(relation)
+    check_choice("relation", resolved.name.lower(), ("replace_one", "add_or_remove_one"))
+    return resolved
 
 
 def largest_change(bounds: SlopeBounds, relation: NeighboringRelation) -> float:
@@ -390,20 +379,15 @@ def plan_objective_perturbation(
     check_int("dim", dim, minimum=1)
     check_positive("radius", radius)
     kinds = [noise for noise in NOISES if budget.delta > 0 or noise == "gamma"]
+    make = functools.partial(calibrate_objective_perturbation, budget, bounds, relation=relation)
 
     def at(lam: float, tolerance: float = 0.0) -> list[ObjectivePerturbationGuarantee]:
-        return [
-            calibrate_objective_perturbation(
-                budget, bounds, lam, noise=noise, relation=relation, tolerance=tolerance
-            )
-            for noise in kinds
-        ]
+        return [make(lam, noise=noise, tolerance=tolerance) for noise in kinds]
 
     if lam is None:
         share = min(_DETERMINANT_SHARE * budget.epsilon, _MOST_DETERMINANT)
         lam = bounds.curvature / math.expm1(share)
-        first = at(lam)[0]
-        deviation = math.sqrt(mean_square(first, dim) / dim)
+        deviation = math.sqrt(mean_square(at(lam)[0], dim) / dim)
         free = _FREE_RADIUS / math.sqrt(bounds.curvature) / 2
         width = free if radius is None else float(radius)
         if not bounds.two_sided and num_records is not None:

@@ -7,7 +7,7 @@ import math
 import numpy as np
 from scipy.special import expit
 
-from dpjax.core._checks import check_finite, check_positive_scalar
+from dpjax.core._checks import check_nonnegative, check_positive_scalar
 
 _ANGLES = 4096  # cells of the angle in which the slope is maximised over records
 _FIRST, _HALVINGS = 64, 10  # cells of the angle between w and the bisector, and their halvings
@@ -119,9 +119,8 @@ def squared_slopes(label_bound: float, radius: float, input_bound: float = 1.0) 
     check_positive_scalar("label_bound", label_bound)
     check_positive_scalar("radius", radius)
     check_positive_scalar("input_bound", input_bound)
-    return SlopeBounds(
-        input_bound * input_bound, input_bound * (input_bound * radius + label_bound), True
-    )
+    slope = input_bound * (input_bound * radius + label_bound)
+    return SlopeBounds(input_bound * input_bound, slope, True)
 
 
 def huber_slopes(threshold: float, input_bound: float = 1.0) -> SlopeBounds:
@@ -175,9 +174,7 @@ def logistic_change(radius: float) -> float:
         >>> 1.269841 < logistic_change(2.0) < 1.2705
         True
     """
-    check_finite("radius", radius)
-    if radius < 0:
-        raise ValueError(f"radius must be >= 0, got {radius}")
+    check_nonnegative("radius", radius)
     found = change_at_bisector(radius)
     edges = np.linspace(0.0, math.pi / 2, _FIRST + 1)
     low, high = edges[:-1], edges[1:]

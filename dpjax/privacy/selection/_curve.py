@@ -123,8 +123,7 @@ class RunsLaw:
         """The number of runs at a uniform number in [0, 1) (*secret*); needs `max_runs`."""
         if self.max_runs is None:
             raise ValueError("max_runs must be given to draw the number of runs, got None")
-        cumulated = np.cumsum(_table(self))
-        return 1 + int(np.searchsorted(cumulated[:-1], uniform, side="right"))
+        return 1 + int(np.searchsorted(np.cumsum(_table(self))[:-1], uniform, side="right"))
 
 
 def _log_weights(k: np.ndarray, log_a: float, eta: float) -> np.ndarray:

@@ -95,7 +95,8 @@ class SelectionGuarantee(Guarantee):
         runs = [each for base in self.bases for each in _each(base)]
         relation = shared_relation(runs, (Guarantee, ObjectivePerturbationGuarantee))
         event, rest = _zcdp(self._losses)
-        vars(self).update(event=event, relation=relation, failure_probability=self._failure + rest)
+        failure = self.runs.mean * max(map(_failing, self.bases))  # a union over runs that count
+        vars(self).update(event=event, relation=relation, failure_probability=failure + rest)
         super().__post_init__()
 
     def __eq__(self, other: object) -> bool:
@@ -103,8 +104,7 @@ class SelectionGuarantee(Guarantee):
             return self.bases == other.bases and self.runs == other.runs
         return super().__eq__(other)
 
-    def __hash__(self) -> int:
-        return super().__hash__()
+    __hash__ = Guarantee.__hash__
 
     def epsilon(self, delta: float) -> float:
         """The least epsilon >= 0 with delta(epsilon) <= delta, or infinity.
@@ -139,10 +139,6 @@ class SelectionGuarantee(Guarantee):
     def _losses(self) -> list[Atoms]:
         """The privacy losses, of each base in each direction."""
         return [loss for base in self.bases for loss in _selected(_ids(base), self.runs)]
-
-    @property
-    def _failure(self) -> float:
-        return self.runs.mean * max(map(_failing, self.bases))  # a union over runs that count
 
 
 def _each(base: Base) -> tuple[_Run, ...]:
@@ -222,9 +218,8 @@ def _zcdp(losses: list[Atoms]) -> tuple[dpe.DpEvent, float]:
     step = 1 + _ORDER_STEP
     count = math.ceil(math.log(max(1e3, 100 * epsilon)) / math.log(step))
     orders = step ** np.arange(count + 1)
-    divergence = np.array(
-        [max(_divergence(kept, order) for kept, _, _ in cut) for order in orders[1:]] + [epsilon]
-    )
+    below = [max(_divergence(kept, order) for kept, _, _ in cut) for order in orders[1:]]
+    divergence = np.array([*below, epsilon])
     # a divergence bounds those below it, down to the order before
     lines = [(xi, max(0.0, float(np.max((divergence - xi) / orders)))) for xi in (0.0, *divergence)]
     xi, rho = min(lines, key=lambda line: sum(line) + 2 * math.sqrt(line[1] * _LOG_DELTA))
@@ -232,8 +227,7 @@ def _zcdp(losses: list[Atoms]) -> tuple[dpe.DpEvent, float]:
 
 
 def _divergence(atoms: Atoms, order: float) -> float:
-    exponent = np.log(atoms.mass) + (order - 1) * atoms.loss
-    return float(special.logsumexp(exponent)) / (order - 1)
+    return float(special.logsumexp(np.log(atoms.mass) + (order - 1) * atoms.loss)) / (order - 1)
 
 
 def _without_largest(atoms: Atoms) -> tuple[Atoms, float, float]:

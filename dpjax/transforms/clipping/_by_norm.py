@@ -175,11 +175,7 @@ def clip_scale(
       ValueError: If `mask` is not `[B]`.
     """
     norms = per_example_norm(per_example, norm)
-    tiny = jnp.finfo(norms.dtype).tiny
-    # a traced bound may be negative: nothing then, not what is as long as its modulus
-    scale = jnp.minimum(1, clipping_bound(max_norm, norms.dtype) / jnp.maximum(norms, tiny))
-    mask = check_mask(mask, norms.shape[0])
-    return jnp.where(mask & jnp.isfinite(norms), normal_or_zero(scale), 0)
+    return _scale(norms, norms, mask, max_norm, True)
 
 
 def per_example_norm(per_example: PyTree, norm: str = "l2") -> jax.Array:
@@ -263,10 +259,8 @@ def clip_or_measure(max_norm: ArrayLike, measuring: ArrayLike) -> Aggregator:
         log = jnp.log(jnp.maximum(norms, jnp.finfo(norms.dtype).tiny)) / _LARGEST
         kept = jnp.stack([jnp.clip(log, -1, 1), jnp.ones_like(log)], axis=1) / math.sqrt(2)
         kept = jnp.where(jnp.isfinite(norms)[:, None], kept, 0)
-        return (
-            values.update(per_example, values.init(None), mask=mask)[0],
-            lengths.update(kept, lengths.init(None), mask=mask)[0],
-        )
+        both = (values, per_example), (lengths, kept)
+        return tuple(part.update(rows, part.init(None), mask=mask)[0] for part, rows in both)
 
     return aggregator_of(total, sensitivity_of(jnp.where(measuring, 1, max_norm)))
 
@@ -418,7 +412,8 @@ def _scale(
     if not clipped:
         return mask.astype(spread.dtype)
     tiny = jnp.finfo(spread.dtype).tiny
-    bound = clipping_bound(bound, spread.dtype)  # a traced one may be negative
+    # a traced one may be negative: nothing then, not what is as long as its modulus
+    bound = clipping_bound(bound, spread.dtype)
     scale = normal_or_zero(jnp.minimum(1, bound / jnp.maximum(jnp.maximum(spread, reach), tiny)))
     return jnp.where(mask & jnp.isfinite(spread) & jnp.isfinite(reach), scale, 0)
 

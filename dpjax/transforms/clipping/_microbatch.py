@@ -145,9 +145,7 @@ def microbatched_sum(
     else:
         start = functools.partial(jax.tree.map, pair_of)
         pairs = fold_in_parts(of, batch, mask, size, add, start=start, strided=strided)
-        total = jax.tree.map(
-            lambda pair: pair.high, pairs, is_leaf=lambda node: isinstance(node, Pair)
-        )
+        total = jax.tree.map(lambda pair: pair.high, pairs, is_leaf=lambda x: isinstance(x, Pair))
     _check_number(num, total)
     return total
 

@@ -102,9 +102,8 @@ def weighted_sum(leaf: PyTree, scale: jax.Array, bound: ArrayLike | None = None)
     if bound is not None:
         return bounded_sum(leaf, scale, bound).high
     if is_outer(leaf):
-        return jnp.einsum(
-            "bp,bk->pk", _kept(leaf.left, scale), _scaled(leaf.right, scale), precision="highest"
-        )
+        left, right = _kept(leaf.left, scale), _scaled(leaf.right, scale)
+        return jnp.einsum("bp,bk->pk", left, right, precision="highest")
     if isinstance(leaf, PackedSigns):
         return leaf.weighted_sum(scale)
     leaf = jnp.asarray(leaf)
@@ -138,19 +137,16 @@ def bounded_sum(
     if not is_outer(leaf):
         leaf = leaf if isinstance(leaf, PackedSigns) else jnp.asarray(leaf)
         # integers are as wide as what they are multiplied by
-        return _sum_of_rows(leaf, None, scale.astype(_dtype(leaf)), bound, centre, cut)
-    left, right = (
-        jnp.asarray(leaf.left),
-        _scaled(leaf.right, scale if centre is None else scale > 0),
-    )
-    columns = jnp.broadcast_to(
-        jnp.asarray(0.0 if centre is None else centre, right.dtype), (left.shape[1], right.shape[1])
-    ).T
+        return _sum_of_rows(_Rows(leaf, None, scale.astype(_dtype(leaf)), centre), bound, cut)
+    left = jnp.asarray(leaf.left)
+    right = _scaled(leaf.right, scale if centre is None else scale > 0)
+    middle = jnp.asarray(0.0 if centre is None else centre, right.dtype)
+    columns = jnp.broadcast_to(middle, (left.shape[1], right.shape[1])).T
 
     def column(at: tuple[jax.Array, jax.Array]) -> Pair:
         if centre is None:  # one product less
-            return _sum_of_rows(left, None, at[0], bound, None, cut)
-        return _sum_of_rows(left, at[0], scale.astype(right.dtype), bound, at[1], cut)
+            return _sum_of_rows(_Rows(left, None, at[0], None), bound, cut)
+        return _sum_of_rows(_Rows(left, at[0], scale.astype(right.dtype), at[1]), bound, cut)
 
     if right.shape[1] > _MANY_COLUMNS:
         one = functools.partial(jax.lax.map, column)
@@ -211,14 +207,8 @@ class _Rows(NamedTuple):
     centre: jax.Array | None  # [B, 1] or [1, p]
 
 
-def _sum_of_rows(
-    rows: PyTree,
-    factor: jax.Array | None,
-    scale: jax.Array,
-    bound: ArrayLike,
-    centre: jax.Array | None,
-    cut: bool,
-) -> Pair:
+def _sum_of_rows(terms: _Rows, bound: ArrayLike, cut: bool) -> Pair:
+    rows, factor, scale, centre = terms
     num = scale.shape[0]
     shape = rows.shape[1:]
     if not isinstance(rows, PackedSigns):
@@ -234,13 +224,10 @@ def _sum_of_rows(
     terms = _Rows(rows, factor, scale, centre)
 
     def in_turn(terms: _Rows, grid: jax.Array, bound: jax.Array) -> Pair:
-        return _in_parts(
-            lambda part: _sum_on_grid(cut, part, grid, bound),
-            terms,
-            most,
-            add_pairs,
-            many_devices(),
-        )
+        def of(part: _Rows) -> Pair:
+            return _sum_on_grid(cut, part, grid, bound)
+
+        return _in_parts(of, terms, most, add_pairs, many_devices())
 
     if num <= most:
         total = _sum_on_grid(cut, terms, grid, bound)
@@ -276,23 +263,15 @@ def _sum_at_once(cut: bool, size: int, terms: _Rows, grid: jax.Array, bound: jax
 def _tree_sum(pairs: Pair) -> Pair:
     """The sum of pairs `[k, p]` over their first axis, by halves."""
     while (number := pairs.high.shape[0]) > 1:
-        half = number // 2
-        first, second, odd = (
-            Pair(*(part[at] for part in pairs))
-            for at in (slice(half), slice(half, 2 * half), slice(2 * half, number))
-        )
-        pairs = add_pairs(first, second)
+        half, odd = number // 2, [part[number // 2 * 2 :] for part in pairs]
+        pairs = add_pairs(*(Pair(*(part[i : i + half] for part in pairs)) for i in (0, half)))
         if number % 2:
             pairs = Pair(*map(lambda *a: jnp.concatenate(a), pairs, odd))
     return Pair(pairs.high[0], pairs.low[0])
 
 
 def _in_parts(
-    of: Callable[[_Rows], Any],
-    terms: _Rows,
-    size: int,
-    add: Callable[[Any, Any], Any],
-    strided: bool,
+    of: Callable[[_Rows], Any], terms: _Rows, size: int, add: Callable[..., Any], strided: bool
 ) -> Any:
     """The sum of `of` over parts of so many rows."""
     shared = terms.centre is not None and terms.centre.shape[0] == 1
@@ -343,13 +322,12 @@ def _sum_on_grid(cut: bool, terms: _Rows, grid: jax.Array, bound: jax.Array) -> 
     total = Pair(high * unit, low * unit)
     if cut:
         return total
-    zeros = jnp.zeros(counts.shape, grid.dtype)
+
+    def lost() -> jax.Array:
+        return _reduced(lambda m: m - jnp.trunc(m), terms, grid) * unit
+
     # a pass of its own: XLA's code for two sums at once is many times slower
-    rests = jax.lax.cond(
-        unit > _FINE,
-        lambda: _reduced(lambda m: m - jnp.trunc(m), terms, grid) * unit,
-        lambda: zeros,
-    )
+    rests = jax.lax.cond(unit > _FINE, lost, lambda: jnp.zeros(counts.shape, grid.dtype))
     return add_pairs(total, pair_of(rests))
 
 
@@ -383,8 +361,7 @@ def _values(terms: _Rows) -> jax.Array:
     if terms.factor is not None:
         values = values * terms.factor[:, None]
     if terms.centre is not None:
-        used = (terms.scale != 0)[:, None]
-        values = values - jnp.where(used, terms.centre, 0)
+        values = values - jnp.where((terms.scale != 0)[:, None], terms.centre, 0)
     return values * terms.scale[:, None]
 
 

@@ -91,10 +91,8 @@ def clipped_displacement(
     check_between("decay", decay, 0, 1)
 
     def init(params: PyTree) -> ClippedDisplacementState:
-        still = jax.tree.map(wide_zeros, params)
-        return ClippedDisplacementState(
-            jnp.zeros((), jnp.int32), still, jnp.ones((), jnp.result_type(float))
-        )
+        still, share = jax.tree.map(wide_zeros, params), jnp.ones((), jnp.result_type(float))
+        return ClippedDisplacementState(jnp.zeros((), jnp.int32), still, share)
 
     def step(
         updates: PyTree, state: ClippedDisplacementState, key: jax.Array, **more: object
@@ -102,28 +100,23 @@ def clipped_displacement(
         key = jax.random.fold_in(key, state.count)
         rate, bound = (_at(s, state.count) for s in (learning_rate, max_displacement))
         last = state.displacement
-        wanted = jax.tree.map(
-            lambda d, g: (
-                jnp.asarray(decay, d.dtype) * d
-                - rate.astype(d.dtype) * jnp.asarray(g).astype(d.dtype)
-            ),
-            last,
-            updates,
-        )
+
+        def wanted(d: jax.Array, g: PyTree) -> jax.Array:
+            descent = rate.astype(d.dtype) * jnp.asarray(g).astype(d.dtype)
+            return jnp.asarray(decay, d.dtype) * d - descent
+
         count = state.count + 1
-        following = within(wanted, bound)
+        following = within(jax.tree.map(wanted, last, updates), bound)
         if reset_every is not None:
             ends = count % reset_every == 0
             following = jax.tree.map(lambda d: jnp.where(ends, 0, d), following)
         share = jax.random.uniform(key, (), state.share.dtype)
-        moves = jax.tree.map(
-            lambda old, new, g: (
-                (1 - state.share).astype(old.dtype) * old + share.astype(new.dtype) * new
-            ).astype(jnp.result_type(g)),
-            last,
-            following,
-            updates,
-        )
+
+        def move(old: jax.Array, new: jax.Array, g: PyTree) -> jax.Array:
+            mixed = (1 - state.share).astype(old.dtype) * old + share.astype(new.dtype) * new
+            return mixed.astype(jnp.result_type(g))
+
+        moves = jax.tree.map(move, last, following, updates)
         return moves, ClippedDisplacementState(count, following, share)
 
     return keyed(init, step)

@@ -102,8 +102,7 @@ def smooth_first_order(
                 return jax.tree.map(lambda a: a[0], values)
 
             places = jnp.arange(lines.batch_size(batch), dtype=jnp.int32)
-            at = points(places, jnp.full_like(places, number))
-            return jax.vmap(own)(at, batch)
+            return jax.vmap(own)(points(places, jnp.full_like(places, number)), batch)
 
         at_direction = shared if directions == "shared" else record
         first = at_direction(jnp.zeros((), jnp.int32))

@@ -130,9 +130,8 @@ class ZerothOrder:
         count, size = numbers.shape[0], lines.batch_size(batch)
         places = jnp.tile(jnp.arange(size, dtype=jnp.int32), count)
         drawn = _drawn(params, key, places, jnp.repeat(numbers, size))
-        points = jax.tree.map(
-            lambda a: a.reshape(2 * count, size, *a.shape[1:]), self._points(params, drawn)
-        )
+        flat = self._points(params, drawn)
+        points = jax.tree.map(lambda a: a.reshape(2 * count, size, *a.shape[1:]), flat)
 
         def own(at: PyTree, record: PyTree) -> jax.Array:
             return self._values(at, jax.tree.map(lambda a: a[None], record))[:, 0]

@@ -17,7 +17,7 @@ from dpjax.core import (
 )
 from dpjax.core._chain import keyed
 from dpjax.core._pairs import Pair, add_pairs, pair_of, power_of_two
-from dpjax.random._integer_tables import IntegerTable, draw_integers, integer_table, shortfall
+from dpjax.random._integer_tables import draw_integers, integer_table, shortfall
 from dpjax.random._normal import laplace, normal
 
 _PARTS = 32  # of a power of two up to the scale, which released numbers are rounded to
@@ -198,7 +198,7 @@ def add_discrete_gaussian(stddev: float) -> Transform:
     Source: Canonne, Kamath and Steinke 2020, "The discrete Gaussian for differential privacy",
     theorem 4.
     """
-    return _add_integers(integer_table(_checked(stddev), rounded=False))
+    return _add_integers(stddev, rounded=False)
 
 
 def add_rounded_gaussian(stddev: float) -> Transform:
@@ -239,7 +239,7 @@ def add_rounded_gaussian(stddev: float) -> Transform:
       >>> noisy.dtype == counts.dtype
       True
     """
-    return _add_integers(integer_table(_checked(stddev), rounded=True))
+    return _add_integers(stddev, rounded=True)
 
 
 def discrete_gaussian_shortfall(stddev: float) -> float:
@@ -284,7 +284,9 @@ def rounded_gaussian_shortfall(stddev: float) -> float:
     return shortfall(_checked(stddev), rounded=True)
 
 
-def _add_integers(table: IntegerTable) -> Transform:
+def _add_integers(stddev: float, *, rounded: bool) -> Transform:
+    table = integer_table(_checked(stddev), rounded=rounded)
+
     def noisy(leaf: PyTree, key: jax.Array) -> jax.Array:
         leaf = jnp.asarray(leaf)
         if leaf.dtype not in (jnp.int32, jnp.int64, jnp.uint32, jnp.uint64):

@@ -124,9 +124,8 @@ def _tables_while_running(stddev: jax.Array) -> CountTables:
 def _tables(stddev: ArrayLike) -> CountTables:
     values = np.asarray(stddev, np.float64)
     made = [_table(float(value) * _SPARE) for value in values.ravel()]
-    parts = [
-        np.stack(part).reshape(values.shape + part[0].shape) for part in zip(*made, strict=True)
-    ]
+    columns = zip(*made, strict=True)
+    parts = [np.stack(part).reshape(values.shape + part[0].shape) for part in columns]
     there = (values > 0) & (values * _SPARE <= LARGEST)
     bits = np.where(there, values.astype(np.float32).view(np.uint32), np.uint32(2**32 - 1))
     return CountTables(bits, IntegerTable(*parts))

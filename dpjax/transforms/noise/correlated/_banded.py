@@ -130,8 +130,7 @@ class Banded(strategies.GaussianStrategy):
 
     def init(self, params: PyTree) -> BandedState:
         """The state before the first step; `params` gives shapes and dtypes."""
-        past = strategies.stacked_zeros(params, self._p - 1)
-        return BandedState(jnp.zeros((), jnp.int32), past)
+        return BandedState(jnp.zeros((), jnp.int32), strategies.stacked_zeros(params, self._p - 1))
 
     def next(
         self, draw: strategies.Draw, scale: ArrayLike, state: BandedState
@@ -140,7 +139,8 @@ class Banded(strategies.GaussianStrategy):
         dtype, memory = jnp.result_type(float), self._p - 1
         scale = strategies.valid_scale(scale, state.count, self.num_steps)
         live, t = state.count < self.num_steps, state.count
-        stddev = scale * self._norm(t).astype(dtype)
+        left = jnp.clip(self.num_steps - 1 - t, 0, memory)
+        stddev = scale * jnp.asarray(self._norms, dtype)[left]
         c = jnp.asarray(self._c)
         if not memory:  # independent noise
             noise = strategies.times(stddev / c[0].astype(dtype), draw(0))
@@ -152,8 +152,7 @@ class Banded(strategies.GaussianStrategy):
         def fresh(z: jax.Array, past: jax.Array) -> jax.Array:
             rest = c[lags].astype(z.dtype)
             # not a product of matrices, which is slower by far where one has a single row
-            shaped = rest.reshape(-1, *(1,) * z.ndim)
-            taken_back = jnp.sum(shaped * past.astype(z.dtype), axis=0)
+            taken_back = jnp.sum(rest.reshape(-1, *(1,) * z.ndim) * past.astype(z.dtype), axis=0)
             return strategies.computed_once((z - taken_back) / c[0].astype(z.dtype), live)
 
         def store(past: jax.Array, y: jax.Array) -> jax.Array:
@@ -186,10 +185,6 @@ class Banded(strategies.GaussianStrategy):
         last = min(self._p, self.num_steps)
         norms[self.num_steps - last :] = self._norms[:last][::-1]
         return norms
-
-    def _norm(self, t: jax.Array) -> jax.Array:
-        left = jnp.clip(self.num_steps - 1 - t, 0, self._p - 1)
-        return jnp.asarray(self._norms, jnp.result_type(float))[left]
 
     @functools.cached_property
     def _norms(self) -> np.ndarray:

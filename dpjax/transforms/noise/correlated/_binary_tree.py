@@ -23,12 +23,7 @@ from dpjax.core._chain import keyed
 from dpjax.privacy import RelationLike
 from dpjax.transforms.noise.correlated import _strategy as strategies
 from dpjax.transforms.noise.correlated import _tree_nodes as nodes
-from dpjax.transforms.noise.correlated._strategy import (
-    correlated_noise,
-    knorm_noise,
-    pure_event,
-    wide_zeros,
-)
+from dpjax.transforms.noise.correlated._strategy import knorm_noise
 
 
 class BinaryTreeState(NamedTuple):
@@ -110,10 +105,8 @@ class BinaryTree:
     def node_factor(self) -> float:
         r"""A node's deviation over the largest scale under it, at exponent 0: $\sqrt U$, or U."""
         power = 2.0 if self.distribution == "gaussian" else 1.0
-        cost = nodes.largest_cost(
-            self.num_steps, power * float(self.exponent), both_children=self.variance_reduced
-        )
-        return cost ** (1 / power)
+        exponent = power * float(self.exponent)
+        return nodes.largest_cost(self.num_steps, exponent, self.variance_reduced) ** (1 / power)
 
     def init(self, params: PyTree) -> BinaryTreeState:
         """The state before the first step; `params` gives shapes and dtypes."""
@@ -135,11 +128,11 @@ class BinaryTree:
         # an index beyond the last level is clamped to it, where there are zeros until its own turn
         parent, before = _trailing_zeros(t & (t - 1)), _trailing_zeros(t - 1)
         node = stddev[0 if self.variance_reduced else level]
-        own = jax.tree.map(
-            lambda noise, at: node.astype(at.dtype) * noise.astype(at.dtype),
-            draw(0),
-            state.prefixes,
-        )
+
+        def scaled(noise: jax.Array, at: jax.Array) -> jax.Array:
+            return node.astype(at.dtype) * noise.astype(at.dtype)
+
+        own = jax.tree.map(scaled, draw(0), state.prefixes)
         if self.variance_reduced:
             own = _completed(own, draw, stddev, level, parent, state.prefixes)
         live = state.count < self.num_steps
@@ -173,7 +166,7 @@ class BinaryTree:
         epsilon = 1 / float(noise_multiplier) if noise_multiplier > 0 else math.inf
         # with an exponent the nodes have shares of their own, so they are taken together
         count = 1 if self.exponent else self.levels
-        return pure_event(epsilon / count, count, relation)
+        return strategies.pure_event(epsilon / count, count, relation)
 
     def prefix_stddev(self, scales: ArrayLike | None = None) -> np.ndarray:
         """Deviation of a coordinate of each prefix's noise at noise multiplier 1, `[T]` float64.
@@ -294,10 +287,10 @@ def tree_aggregation(
     """
     check_nonnegative("stddev", stddev)
     tree = _TreeOfNodes(num_steps, variance_reduced=variance_reduced)
-    noise = correlated_noise(tree, stddev)
+    noise = strategies.correlated_noise(tree, stddev)
 
     def init(params: PyTree) -> TreeAggregationState:
-        return TreeAggregationState(jax.tree.map(wide_zeros, params), noise.init(params))
+        return TreeAggregationState(jax.tree.map(strategies.wide_zeros, params), noise.init(params))
 
     def step(
         updates: PyTree, state: TreeAggregationState, key: jax.Array, **extra: Any

@@ -21,7 +21,7 @@ from dpjax.core import (
 )
 from dpjax.sampling import Participation
 from dpjax.transforms.noise.correlated import _strategy as strategies
-from dpjax.transforms.noise.correlated._buffered_toeplitz_table import TABLE
+from dpjax.transforms.noise.correlated._buffered_toeplitz_table import TABLE, Row
 
 Objective = Callable[[np.ndarray, np.ndarray], float]
 
@@ -136,9 +136,7 @@ def fitted(
     return minimised(error, starts, num_steps)
 
 
-def minimised(
-    error: Objective, starts: list[np.ndarray], num_steps: int
-) -> tuple[tuple[float, ...], tuple[float, ...]]:
+def minimised(error: Objective, starts: list[np.ndarray], num_steps: int) -> Row:
     """Weights and decays of least error, by L-BFGS from each start, in order of decay."""
     # beyond this a decay is 0 or 1, a weight 0, as far as so many steps can tell
     reach = np.log(max(num_steps, 2)) + 10
@@ -259,8 +257,7 @@ class BufferedToeplitz(strategies.GaussianStrategy):
         if (omega is None or decay is None) and self.participations > 1:
             omega, decay = fitted(self.num_steps, self.participations, self._apart)
         elif omega is None or decay is None:
-            row = max(2, (self.num_steps - 1).bit_length())
-            omega, decay = TABLE[min(row, max(TABLE))]
+            omega, decay = TABLE[min(max(2, (self.num_steps - 1).bit_length()), max(TABLE))]
         if len(omega) != len(decay):
             raise ValueError(
                 f"omega and decay must have one length, got {len(omega)} and {len(decay)}"

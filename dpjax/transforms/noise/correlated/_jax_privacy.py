@@ -72,10 +72,7 @@ def from_jax_privacy(matrix: object, num_steps: int) -> strategies.NoiseStrategy
         ) from error
     check_int("num_steps", num_steps, minimum=1)
     if isinstance(matrix, factorization.buffered_toeplitz.BufferedToeplitz):
-        omega, decay = (
-            tuple(np.asarray(v, np.float64).tolist())
-            for v in (matrix.output_scale, matrix.buf_decay)
-        )
+        omega, decay = (np.asarray(v).tolist() for v in (matrix.output_scale, matrix.buf_decay))
         return BufferedToeplitz(num_steps, omega, decay)
     if hasattr(matrix, "inverse_as_streaming_matrix"):
         with _as_they_compute():
@@ -85,9 +82,9 @@ def from_jax_privacy(matrix: object, num_steps: int) -> strategies.NoiseStrategy
         with _as_they_compute():
             inverse = np.asarray(matrix.materialize(num_steps), np.float64)
         return StreamingStrategy(num_steps, matrix, _norms(_inverse(inverse)), inverse)
-    values = np.asarray(matrix, np.float64) if isinstance(matrix, np.ndarray | jax.Array) else None
-    if values is None or values.ndim not in (1, 2):
+    if not isinstance(matrix, np.ndarray | jax.Array) or matrix.ndim not in (1, 2):
         raise TypeError(f"matrix is no strategy of jax_privacy: {matrix!r}")
+    values = np.asarray(matrix, np.float64)
     check_finite("matrix", values)
     if values.ndim == 2:
         return _dense(values, num_steps)
@@ -95,9 +92,8 @@ def from_jax_privacy(matrix: object, num_steps: int) -> strategies.NoiseStrategy
     if not (values.size and values[0] > 0):
         raise ValueError(f"matrix must have a first coefficient > 0, got {values[:1]}")
     norms = np.sqrt(np.cumsum(np.pad(values, (0, num_steps - values.size)) ** 2))[::-1]
-    streaming = factorization.toeplitz.inverse_as_streaming_matrix(
-        jnp.asarray(values, jnp.result_type(float))
-    )
+    column = jnp.asarray(values, jnp.result_type(float))
+    streaming = factorization.toeplitz.inverse_as_streaming_matrix(column)
     impulse = np.zeros(num_steps)
     impulse[0] = 1
     return StreamingStrategy(num_steps, streaming, norms, signal.lfilter([1.0], values, impulse))

@@ -203,5 +203,4 @@ class RestartNoise(strategies.GaussianStrategy):
     def prefix_stddev(self, scales: ArrayLike | None = None) -> np.ndarray:
         """Deviation of a coordinate of each sum's noise at noise multiplier 1, `[T]` float64."""
         scales = strategies.host_scales(scales, self.num_steps)
-        later = self.later.prefix_stddev(scales[1:])
-        return np.sqrt(scales[0] ** 2 + np.append(0.0, later) ** 2)
+        return np.sqrt(scales[0] ** 2 + np.append(0.0, self.later.prefix_stddev(scales[1:])) ** 2)

@@ -14,7 +14,6 @@ from dpjax.core import (
     PyTree,
     Transform,
     check_int,
-    check_key,
     check_nonnegative,
     check_nonnegative_scalar,
     check_shape,
@@ -288,18 +287,14 @@ def correlated_noise(strategy: NoiseStrategy, stddev: ArrayLike = 1.0) -> Transf
     return keyed(strategy.init, step)
 
 
-def draws_of(
-    strategy: NoiseStrategy, like: PyTree, key: jax.Array | None, count: jax.Array
-) -> Draw:
+def draws_of(strategy: NoiseStrategy, like: PyTree, key: jax.Array, count: jax.Array) -> Draw:
     """What a step draws, by level; no two levels, steps or leaves share a key."""
-    key = check_key("key", key)
 
     def draw(level: int | jax.Array) -> PyTree:
-        if isinstance(level, int) and level == 0:
-            return strategy.noise(jax.random.fold_in(key, count), like)
+        first = isinstance(level, int) and level == 0
         # numbers that no step has, so that no key is that of a step
-        deeper = jax.random.fold_in(key, strategy.num_steps + level)
-        return strategy.noise(jax.random.fold_in(deeper, count), like)
+        own = key if first else jax.random.fold_in(key, strategy.num_steps + level)
+        return strategy.noise(jax.random.fold_in(own, count), like)
 
     return draw
 

@@ -3,20 +3,6 @@
 import numpy as np
 
 
-def parts(t: int) -> list[int]:
-    """The nodes that make up the prefix [1, t]: running sums of t's binary digits.
-
-    Example:
-      >>> parts(7)
-      [4, 6, 7]
-    """
-    nodes = []
-    while t:
-        nodes.append(t)
-        t &= t - 1
-    return nodes[::-1]
-
-
 def largest_cost(num_steps: int, power: float, both_children: bool = False) -> float:
     r"""$\max_q \sum_{i \ni q} (q / i)^{power}$ over the nodes of the tree.
 
