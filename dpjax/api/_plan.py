@@ -113,7 +113,7 @@ def plan(
     | --- | --- | --- |
     | `LinearModel` | `linear_model_solver` | $R L \phi$, plus the bias of its regulariser |
     | `Risk.linear` with a logistic, squared or Huber loss, d up to 1000 | the same | the same |
-    | logistic or Huber, features not bounded, n epsilon of 500 or more | the same | none |
+    | logistic loss, features not bounded, n epsilon of 500 or more | the same | none |
     | `Risk` | `DPSGD` | $R L \phi$ |
     | `Risk.linear`, neither smooth nor convex | `OnlineToNonconvex` | none |
     | `SimplexRisk`, l1 ball or simplex | `PolishedFrankWolfe` | a tenth of the next |

@@ -67,9 +67,10 @@ def own_linear(problem: object) -> OwnLinear | None:
 
     The loss is compared with known ones on a grid of margins and labels. Bounds come from the
     problem's constants: of a logistic loss, and s times a Huber loss with a threshold from 0.25 to
-    15, `lipschitz` L and `smoothness` H bound the features. A squared loss $s (m - y)^2 / 2$ needs
-    both, and a radius R: features have norm at most $B = \sqrt{H / s}$ and labels are at most
-    $Y = L / (s B) - R B$. It is not recognised if Y < R B, where L looks understated.
+    15, `lipschitz` L or `smoothness` H bound the features; a Huber loss needs one of them. A
+    squared loss $s (m - y)^2 / 2$ needs both, and a radius R: features have norm at most
+    $B = \sqrt{H / s}$ and labels are at most $Y = L / (s B) - R B$. It is not recognised if
+    Y < R B, where L looks understated.
 
     Guarantee: none of its own. Solvers run the model's loss and enforce its bounds, so privacy does
     not depend on the given function. No data are read.
@@ -143,13 +144,15 @@ def _of_numbers(
     huber = scale * np.where(gaps < threshold, gaps**2 / 2, linear)
     if threshold <= 0 or not _near(values, huber):
         return None
+    if slope is None and curvature is None:
+        return None
     longest = _longest(
         width,
         None if slope is None else slope / (scale * threshold),
         None if curvature is None else curvature / scale,
     )
     model = LinearModel("huber", width, radius, longest, label_bound=_ANY, threshold=threshold)
-    return OwnLinear(model, "numbers", slope is not None or curvature is not None)
+    return OwnLinear(model, "numbers", True)
 
 
 @functools.lru_cache(maxsize=64)
