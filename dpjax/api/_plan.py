@@ -112,7 +112,7 @@ def plan(
     | problem | method | predicted excess |
     | --- | --- | --- |
     | `LinearModel` | `linear_model_solver` | $R L \phi$, plus the bias of its regulariser |
-    | `Risk.linear` with a logistic, squared or Huber loss, d up to 1000 | the same | the same |
+    | `Risk.linear` with a logistic or squared loss, d up to 1000 | the same | the same |
     | logistic loss, features not bounded, n epsilon of 500 or more | the same | none |
     | `Risk` | `DPSGD` | $R L \phi$ |
     | `Risk.linear`, neither smooth nor convex | `OnlineToNonconvex` | none |

@@ -17,7 +17,6 @@ _MARGINS = np.linspace(-20, 20, 161, dtype=np.float32)[:, None]  # exact
 _LABELS = np.array([-2, -1, -0.4, 0, 0.7, 1], np.float32)
 _CLASSES = [3, 5]  # 0 and 1
 _NEAR = 1e-5  # relative, or of 1
-_ANY = 1e6  # label bound of a Huber loss, whose slopes are bounded for any label
 _UNSTATED = 2.0**16  # bound on features over the root of their number, where none is stated
 
 
@@ -66,11 +65,12 @@ def own_linear(problem: object) -> OwnLinear | None:
     r"""The `LinearModel` equivalent to a `Risk.linear`; None if there is none.
 
     The loss is compared with known ones on a grid of margins and labels. Bounds come from the
-    problem's constants: of a logistic loss, and s times a Huber loss with a threshold from 0.25 to
-    15, `lipschitz` L or `smoothness` H bound the features; a Huber loss needs one of them. A
+    problem's constants: of a logistic loss, `lipschitz` L or `smoothness` H bound the features. A
     squared loss $s (m - y)^2 / 2$ needs both, and a radius R: features have norm at most
     $B = \sqrt{H / s}$ and labels are at most $Y = L / (s B) - R B$. It is not recognised if
-    Y < R B, where L looks understated.
+    Y < R B, where L looks understated. A Huber loss is not: of 25 instances (d = 3 to 40, n = 600
+    to 12,000, epsilon 0.25 to 4) `DPSGD` had lower error on 17, by up to 480 times, and at most
+    twice the error on the others.
 
     Guarantee: none of its own. Solvers run the model's loss and enforce its bounds, so privacy does
     not depend on the given function. No data are read.
@@ -105,54 +105,33 @@ def own_linear(problem: object) -> OwnLinear | None:
     elif _near(values[:, _CLASSES], np.logaddexp(0, np.array([1, -1]) * _MARGINS)):
         labels = "classes"
     else:
-        return _of_numbers(values, width, radius, slope, curvature)
-    longest = _longest(width, slope, None if curvature is None else 4 * curvature)
-    model = LinearModel("logistic", width, radius, feature_bound=longest)
-    return OwnLinear(model, labels, len(stated) > (radius is not None))
-
-
-def _longest(width: int, slope: float | None, square: float | None) -> float:
-    """The least of the bounds on features that follow from constants, which may be unknown."""
-    bounds = slope, None if square is None else math.sqrt(square)
+        return _squared(values, width, radius, slope, curvature)
+    bounds = slope, None if curvature is None else 2 * math.sqrt(curvature)
     known = [bound for bound in bounds if bound is not None]
-    return min(known) if known else _UNSTATED * math.sqrt(width)
+    longest = min(known) if known else _UNSTATED * math.sqrt(width)
+    model = LinearModel("logistic", width, radius, feature_bound=longest)
+    return OwnLinear(model, labels, bool(known))
 
 
-def _of_numbers(
+def _squared(
     values: np.ndarray,
     width: int,
     radius: float | None,
     slope: float | None,
     curvature: float | None,
 ) -> OwnLinear | None:
-    """Of squares, up to a threshold or everywhere; None if it is neither."""
-    gaps = np.abs(_MARGINS - _LABELS)
+    """Of squares; None if it is none, or a bound is not stated."""
     scale = 2 * float(values[81, 3]) / _STEP**2  # near margin 0, label 0
-    if scale <= 0:
+    if scale <= 0 or not _near(values, scale * (_MARGINS - _LABELS) ** 2 / 2):
         return None
-    if _near(values, scale * gaps**2 / 2):
-        if radius is None or slope is None or curvature is None:
-            return None
-        longest = math.sqrt(curvature / scale)
-        largest = slope / (scale * longest) - radius * longest
-        if largest < radius * longest * (1 - _NEAR):
-            return None
-        squared = LinearModel("squared", width, radius, feature_bound=longest, label_bound=largest)
-        return OwnLinear(squared, "numbers", True)
-    threshold = float(values[-1, 3] - values[-2, 3]) / (scale * _STEP)
-    linear = threshold * (gaps - threshold / 2)
-    huber = scale * np.where(gaps < threshold, gaps**2 / 2, linear)
-    if threshold <= 0 or not _near(values, huber):
+    if radius is None or slope is None or curvature is None:
         return None
-    if slope is None and curvature is None:
+    longest = math.sqrt(curvature / scale)
+    largest = slope / (scale * longest) - radius * longest
+    if largest < radius * longest * (1 - _NEAR):
         return None
-    longest = _longest(
-        width,
-        None if slope is None else slope / (scale * threshold),
-        None if curvature is None else curvature / scale,
-    )
-    model = LinearModel("huber", width, radius, longest, label_bound=_ANY, threshold=threshold)
-    return OwnLinear(model, "numbers", True)
+    squared = LinearModel("squared", width, radius, feature_bound=longest, label_bound=largest)
+    return OwnLinear(squared, "numbers", True)
 
 
 @functools.lru_cache(maxsize=64)

@@ -145,7 +145,8 @@ def false_negative_rate(
       >>> dpjax.problems.false_negative_rate(2, slack=0.3).weights.tolist()
       [[[0.0, 0.0], [1.0, 0.0]]]
     """
-    each = np.eye(num_classes)[_classes(num_classes, classes)]
+    classes = _classes(num_classes, classes)
+    each = np.eye(num_classes)[classes]
     weights = each[:, :, None] * (1 - each)[:, None]
     return table_of(np.eye(num_classes), weights, slack, ByField("y", num_classes))
 
@@ -178,6 +179,7 @@ def cross_rate(
       >>> dpjax.problems.cross_rate(3, slack=0.2).num_constraints
       3
     """
+    check_int("num_classes", num_classes, minimum=2)
     classes = _classes(num_classes, (0,) if classes is None and num_classes == 2 else classes)
     each = np.eye(num_classes)[classes]
     weights = each[:, :, None] * each[:, None]

@@ -99,7 +99,9 @@ def test_stacked_solvers_have_a_guarantee_each(kind, problem):
     taken = str(told.value).partition("that of run i is ")[2]
     assert taken.startswith("jax.tree.map(")
     guarantee = eval(taken, {"jax": jax, "solver": solver, "i": 1})  # as the message says
-    assert guarantee.epsilon(1e-5) == pytest.approx(one.guarantee().epsilon(1e-5), rel=1e-5)
+    # two draws of epsilon 0.06, a multiple of the accountant's grid, are rounded up or not
+    rel = 3e-4 if kind is solvers.SufficientStatistics else 1e-5
+    assert guarantee.epsilon(1e-5) == pytest.approx(one.guarantee().epsilon(1e-5), rel=rel)
     traced = jax.jit(lambda s: s.guarantee())
     with pytest.raises(TypeError, match=r"is traced by jit or vmap.*outside the transformation"):
         traced(one)

@@ -364,6 +364,18 @@ def test_a_vast_budget_leaves_a_regulariser():
     assert found.epsilon(1e-5) <= 400.0
 
 
+@pytest.mark.parametrize("radius", [None, 2.0])
+def test_a_unit_of_labels_and_parameters_changes_no_regulariser(radius):
+    def planned(unit):
+        far = radius and unit * radius
+        bounds = huber_slopes(0.5 * unit, 3.0)
+        return plan_objective_perturbation(Budget(1.0, 1e-6), bounds, 10, far, num_records=3000)
+
+    one, other = planned(1.0), planned(100.0)
+    assert other.lam == pytest.approx(one.lam, rel=1e-3)
+    assert other.scale == pytest.approx(100 * one.scale, rel=1e-3)
+
+
 def test_refusals():
     with pytest.raises(UnsupportedEventError, match="no pure epsilon"):
         made().epsilon(0.0)

@@ -16,7 +16,6 @@ from dpjax.problems import QueryRelease
 from dpjax.queries import Concat, Dense, Domain, Marginals, Prefix
 from dpjax.sampling import FullBatch
 from dpjax.solvers import FrankWolfeRelease, MirrorDescentRelease, SaddleRelease
-from dpjax.solvers.queries import _frank_wolfe_release as frank_wolfe
 from dpjax.solvers.queries import _selection as selection
 from dpjax.solvers.queries._selection import select_marginal
 from dpjax.testing._trees import QUICK
@@ -152,7 +151,7 @@ def dictated(solver, workload, index, signs, law):
     with (
         drawing(sample),
         mock.patch.object(selection, "select_marginal", marginal),
-        mock.patch.object(frank_wolfe, "loudest_query", loudest),
+        mock.patch.object(selection, "loudest_query", loudest),
         mock.patch.object(jax.random, "gumbel", gumbel),
     ):
         yield

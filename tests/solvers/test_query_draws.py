@@ -166,7 +166,7 @@ def shown(solver, problem, data, number):
 
     with (
         drawing(sample),
-        mock.patch("dpjax.solvers.queries._frank_wolfe_release.loudest_query", loudest),
+        mock.patch("dpjax.solvers.queries._selection.loudest_query", loudest),
         mock.patch.object(jax.random, "gumbel", gumbel),
         noising(plus),
     ):

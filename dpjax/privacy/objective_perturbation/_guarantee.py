@@ -341,8 +341,8 @@ def plan_objective_perturbation(
     r"""Regulariser, kind of noise and scale for a budget, from public numbers.
 
     One pass: $\lambda_0 = \beta / (e^{0.1 \epsilon} - 1)$; $\sigma_0$ at it; $\lambda$ the larger
-    of $\lambda_0$ and, for slopes of both signs, the best ridge for equal variances and an optimum
-    of length R, $\rho = (\sigma_0 d)^2 / (n R^2 \beta)$; for slopes of one sign
+    of $\lambda_0$ and, for slopes of both signs on a ball, the best ridge for equal variances and
+    an optimum of length R, $\rho = (\sigma_0 d)^2 / (n R^2 \beta)$; for slopes of one sign
     $0.3\,\sigma_0 \sqrt d / R$, then $1.5 \rho$ up to four times what $\lambda$ is without it; R
     counts up to a margin of 10 with the longest input there. Then the noise of smaller mean square.
 
@@ -394,7 +394,7 @@ def plan_objective_perturbation(
             width = min(width, 2 * free)  # few optima fill a large ball
         # the best ridge for equal variances and an optimum of this length
         growth = 0.0
-        if num_records is not None:
+        if num_records is not None and not (bounds.two_sided and radius is None):
             growth = (deviation * dim / width) ** 2 / (num_records * bounds.curvature)
         if bounds.two_sided:
             lam = max(lam, growth)
