@@ -94,8 +94,15 @@ def pytest_collection_modifyitems(config, items):
     With 64-bit types on, tests that turn them on by themselves have nothing to add.
     """
     times = json.loads(DURATIONS.read_text())
+    fastest: dict[str, float] = {}
+    for item in items:
+        if item.get_closest_marker("once"):
+            name, seconds = item.nodeid.partition("[")[0], times.get(item.nodeid, 0.0)
+            fastest[name] = min(seconds, fastest.get(name, seconds))
     for item in items:
         seconds = times.get(item.nodeid, 0.0)
+        if seconds == fastest.get(item.nodeid.partition("[")[0]):
+            continue
         if item.get_closest_marker("slow"):
             if seconds > _EXHAUSTIVE:
                 item.add_marker(pytest.mark.exhaustive)

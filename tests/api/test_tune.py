@@ -247,6 +247,7 @@ def test_iterates_are_those_of_the_run():
 
 @pytest.mark.parametrize("relation", ["add_or_remove_one", "replace_one"])
 @pytest.mark.parametrize("problem", [PROBLEM, PARITY], ids=["plain", "parity"])
+@pytest.mark.always  # the claim
 def test_one_record_moves_counts_by_no_more_than_their_noise_covers(problem, relation):
     number, data = 3, grouped(8)
     scores = Scores(problem, default_correct(problem), 8, 1.0, number, relation)

@@ -72,6 +72,7 @@ def test_training_has_the_noise_that_is_accounted(plan):
 
 
 @pytest.mark.parametrize("grades", [False, True])
+@pytest.mark.always  # the claim
 def test_scores_have_the_noise_that_is_accounted(grades):
     def correct(params, records):
         x = records["x"][:, 0] * params[0]

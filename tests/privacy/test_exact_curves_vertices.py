@@ -247,6 +247,7 @@ SLOW = {
 
 
 @pytest.mark.parametrize("name", cases(ROWS, SLOW))
+@pytest.mark.once  # the claim
 def test_exact_is_at_most_claimed(name, x64):
     share = check(ROWS[name])
     print(f"{name}: {share:.4f}")

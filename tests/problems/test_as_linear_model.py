@@ -121,6 +121,7 @@ def test_losses_of_records_are_those_of_the_model(link):
 
 
 @pytest.mark.parametrize("link", [signed, optax.sigmoid_binary_cross_entropy, squared])
+@pytest.mark.always  # the claim
 def test_no_record_moves_a_sum_beyond_the_bounds_and_none_moves_another(link):
     """Sensitivity is enforced for hostile rows, whatever the labels multiply."""
     bounds = {"radius": 1.0, "lipschitz": 4.0, "smoothness": 1.0}

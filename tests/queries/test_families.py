@@ -147,6 +147,7 @@ def test_methods_are_those_of_the_matrix(name, rng):
 
 @pytest.mark.parametrize("relation", ["replace_one", "add_or_remove_one", "replace_special"])
 @pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.always  # the claim
 def test_sensitivities_over_all_neighbours(name, relation):
     workload, matrix, _ = family(name)
     claimed = workload.sensitivity(relation)

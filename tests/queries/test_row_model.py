@@ -84,6 +84,7 @@ def test_records_are_counted_whatever_the_universe():
     np.testing.assert_array_equal(small.counts(records, mask), small.counts(records[:20]))
 
 
+@pytest.mark.always  # the claim
 def test_sensitivities_are_attained_by_neighbours():
     workload = Marginals(DOMAIN, (("a", "b"), ("c",), ("b", "c")))
     each = np.asarray(jax.vmap(workload.counts)(DOMAIN.codes(np.arange(24))[:, None]), float)

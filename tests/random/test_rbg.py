@@ -66,6 +66,7 @@ def two_steps(transform, key):
 
 
 @pytest.mark.parametrize("name", NOISE)
+@pytest.mark.always  # the claim
 def test_noise_of_leaves_steps_and_keys(name):
     run = jax.jit(lambda key: two_steps(NOISE[name](), key))
     drawn, other = run(rbg(0)), run(rbg(1))

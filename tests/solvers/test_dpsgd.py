@@ -49,6 +49,7 @@ def test_noiseless_limit_is_least_squares():
 
 
 @pytest.mark.parametrize("relation", ["add_or_remove_one", "replace_one"])
+@pytest.mark.always  # the claim
 def test_the_noise_of_a_step_is_the_multiplier_times_the_clip_norm(relation):
     # accountants double the sensitivity for replace-one, so noise is the same
     problem = problems.Risk(_loss, jnp.zeros(6000))
@@ -221,6 +222,7 @@ def test_looks_measure_the_geometric_mean_of_lengths_and_leave_all_else():
     np.testing.assert_allclose(np.abs(solution.params), 0.1, rtol=1e-3)
 
 
+@pytest.mark.always  # the claim
 def test_noise_of_a_look_and_of_later_steps_is_the_multiplier_times_what_a_record_adds():
     problem = problems.Risk(_loss, jnp.zeros(3000))
     solver = _noiseless(4, 2, noise_multiplier=1.5, clip_norm=0.7, looks=1)
@@ -410,6 +412,7 @@ def test_a_stated_bound_caps_lengths_and_clip_norms_and_stands_for_what_noise_hi
         _noiseless(4, 3, looks=1, length_bound=-1.0)
 
 
+@pytest.mark.always  # the claim
 def test_noise_follows_a_clip_norm_that_the_bound_caps():
     problem = problems.Risk.linear(_hinge, 3000, lipschitz=1.0)
     solver = _noiseless(4, 2, noise_multiplier=1.5, clip_norm=9.0, looks=1, length_bound=0.5)
@@ -445,6 +448,7 @@ def test_convex_losses_with_jumps_are_measured_by_default():
         assert made(link, **constants).length_bound is None
 
 
+@pytest.mark.always  # the claim
 def test_one_record_adds_at_most_the_clip_norm_that_the_bound_caps():
     problem = problems.Risk.linear(_hinge, 3, lipschitz=1.0)
     solver = _noiseless(4, 2, clip_norm=9.0, looks=1, length_bound=0.5)

@@ -31,6 +31,7 @@ def records(n=400, p=3, length=0.25, seed=0):
     return {"x": jnp.asarray(x, jnp.float32), "y": jnp.asarray(y, jnp.float32)}
 
 
+@pytest.mark.always  # the claim
 def test_a_share_has_the_law_that_its_cost_is_for():
     eta, beyond = 0.8, 4
     sizes = np.concatenate([np.zeros(9), 2.0 ** -np.linspace(0, 4, 41), [7.0, np.inf, np.nan]])
@@ -145,6 +146,7 @@ def test_a_solver_draws_with_the_range_that_it_is_charged_for(monkeypatch):
 
 @pytest.mark.parametrize("dtype", [jnp.float16, jnp.bfloat16, jnp.float32, jnp.int32])
 @pytest.mark.parametrize("share", [1.0, 0.3, EDGES[0]])
+@pytest.mark.always  # the claim
 def test_rows_are_within_the_drawn_length(share, dtype):
     problem = LinearModel("logistic", 3, feature_bound=2.0, intercept=0.5)
     rng = np.random.default_rng(0)

@@ -114,6 +114,7 @@ def _rounded(deviation):
     return np.diff(stats.norm.cdf(edges / deviation))
 
 
+@pytest.mark.always  # the claim
 def test_the_release_of_neighbours_is_within_the_guarantee_exactly():
     """One count differs by 1; of integers with rounded noise all outcomes are enumerated."""
     data, made = records(50), TrainedModel(problem(), TRAINED)

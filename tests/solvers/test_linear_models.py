@@ -267,6 +267,7 @@ def test_the_draw_of_a_threshold_has_its_range_on_all_small_histograms(relation)
     assert 0.75 * eta < worst <= eta
 
 
+@pytest.mark.always  # the claim
 def test_a_threshold_has_the_law_that_its_cost_is_for():
     rng, problem = np.random.default_rng(0), LinearModel("huber", P, 1.0)
     solver = ObjectivePerturbation.for_budget(problem, 125, Budget(4.0, 0.0))

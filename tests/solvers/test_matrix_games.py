@@ -187,6 +187,7 @@ def _changes(rng, d):
 
 @pytest.mark.parametrize("fallback", ["rounds", "nested"])
 @pytest.mark.parametrize("passes", [True, False])
+@pytest.mark.once  # the claim
 def test_no_neighbour_moves_a_run_by_more_than_its_rho(monkeypatch, passes, fallback):
     rng = np.random.default_rng(3)
     matrix = _core(_D) if passes else rng.uniform(-1, 1, (_D, _D))

@@ -149,7 +149,6 @@ def test_the_fallback_spends_what_the_checks_and_rounds_left(monkeypatch):
     assert _rho(failed) - failed.mu**2 / 2 == pytest.approx((0.15 + 0.02) * 0.5, rel=1e-6)
 
 
-@pytest.mark.always  # one program for any seed
 def test_runs_under_vmap_are_one_program_and_those_of_a_loop():
     traced = []
     solver = DoubleOracle(FullBatch(1), 5.0, 20.0, rounds=1, more_rounds=1)

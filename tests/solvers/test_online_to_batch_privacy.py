@@ -89,6 +89,7 @@ each_form = pytest.mark.parametrize("factored", [False, True], ids=["dense", "fa
 
 @each_form
 @each_kind
+@pytest.mark.always  # the claim
 def test_one_record_moves_an_increment_as_far_as_its_bound(clip, norm, factored, rng):
     of = increment(clip, norm, centre_of(clip, (P,)))
     bound = float(BOUND.sensitivity(clip))
@@ -374,6 +375,7 @@ SELDOM = {
 @pytest.mark.parametrize(
     "name", [pytest.param(n, marks=SLOW if n in SELDOM else []) for n in REPLAYS]
 )
+@pytest.mark.once  # the claim
 def test_noise_hides_a_record_at_the_declared_cost(name, x64):
     check_replay(*REPLAYS[name])
 

@@ -826,6 +826,7 @@ def test_directions_belong_to_places_and_records_have_no_say():
     dpt.check_distribution(first / np.pi, lambda u: np.clip(u, 0, 1))
 
 
+@pytest.mark.always  # the claim
 def test_the_noise_of_a_run_is_what_its_event_says():
     """Features of 0 have no gradient: what is released is the noise, 400 times 50 draws of it."""
     dpt.count_false_alarm(1e-9)

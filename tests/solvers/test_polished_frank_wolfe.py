@@ -132,6 +132,7 @@ def test_a_record_counts_once_in_a_histogram(name, rng):
 
 @pytest.mark.parametrize("relation", [ADD, REPLACE])
 @pytest.mark.parametrize("name", PROBLEMS)
+@pytest.mark.once  # the claim
 def test_no_neighbour_moves_a_gradient_further_than_noise_allows(name, relation, rng):
     """Of a step of descent, at supports and clip norms that were released."""
     problem, n = PROBLEMS[name], 13
@@ -173,6 +174,7 @@ def test_no_neighbour_moves_a_gradient_further_than_noise_allows(name, relation,
     assert 0.8 * allowed <= found.max() <= allowed * (1 + 1e-4)
 
 
+@pytest.mark.always  # the claim
 def test_noise_of_a_step_is_the_multiplier_times_the_clip_norm_of_its_round():
     problem, n = ball(400), 40
     solver = small(problem, 1.0, noise=3.0, counts=1.0)

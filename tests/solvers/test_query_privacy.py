@@ -79,6 +79,7 @@ def ranges(laws, pairs):
 
 
 @pytest.mark.parametrize("name", parameters(CASES))
+@pytest.mark.once  # the claim
 def test_no_neighbour_moves_a_draw_further_than_declared_and_one_does_as_far(name):
     found, laws = made(name)
     steps = found.solver.sampler.steps
@@ -95,6 +96,7 @@ def test_no_neighbour_moves_a_draw_further_than_declared_and_one_does_as_far(nam
 
 
 @pytest.mark.parametrize("name", parameters(["marginals", "marginals, add"]))
+@pytest.mark.always  # the claim
 def test_the_law_of_a_table_and_its_signs_is_the_exponential_mechanism(name):
     found, laws = made(name)
     workload, (index, signs) = MARGINALS, vertices(found.solver, MARGINALS)
@@ -151,6 +153,7 @@ WHOLE = {
 
 
 @pytest.mark.parametrize("name", WHOLE)
+@pytest.mark.always  # the claim
 def test_the_law_of_a_whole_run_is_within_its_guarantee(name):
     found, laws = made(name)
     logs, pairs = transcripts(found, laws), found.pairs[1]

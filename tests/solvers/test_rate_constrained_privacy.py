@@ -41,6 +41,7 @@ def _solver(**overrides):
 
 @pytest.mark.parametrize("histogram", ["gaussian", "laplace"])
 @pytest.mark.parametrize("epsilon", [0.5, 3.0])
+@pytest.mark.always  # the claim
 def test_for_budget_meets_its_budget_and_wastes_little(histogram, epsilon):
     budget = dpjax.Budget(epsilon, 1e-5)
     solver = _solver(budget=budget, histogram=histogram)
@@ -90,6 +91,7 @@ def test_noise_that_runs_is_the_noise_that_is_accounted():
 
 
 @pytest.mark.parametrize("rates", ["hard", "soft"])
+@pytest.mark.always  # the claim
 def test_one_record_moves_table_and_sum_by_at_most_the_claim(rates):
     """Oracle 7, at a fixed noisy table: remove each record of a batch in turn."""
     problem, batch = _problem(p=4, classes=3, groups=3), _records(30, 4, 1, 3, 3)

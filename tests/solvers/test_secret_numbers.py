@@ -75,6 +75,7 @@ def _without_noise(solver):
 
 
 @pytest.mark.parametrize("name", CASES)
+@pytest.mark.once  # the claim
 def test_rows_do_not_follow_the_records(name):
     """One more record that adds nothing changes no bit, whatever the shape of its batch would."""
     kind, problem, options = CASES[name]

@@ -421,6 +421,7 @@ def run_case(name, steps):
 
 
 @pytest.mark.parametrize("name", [name for name in CASES if name not in SELDOM])
+@pytest.mark.once  # the claim
 def test_no_neighbour_moves_a_draw_further_than_declared(name):
     run_case(name, 4 if name in UPHILL else 0)
 

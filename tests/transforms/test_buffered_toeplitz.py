@@ -118,6 +118,7 @@ def test_every_row_of_the_table_is_right():
 
 
 @pytest.mark.parametrize("num_steps", [1, 2, 7, 29])
+@pytest.mark.always  # the claim
 def test_covariance_and_privacy(num_steps):
     """No step can be told: a shift of its update is one of the draws, of norm 1 exactly."""
     rng = np.random.default_rng(0)

@@ -45,6 +45,7 @@ DRAWS, PAST = 4000, STEPS + 2  # one shape, and so one program for each strategy
 
 
 @each_strategy
+@pytest.mark.always  # the claim
 def test_prefixes_have_the_covariance_that_is_told(strategy, key):
     scales = np.linspace(0.5, 2.0, STEPS)
     sensitivity = jnp.asarray(np.append(scales, [1.0, 1.0]))

@@ -19,6 +19,7 @@ def run(logits, num_draws, seed=0, count=0):
     return maurey_sample(num_draws).update(logits, state, key=jax.random.key(seed))
 
 
+@pytest.mark.always  # the claim
 def test_distribution_is_the_softmax_and_no_flatter_or_steeper(rng):
     logits = rng.normal(size=30)
     indices, state = run(jnp.asarray(logits, jnp.float32), DRAWS)

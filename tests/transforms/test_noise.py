@@ -120,6 +120,7 @@ def test_laplace_tail_is_exponential():
 
 
 @pytest.mark.parametrize("law", LAWS)
+@pytest.mark.always  # the claim
 def test_low_precision_is_drawn_in_float32(law):
     make, _ = LAWS[law]
     samples = draw(make(3.0), N, seed=1, dtype=jnp.bfloat16)

@@ -54,6 +54,7 @@ def restart_map(noise, scales):
 
 
 @each_later
+@pytest.mark.always  # the claim
 def test_noise_makes_up_for_any_step_whatever_the_scales(name, x64):
     noise = RestartNoise(LATER[name])
     steps, levels = noise.num_steps, levels_of(noise.later)

@@ -93,6 +93,7 @@ def test_every_period_is_one_run_of_correlated_noise_with_a_key_of_its_own(name,
 
 
 @each_strategy
+@pytest.mark.once  # the claim
 def test_every_sum_has_the_noise_that_is_due_independent_of_other_periods(name, key):
     strategy = STRATEGIES[name]
     period = strategy.num_steps

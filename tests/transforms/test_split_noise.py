@@ -40,6 +40,7 @@ def test_a_single_step_has_all_of_it():
 
 
 @pytest.mark.parametrize("noise", [SplitNoise(STEPS), SplitNoise(STEPS, 0.2, 0.0)])
+@pytest.mark.always  # the claim
 def test_records_of_every_step_cost_what_the_event_says(noise, x64):
     """Whatever the scales: each step's shift over its deviation, squared, adds up to 1 / z^2."""
     for scales in scale_families(STEPS).values():
