@@ -96,7 +96,7 @@ def pytest_collection_modifyitems(config, items):
     times = json.loads(DURATIONS.read_text())
     fastest: dict[str, float] = {}
     for item in items:
-        if item.get_closest_marker("once"):
+        if item.get_closest_marker("once") and not item.get_closest_marker("slow"):
             name, seconds = item.nodeid.partition("[")[0], times.get(item.nodeid, 0.0)
             fastest[name] = min(seconds, fastest.get(name, seconds))
     for item in items:
