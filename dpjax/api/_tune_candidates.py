@@ -115,7 +115,7 @@ def candidates_of(
     noise = {"noise_multiplier": 1.0} | ({"histogram_noise": 1.0} if tables else {})
     units = []
     for choice in _some(choices):
-        unit = make(choice, noise)
+        unit = with_noise(make(choice, noise), 1.0)  # whatever a stranger's class makes of it
         if tables:
             share = choice.get("histogram_share") or default_share(unit.sampler.steps)
             table, gradient = split_noise(1.0, share, unit.histogram)

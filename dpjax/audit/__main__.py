@@ -55,9 +55,10 @@ def main(argv: list[str] | None = None) -> int:
 def _table(rows: list[Audited]) -> str:
     width = max(len(row.name) for row in rows)
     lines = [f"{'solver':{width}}  {'relation':17}  {'claimed':>8}  {'shown':>8}"]
-    for name, relation, claimed, shown in rows:
-        mark = "" if shown <= claimed else "  ABOVE"
-        lines.append(f"{name:{width}}  {relation:17}  {claimed:8.3f}  {shown:8.3f}{mark}")
+    for row in rows:
+        mark = "" if row.holds else "  ABOVE"
+        numbers = f"{row.claimed:8.3f}  {row.shown:8.3f}"
+        lines.append(f"{row.name:{width}}  {row.relation:17}  {numbers}{mark}")
     return "\n".join(lines)
 
 

@@ -14,13 +14,25 @@ PyTree = Any
 
 Transform = optax.GradientTransformationExtraArgs
 """A gradient transformation whose `update` takes `key` as a keyword argument."""
-_DEFAULTS: dict[str, object] = (
-    dict.fromkeys(("init", "check", "lipschitz", "smoothness", "radius"))  # of a problem
-    | {"factored": False, "domains": ()}
-    | dict.fromkeys(("prologue", "diagnose", "redact", "expected_records", "restate"))
-    | {"ordered_batches": False}  # these six of a solver
-    | {"shards": 1}  # of a sampler
-)
+_DEFAULTS = {
+    # of a problem
+    "init": None,
+    "check": None,
+    "lipschitz": None,
+    "smoothness": None,
+    "radius": None,
+    "factored": False,
+    "domains": (),
+    # of a solver
+    "prologue": None,
+    "diagnose": None,
+    "redact": None,
+    "ordered_batches": False,
+    "expected_records": None,
+    "restate": None,
+    # of a sampler
+    "shards": 1,
+}
 
 
 class Aggregator(NamedTuple):

@@ -68,9 +68,9 @@ def own_linear(problem: object) -> OwnLinear | None:
     problem's constants: of a logistic loss, `lipschitz` L or `smoothness` H bound the features. A
     squared loss $s (m - y)^2 / 2$ needs both, and a radius R: features have norm at most
     $B = \sqrt{H / s}$ and labels are at most $Y = L / (s B) - R B$. It is not recognised if
-    Y < R B, where L looks understated. A Huber loss is not: of 25 instances (d = 3 to 40, n = 600
-    to 12,000, epsilon 0.25 to 4) `DPSGD` had lower error on 17, by up to 480 times, and at most
-    twice the error on the others.
+    Y < R B, where L looks understated. A Huber loss is not: of the 25 instances on which this was
+    decided (d = 3 to 40, n = 600 to 12,000, epsilon 0.25 to 4) `DPSGD` had lower error on 17, by up
+    to 480 times, and at most twice the error on the others.
 
     Guarantee: none of its own. Solvers run the model's loss and enforce its bounds, so privacy does
     not depend on the given function. No data are read.

@@ -96,8 +96,9 @@ class CyclicPoisson(Planned):
     @property
     def default_relation(self) -> NeighboringRelation:
         """Add or remove one record; with equal groups replace one."""
-        equal = self.assignment == "equal"
-        return getattr(NeighboringRelation, "REPLACE_ONE" if equal else "ADD_OR_REMOVE_ONE")
+        if self.assignment == "equal":
+            return NeighboringRelation.REPLACE_ONE
+        return NeighboringRelation.ADD_OR_REMOVE_ONE
 
     def check_relation(self, relation: NeighboringRelation) -> None:
         """Raises ValueError for add-or-remove-one with equal groups."""

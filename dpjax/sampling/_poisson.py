@@ -151,7 +151,10 @@ class PoissonSampler:
                 "or use overflow='declare'"
             )
         cut = dpe.TruncatedSubsampledGaussianDpEvent(
-            int(self.num_records), self.rate, int(self.capacity), step.noise_multiplier
+            dataset_size=int(self.num_records),
+            sampling_probability=self.rate,
+            truncated_batch_size=int(self.capacity),
+            noise_multiplier=step.noise_multiplier,
         )
         return dpe.SelfComposedDpEvent(cut, int(self.steps))
 

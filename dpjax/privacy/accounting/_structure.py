@@ -16,7 +16,14 @@ from dp_accounting.rdp import RdpAccountant
 from dpjax.core import check_between, check_int, check_nonnegative, check_probability, is_traced
 from dpjax.privacy._budget import relation_factor
 
-_NOISE_FIELDS = "noise_multiplier noise_parameter standard_deviation rho xi epsilon"
+_NOISE_FIELDS = (
+    "noise_multiplier",
+    "noise_parameter",
+    "standard_deviation",
+    "rho",
+    "xi",
+    "epsilon",
+)
 SAMPLED = (dpe.PoissonSampledDpEvent, dpe.SampledWithoutReplacementDpEvent)
 
 Parts: TypeAlias = list[tuple[dpe.DpEvent, int]]
@@ -192,7 +199,7 @@ def _walk(event: dpe.DpEvent, count: int) -> Parts:
 
 def _walk_leaf(event: dpe.DpEvent, count: int) -> Parts:
     fields = event_fields(event)
-    noise = {name: fields[name] for name in _NOISE_FIELDS.split() if name in fields}
+    noise = {name: fields[name] for name in _NOISE_FIELDS if name in fields}
     for name, value in noise.items():
         if not value >= 0:
             raise ValueError(f"{name} of {event} must be >= 0, got {value!r}")

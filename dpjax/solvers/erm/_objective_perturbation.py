@@ -77,10 +77,19 @@ def check_linear_model(problem: object) -> None:
     check_type("problem", problem, LinearModel, "a dpjax.problems.LinearModel")
 
 
-def linear_model(problem: Problem) -> LinearModel:
-    """The problem, or the `LinearModel` equivalent to a `Risk.linear`; else raises TypeError."""
+def linear_model(problem: Problem, *, drawn: bool = True) -> LinearModel:
+    """The problem, or the `LinearModel` equivalent to a `Risk.linear`; else raises TypeError.
+
+    Raises:
+      ValueError: If nothing bounds the features, and their length is not drawn.
+    """
     own = own_linear(problem)
     if own is not None:
+        if not (own.stated or drawn):
+            raise ValueError(
+                "lipschitz or smoothness must be stated where the length of features is not drawn: "
+                "with num_records * epsilon below 500, or length_range=0"
+            )
         return own.model
     check_linear_model(problem)
     return cast(LinearModel, problem)
@@ -213,20 +222,14 @@ class ObjectivePerturbation(OfLinearModel):
           >>> solver.guarantee().epsilon(1e-6) <= 1.0
           True
         """
-        own, problem = own_linear(problem), linear_model(problem)
         known = ("lam", "length_range")
         relation = requested_relation(cls, num_records, budget, overrides, known)
-        bounds, dim, lam = problem.slope_bounds(), problem.num_params, overrides.get("lam")
-        estimated = problem.link == "huber" and problem.threshold is None
         usual = length_range(num_records, budget.epsilon)
-        estimated &= usual > 0
         draw = overrides.get("length_range", usual)
         check_nonnegative("length_range", draw)
-        if own is not None and not own.stated and draw == 0:
-            raise ValueError(
-                "lipschitz or smoothness must be stated where the length of features is not drawn, "
-                f"as below num_records * epsilon = 500, got {num_records * budget.epsilon:g}"
-            )
+        problem = linear_model(problem, drawn=draw > 0)
+        bounds, dim, lam = problem.slope_bounds(), problem.num_params, overrides.get("lam")
+        estimated = problem.link == "huber" and problem.threshold is None and usual > 0
         epsilon = budget.epsilon - draw - usual * estimated
         check_positive("epsilon that is left after length_range", epsilon)
         left = Budget(epsilon, budget.delta, relation)

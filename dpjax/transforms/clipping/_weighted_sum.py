@@ -263,8 +263,12 @@ def _sum_at_once(cut: bool, size: int, terms: _Rows, grid: jax.Array, bound: jax
 def _tree_sum(pairs: Pair) -> Pair:
     """The sum of pairs `[k, p]` over their first axis, by halves."""
     while (number := pairs.high.shape[0]) > 1:
-        half, odd = number // 2, [part[number // 2 * 2 :] for part in pairs]
-        pairs = add_pairs(*(Pair(*(part[i : i + half] for part in pairs)) for i in (0, half)))
+        half = number // 2
+        first, second, odd = (
+            Pair(*(part[at] for part in pairs))
+            for at in (slice(half), slice(half, 2 * half), slice(2 * half, number))
+        )
+        pairs = add_pairs(first, second)
         if number % 2:
             pairs = Pair(*map(lambda *a: jnp.concatenate(a), pairs, odd))
     return Pair(pairs.high[0], pairs.low[0])
