@@ -14,7 +14,12 @@ import dpjax
 from dpjax.privacy import Budget, Guarantee
 from dpjax.problems import LinearModel
 from dpjax.solvers import ObjectivePerturbation, SufficientStatistics
-from dpjax.solvers.erm import _draws, _objective_perturbation, _sufficient_statistics
+from dpjax.solvers.erm import (
+    _draws,
+    _minimise,
+    _objective_perturbation,
+    _sufficient_statistics,
+)
 from dpjax.solvers.erm._draws import beyond_drawn, drawn_share, length_range, pure_event
 from tests.solvers.drawn_shares import EDGES, check_law
 
@@ -189,7 +194,7 @@ def test_a_length_does_not_depend_on_the_place_of_a_row(rows, dim):
 
 
 @pytest.mark.parametrize("intercept", [None, 0.1, 1.0, 5.0])
-@pytest.mark.parametrize("share", [1.0, 0.4, 0.05])
+@pytest.mark.parametrize("share", [1.0, 0.4, 0.05, 1e-7])
 def test_inputs_stay_within_the_slopes_that_the_noise_is_for(share, intercept):
     """As if the problem had been stated for shorter inputs, on a ball that is no larger."""
     problem = LinearModel("logistic", 3, 2.0, feature_bound=1.5, intercept=intercept)
@@ -313,6 +318,38 @@ def test_the_noise_that_hides_inaccuracy_grows_as_rows_shrink(noise, monkeypatch
     expected = 1.0 if noise == "gaussian" else math.sqrt(dim + 1)
     for part in (found[:, :-1], found[:, -1:]):
         assert math.sqrt(np.mean(part**2)) == pytest.approx(expected, rel=0.15)
+
+
+@pytest.mark.always  # a run that does not end is no run
+@pytest.mark.parametrize("radius", [None, 1.0])
+def test_certificates_are_met_whatever_is_drawn(radius, monkeypatch):
+    """Also where next to nothing is left of rows, labels and an intercept."""
+    problem = LinearModel(
+        "huber", 3, radius, intercept=0.5, **({} if radius else {"threshold": 1.0})
+    )
+    solver = ObjectivePerturbation(
+        FULL, problem.slope_bounds(), 1.0, 2.0, 1e-6, 1e-4, quantile_range=0.2, length_range=0.3
+    )
+
+    def certified(objective, goal):
+        params, residual = _minimise.minimise(objective, goal)
+        return params, residual / goal
+
+    monkeypatch.setattr(_objective_perturbation, "minimise", certified)
+    data, everybody = records(n=60), jnp.ones(60, bool)
+
+    @jax.jit
+    def run(threshold, length):
+        drawn = iter((threshold, length))
+        monkeypatch.setattr(_objective_perturbation, "drawn_share", lambda *_: next(drawn))
+        state = solver.init(problem, key=jax.random.key(0))
+        return solver.step(problem, data, everybody, state)[0]
+
+    for threshold in 2.0 ** -np.asarray([0.0, 12.0, 32.0]):
+        for length in 2.0 ** -np.asarray([0.0, 12.0, 32.0]):
+            state = run(jnp.float32(threshold), jnp.float32(length))
+            assert 0 <= state.residual <= 1, (threshold, length)
+            assert np.all(np.isfinite(state.params))
 
 
 @pytest.mark.slow  # compiles a float64 solver

@@ -18,6 +18,7 @@ _RECORDS = 60.0  # n times the range of a draw: with fewer, what is drawn may be
 _TOLD = 1500.0, 400.0  # n epsilon / sqrt(d) for each of one in so many rows, and labels, beyond
 LEAST_BEYOND, _MOST_BEYOND = 4, 1000
 _SHARES = 0.01, 0.12  # of epsilon, least and most
+_LEAST_CONSTANT = 2.0**-16  # of an intercept, over its own
 
 
 def length_range(num_records: int, epsilon: float) -> float:
@@ -62,7 +63,8 @@ def drawn_share(
 def shorter_inputs(problem: LinearModel, share: jax.Array) -> tuple[jax.Array, jax.Array]:
     """Inputs beside features of at most a share of their bound, and an intercept's constant.
 
-    The constant c falls as far as the share, but not below the features' bound. The ball and the
+    The constant c falls as far as the share, but not below the features' bound, nor a 65,536th of
+    c, since the Hessian's condition would be beyond float64. The ball and the
     parameters stay those of c: their last coordinate is the factor times that of inputs with the
     shorter constant, for which noise and regulariser are.
 
@@ -74,8 +76,9 @@ def shorter_inputs(problem: LinearModel, share: jax.Array) -> tuple[jax.Array, j
     if problem.intercept is None:
         return share, factors
     longest = max(problem.intercept, problem.feature_bound)
-    constant = jnp.minimum(problem.intercept, share * longest)
-    factors = factors.at[-1].set(constant / problem.intercept)
+    factor = jnp.clip(share * longest / problem.intercept, _LEAST_CONSTANT, 1)
+    constant = factor * problem.intercept
+    factors = factors.at[-1].set(factor)
     return jnp.hypot(bound, constant) / problem.input_bound, factors
 
 

@@ -63,6 +63,8 @@ class Objective(NamedTuple):
       linear: b, `[d]`.
       radius: Of the ball; None for no ball.
       largest_curvature: beta, a bound on `curvatures`.
+      units: Distances are of $w_j / u_j$, in which the regulariser is the same in all coordinates:
+        a number, or `[d]`.
     """
 
     x: jax.Array
@@ -72,6 +74,7 @@ class Objective(NamedTuple):
     linear: jax.Array
     radius: jax.Array | None
     largest_curvature: float
+    units: jax.Array | float = 1.0
 
     def gradient(self, w: jax.Array) -> jax.Array:
         """`[d]`."""
@@ -90,17 +93,27 @@ class Objective(NamedTuple):
         return jnp.where(norm > self.radius, self.radius / jnp.where(norm > 0, norm, 1), 1) * w
 
     def residual(self, w: jax.Array, gradient: jax.Array) -> jax.Array:
-        """Distance of minus the gradient from the normal cone at w.
+        """Distance, in units, of minus the gradient from the normal cone at w, or slightly more.
 
         The least lam times the distance of w from the minimiser is at most that.
 
         w is the exact minimiser for a linear term that differs by so much.
         """
+        scaled = self.units * gradient
         if self.radius is None:
-            return jnp.linalg.norm(gradient)
+            return jnp.linalg.norm(scaled)
         on_edge = jnp.linalg.norm(w) >= self.radius * (1 - _NEAR_EDGE)
-        outward = jnp.where(on_edge, jnp.maximum(-gradient @ w, 0) / self.radius**2, 0)
-        return jnp.linalg.norm(gradient + outward * w)
+        normal = self.units * jnp.where(on_edge, w, 0)
+        length = jnp.linalg.norm(normal)
+        normal /= jnp.where(length > 0, length, 1)
+        return jnp.linalg.norm(scaled + jnp.maximum(-scaled @ normal, 0) * normal)
+
+    def rounding(self, w: jax.Array) -> jax.Array:
+        """What rounding may add to the residual at w."""
+        sizes = jnp.abs(self.x)
+        slopes = self.largest_curvature * (sizes @ jnp.abs(w)) + jnp.abs(self.slopes(self.x @ w))
+        total = slopes @ sizes + self.lam * jnp.abs(w) + jnp.abs(self.linear)
+        return 4 * jnp.finfo(w.dtype).eps * jnp.linalg.norm(self.units * total)
 
 
 class _Point(NamedTuple):
@@ -114,8 +127,8 @@ def minimise(objective: Objective, goal: jax.Array) -> tuple[jax.Array, jax.Arra
     """The minimiser `[d]` and its residual, at most `goal`; sums are exact to 100 bits or so.
 
     Newton's method on the ball, then accelerated projected gradient for as many steps as provably
-    reach the goal. Both stop when the certificate is met: on data depends how long this takes, and
-    the point only within what the certificate allows.
+    reach the goal, but for rounding. Both stop when the certificate is met: on data depends how
+    long this takes, and the point only within what the certificate allows.
     """
     dim = objective.x.shape[1]
     w = jnp.zeros(dim, objective.x.dtype)
@@ -238,7 +251,9 @@ def _accelerated(objective: Objective, point: _Point, goal: jax.Array) -> _Point
     start = point._replace(steps=jnp.zeros((), jnp.int32))
 
     def unfinished(carry: tuple[_Point, jax.Array]) -> jax.Array:
-        return (carry[0].residual > goal) & (carry[0].steps < most)
+        point = carry[0]
+        rounded = objective.rounding(point.w)  # below it steps may no longer gain anything
+        return (point.residual > jnp.maximum(goal, rounded)) & (point.steps < most)
 
     def move(_: int, carry: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
         before, ahead = carry

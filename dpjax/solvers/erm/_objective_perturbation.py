@@ -52,6 +52,7 @@ _RECORDS_PER_BEYOND = 2500  # n epsilon: with more records bias outweighs noise
 _MOST_BEYOND = 1000
 _HIDDEN = {"gaussian": 0.1, "gamma": 0.02}  # share of the noise's cost that hides inaccuracy
 _OUTPUT_SHARE = 0.1  # of the error that noise is expected to cause
+_LEAST_OUTPUT = 2.0**-16  # of its noise, whatever is drawn: float64 cannot tell less from rounding
 
 
 class ObjectivePerturbationState(NamedTuple):
@@ -356,11 +357,11 @@ def _minimum(
     x = jnp.where(mask[:, None], x, 0)
     threshold = share * problem.largest_threshold
     lam = jnp.maximum(lam * shorter**2, growth * share**2)
-    stretched = 1 / shorter
+    wider = share / shorter  # as the error that noise causes
     if problem.radius is not None:  # noise beyond this would swamp the ball
         most = _OUTPUT_SHARE * problem.radius / _typical_length(noise, dim)
-        stretched = jnp.clip(most / output, 1, stretched)
-    accuracy, output = (share * stretched * a for a in (accuracy, output))
+        wider = jnp.clip(most / output, share, wider)
+    accuracy, output = (jnp.maximum(wider, _LEAST_OUTPUT) * a for a in (accuracy, output))
     zeros = jnp.zeros(dim, jnp.float64)
     linear = _standard_noise(noise, jax.random.wrap_key_data(key, impl=impl), zeros)
     objective = Objective(
@@ -371,6 +372,7 @@ def _minimum(
         share * shorter * scale * linear / per_unit,
         None if problem.radius is None else jnp.asarray(problem.radius, jnp.float64),
         problem.slope_bounds().curvature / problem.input_bound**2,
+        per_unit,
     )
     params, residual = minimise(objective, lam * accuracy)
     return plus_noise(params, output * per_unit, draw).astype(dtype), residual.astype(dtype)
