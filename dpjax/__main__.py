@@ -46,6 +46,8 @@ def _run(argv: list[str]) -> None:
     args = _parse(argv)
     train, test = adult().split(test=0.25, seed=args.seed)
     budget = Budget(args.epsilon, args.delta)
+    if math.isinf(budget.epsilon):
+        raise ValueError("epsilon must be finite, got inf: training without privacy runs beside it")
     say = sys.stderr if args.json else sys.stdout
     print(
         f"Adult: {len(train)} training and {len(test)} test records, {train.num_features} "

@@ -81,6 +81,8 @@ def test_bad_arguments_end_before_the_run(argv, told, capsys):
 def test_a_budget_that_cannot_be_is_told_in_one_line(capsys):
     assert main(["--epsilon", "-1"]) == 2
     assert capsys.readouterr().err == "python -m dpjax: error: epsilon must be > 0, got -1.0\n"
+    assert main(["--epsilon", "inf"]) == 2
+    assert "epsilon must be finite, got inf" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -91,7 +91,9 @@ def _parse(argv: list[str] | None) -> argparse.Namespace:
     )
     add("--seed", type=int, default=0, help="of the keys, >= 0 (default: 0)")
     args = parser.parse_args(argv)
-    args.all = args.all or not args.names
+    if args.all and args.names:
+        parser.error(f"--all takes no names, got {' '.join(args.names)}")
+    args.all = not args.names
     return args
 
 

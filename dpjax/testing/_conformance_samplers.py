@@ -1,5 +1,7 @@
 """The conformance suite for samplers."""
 
+import copy
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -41,8 +43,11 @@ def check_sampler(entry: Entry) -> None:
     case: SamplerCase = entry.make()
     name, sampler, n = entry.name, case.sampler, case.num_records
     check_is_sampler(sampler)
-    if jax.tree.leaves(sampler) or hash(sampler) != hash(case.sampler):
-        raise AssertionError(f"{name} must be a static, hashable pytree without leaves")
+    same = copy.deepcopy(sampler)
+    if jax.tree.leaves(sampler) or sampler != same or hash(sampler) != hash(same):
+        raise AssertionError(
+            f"{name} must be a static pytree without leaves, and a copy of it equal, of equal hash"
+        )
     failure = sampler.failure_probability()
     if not 0 <= failure <= 1:
         raise AssertionError(f"{name}: failure_probability must lie in [0, 1], got {failure}")

@@ -201,6 +201,9 @@ def test_inputs_that_cannot_be_used_are_told_in_one_line(capsys):
     assert capsys.readouterr().err.startswith(told)
     assert command.main(["DPSGD(linear)", "--entries", "tests.entries", "--runs", "0"]) == 2
     assert capsys.readouterr().err == "python -m dpjax.audit: error: runs must be >= 1000, got 0\n"
+    with pytest.raises(SystemExit, match="2"):
+        command.main(["DPSGD", "--all"])
+    assert "--all takes no names, got DPSGD" in capsys.readouterr().err
 
 
 # what 4000 runs must show of claims near 4; of the others they show less, or nothing

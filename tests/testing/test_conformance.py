@@ -316,6 +316,7 @@ def _overstated_slots(self):
         ),
         ("FullBatch", {"slots": property(_overstated_slots)}, "slots is 4, but a batch has None"),
         ("FullBatch", {"event": property()}, "got .* without event"),
+        ("FullBatch", {"__hash__": lambda self: id(self)}, "a copy of it equal, of equal hash"),
         ("FullBatch", {"default_relation": "neither"}, "relation must be one of"),
     ],
 )
