@@ -123,8 +123,10 @@ def test_the_certificate_is_met_and_true(problem, make, newton, monkeypatch):
         )
         rough, residual = minimise(objective, jnp.asarray(1e-3))
         exact, small = minimise(objective, jnp.asarray(1e-9))
+        nearest, rounded = minimise(objective, jnp.asarray(1e-40))
         assert residual <= 1e-3
         assert small <= 1e-9
+        assert 0 < rounded <= objective.rounding(nearest)  # what cannot be met ends
         assert jnp.linalg.norm(rough - exact) <= residual / 2.0 + 1e-9
         if radius is not None:
             assert jnp.linalg.norm(exact) <= radius * (1 + 1e-12)

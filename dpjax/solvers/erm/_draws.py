@@ -64,9 +64,9 @@ def shorter_inputs(problem: LinearModel, share: jax.Array) -> tuple[jax.Array, j
     """Inputs beside features of at most a share of their bound, and an intercept's constant.
 
     The constant c falls as far as the share, but not below the features' bound, nor a 65,536th of
-    c, since the Hessian's condition would be beyond float64. The ball and the
-    parameters stay those of c: their last coordinate is the factor times that of inputs with the
-    shorter constant, for which noise and regulariser are.
+    c, since the Hessian's condition would be beyond float64. The ball and the parameters stay those
+    of c: their last coordinate is the factor times that of inputs with the shorter constant, for
+    which noise and regulariser are.
 
     Returns:
       Largest norm of such inputs over `input_bound`, and what a coordinate of their parameters is

@@ -127,8 +127,8 @@ def minimise(objective: Objective, goal: jax.Array) -> tuple[jax.Array, jax.Arra
     """The minimiser `[d]` and its residual, at most `goal`; sums are exact to 100 bits or so.
 
     Newton's method on the ball, then accelerated projected gradient for as many steps as provably
-    reach the goal, but for rounding. Both stop when the certificate is met: on data depends how
-    long this takes, and the point only within what the certificate allows.
+    reach the goal, or until rounding stops them. Both end when the certificate is met: on data
+    depends how long this takes, and the point only within what the certificate allows.
     """
     dim = objective.x.shape[1]
     w = jnp.zeros(dim, objective.x.dtype)
@@ -250,19 +250,22 @@ def _accelerated(objective: Objective, point: _Point, goal: jax.Array) -> _Point
     most = jnp.minimum(most, 2.0**30).astype(jnp.int32)
     start = point._replace(steps=jnp.zeros((), jnp.int32))
 
-    def unfinished(carry: tuple[_Point, jax.Array]) -> jax.Array:
-        point = carry[0]
-        rounded = objective.rounding(point.w)  # below it steps may no longer gain anything
-        return (point.residual > jnp.maximum(goal, rounded)) & (point.steps < most)
+    def unfinished(carry: tuple[_Point, jax.Array, jax.Array]) -> jax.Array:
+        point, _, before = carry
+        at_rest = (point.residual >= before) & (point.residual <= objective.rounding(point.w))
+        return (point.residual > goal) & (point.steps < most) & ~at_rest
 
     def move(_: int, carry: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
         before, ahead = carry
         w = objective.project(ahead - objective.gradient(ahead) / smoothness)
         return w, w + momentum * (w - before)
 
-    def step(carry: tuple[_Point, jax.Array]) -> tuple[_Point, jax.Array]:
-        point, ahead = carry
+    def step(
+        carry: tuple[_Point, jax.Array, jax.Array],
+    ) -> tuple[_Point, jax.Array, jax.Array]:
+        point, ahead, _ = carry
         w, ahead = jax.lax.fori_loop(0, _UNSEEN, move, (point.w, ahead))
-        return _at(objective, w, point.steps + _UNSEEN), ahead
+        return _at(objective, w, point.steps + _UNSEEN), ahead, point.residual
 
-    return jax.lax.while_loop(unfinished, step, (start, point.w))[0]
+    nothing_yet = jnp.full_like(point.residual, jnp.inf)
+    return jax.lax.while_loop(unfinished, step, (start, point.w, nothing_yet))[0]
