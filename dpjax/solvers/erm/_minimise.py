@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax.scipy.linalg import cho_solve, solve_triangular
 
 from dpjax.core._pairs import Pair, add_pairs, pair_of
 
@@ -12,6 +13,7 @@ MOST_NEWTON_DIM = 1000
 _NEWTON_STEPS = 40
 _SHARPER = 1e-2  # of the goal, which Newton's method reaches in a step more
 _HALVINGS = 60
+_JITTER = 1e-15  # of a diagonal of 1, for each coordinate
 _SEARCHES = 24
 _NEAR_EDGE = 1e-12
 _ROWS = 256  # that are added at once
@@ -181,14 +183,10 @@ def _newton(objective: Objective, point: _Point) -> jax.Array:
     """The minimiser of the quadratic model on the ball, or a point on the way to it."""
     x, w, gradient = objective.x, point.w, point.gradient
     margins = x @ w
-    least = jnp.min(objective.lam)  # of the rest, what the regulariser has more in some parameters
     hessian = (x * objective.curvatures(margins)[:, None]).T @ x
-    hessian += jnp.diag(jnp.broadcast_to(objective.lam - least, w.shape))
-    values, basis = jnp.linalg.eigh(hessian)
-    values = jnp.maximum(values, 0) + least
-    target = values * (basis.T @ w) - basis.T @ gradient
-    towards = basis @ quadratic_minimiser(values, target, objective.radius)
-    move = towards - w
+    hessian += jnp.diag(jnp.broadcast_to(objective.lam, w.shape))
+    move = _quadratic_move(hessian, gradient, w, objective.radius)
+    move = objective.project(w + move) - w
     moved = x @ move
 
     def steepness(share: jax.Array) -> jax.Array:
@@ -201,10 +199,52 @@ def _newton(objective: Objective, point: _Point) -> jax.Array:
         down = steepness(middle) < 0
         return jnp.where(down, middle, low), jnp.where(down, high, middle)
 
-    one = jnp.ones_like(least)
+    one = jnp.ones((), w.dtype)
     full = steepness(one) <= 0.1 * jnp.abs(gradient @ move)
     share = jax.lax.fori_loop(0, _SEARCHES, search, (jnp.zeros_like(one), one))[0]
-    return jnp.where(full, towards, objective.project(w + share * move))
+    found = jnp.where(full, w + move, objective.project(w + share * move))
+    return jnp.where(jnp.all(jnp.isfinite(found)), found, w)
+
+
+def _quadratic_move(
+    hessian: jax.Array, gradient: jax.Array, w: jax.Array, radius: jax.Array | None
+) -> jax.Array:
+    r"""From w to the minimiser of a quadratic on the ball: $-(H + \mu I)^{-1} (g + \mu w)$.
+
+    $\mu$ rises from 0 by Newton's method on the reciprocal of the length, which stays on one side.
+    By Cholesky factors of unit diagonal: an intercept may differ from the rest by orders.
+    """
+
+    def factored(multiplier: jax.Array) -> tuple[jax.Array, jax.Array]:
+        matrix = hessian + multiplier * jnp.eye(len(w), dtype=w.dtype)
+        unit = 1 / jnp.sqrt(jnp.diag(matrix))
+        matrix = matrix * unit[:, None] * unit[None, :]
+        jitter = _JITTER * len(w) * jnp.eye(len(w), dtype=w.dtype)
+        return jnp.linalg.cholesky(matrix + jitter), unit
+
+    def moved(factor: jax.Array, unit: jax.Array, multiplier: jax.Array) -> jax.Array:
+        return -unit * cho_solve((factor, True), unit * (gradient + multiplier * w))
+
+    zero = jnp.zeros((), w.dtype)
+    first = factored(zero)
+    if radius is None:
+        return moved(*first, zero)
+
+    def outside(carry: tuple[jax.Array, ...]) -> jax.Array:
+        count, _, _, _, move = carry
+        return (jnp.linalg.norm(w + move) > radius * (1 + _NEAR_EDGE / 100)) & (count < _HALVINGS)
+
+    def closer(carry: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
+        count, multiplier, factor, unit, move = carry
+        end = w + move
+        length = jnp.linalg.norm(end)
+        slope = solve_triangular(factor, unit * end, lower=True)
+        multiplier += (length / jnp.linalg.norm(slope)) ** 2 * (length / radius - 1)
+        factor, unit = factored(multiplier)
+        return count + 1, multiplier, factor, unit, moved(factor, unit, multiplier)
+
+    start = jnp.zeros((), jnp.int32), zero, *first, moved(*first, zero)
+    return jax.lax.while_loop(outside, closer, start)[-1]
 
 
 def quadratic_minimiser(
