@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from dp_accounting.dp_event import DpEvent
 from jax.typing import ArrayLike
+from scipy import stats
 
 from dpjax.core import PyTree, Transform
 from dpjax.privacy import Guarantee, UnsupportedEventError
@@ -27,6 +28,8 @@ _FARTHER = (1.0, 3.0, 10.0)  # than draws, where a law with wider tails than it 
 _MOST_EPSILON = 100.0
 _RELATIVE, _ABSOLUTE = 1e-3, 1e-5  # a law may be a quadrature
 _SMALLEST = 1e-200
+_CORRELATION = 0.1  # of ranks, beyond 7 deviations where entries are independent
+_FOLLOWS = 0.1  # of a deviation, more than rounding
 
 
 def check_transform(entry: Entry) -> None:
@@ -35,7 +38,8 @@ def check_transform(entry: Entry) -> None:
     Structure, shapes and dtypes are kept, or those the case says; one trace for all values; vmap
     over keys equals a loop; a saved and loaded state goes on bit for bit; no two draws are equal
     across leaf, step, run and re-initialisation; a missing key is a TypeError. Noise follows the
-    `law` of its case, whose `event` covers it.
+    `law` of its case, whose `event` covers it; entries of a leaf are not correlated, and noise is
+    the same whatever the updates are.
 
     Args:
       entry: Of kind `"transform"`; its `make` gives a `TransformCase`.
@@ -128,19 +132,40 @@ def _check_noise(case: TransformCase, name: str) -> None:
     zeros = jax.tree.map(jnp.zeros_like, case.updates)
 
     @functools.partial(jax.jit, compiler_options=trees.QUICK)
-    @functools.partial(jax.vmap, in_axes=(None, 0))
-    def first(value: ArrayLike, key: jax.Array) -> PyTree:
-        return _update(case, value, zeros, _start(case, value, zeros, key), key)[0]
+    @functools.partial(jax.vmap, in_axes=(None, None, 0))
+    def first(value: ArrayLike, updates: PyTree, key: jax.Array) -> PyTree:
+        return _update(case, value, updates, _start(case, value, updates, key), key)[0]
 
-    keys = jax.random.split(jax.random.key(6), _DRAWS)
+    def every_first(value: ArrayLike, updates: PyTree) -> np.ndarray:
+        keys = jax.random.split(jax.random.key(6), _DRAWS)
+        leaves = jax.tree.leaves(first(jnp.float32(value), updates, keys))
+        return np.concatenate([trees.to_numpy(leaf).reshape(_DRAWS, -1) for leaf in leaves], 1)
+
     for value in case.values:
-        out = first(jnp.float32(value), trees.fresh(keys))
-        leaves = [trees.to_numpy(leaf).reshape(_DRAWS, -1) for leaf in jax.tree.leaves(out)]
-        every = np.concatenate(leaves, axis=1)
+        every = every_first(value, zeros)
+        _check_entries(every, every_first(value, case.updates), f"{name} at {value}")
         # one coordinate a run, in turn, for those of a run may depend on each other
         draws = every[np.arange(_DRAWS), np.arange(_DRAWS) % every.shape[1]]
         change = float(case.extra.get("sensitivity", 1.0))
         check_noise(draws, case.law(value), case.event(value), change, f"{name} at {value}")
+
+
+def _check_entries(noise: np.ndarray, noisy: np.ndarray, name: str) -> None:
+    """Raises where entries share noise, or noise follows the updates; `[draws, entries]`."""
+    ranks = stats.rankdata(noise, axis=0)
+    related = np.abs(np.corrcoef(ranks.T)) - np.eye(noise.shape[1])
+    if np.max(related) > _CORRELATION:
+        one, other = np.unravel_index(np.argmax(related), related.shape)
+        raise AssertionError(
+            f"{name}: noise of entries {one} and {other} is correlated, by {np.max(related):.2g}"
+        )
+    scale = np.std(noise.astype(np.float64), axis=0)
+    moved = np.std(noisy.astype(np.float64) - noise, axis=0)
+    if np.any(moved > _FOLLOWS * scale):
+        raise AssertionError(
+            f"{name}: noise depends on the updates: with the same keys it differs from that on "
+            f"updates of 0 by up to {np.max(moved / scale):.2g} of its deviation"
+        )
 
 
 def _check_draws(case: TransformCase, name: str) -> None:

@@ -95,6 +95,32 @@ def key_in_the_factory(scale):
     return transform(update)
 
 
+def one_draw_for_all_entries(scale):
+    def update(updates, key, count):
+        now = jax.random.fold_in(key, count)
+        draws = [scale * jax.random.normal(jax.random.fold_in(now, i), ()) for i in range(2)]
+        leaves, treedef = jax.tree.flatten(updates)
+        noise = [jnp.asarray(n, leaf.dtype) for n, leaf in zip(draws, leaves, strict=True)]
+        return treedef.unflatten([leaf + n for leaf, n in zip(leaves, noise, strict=True)])
+
+    return transform(update)
+
+
+def less_noise_on_large_updates(scale):
+    def update(updates, key, count):
+        now = jax.random.fold_in(key, count)
+        drawn = noisy(
+            jax.tree.map(jnp.zeros_like, updates), lambda i: jax.random.fold_in(now, i), 1.0
+        )
+
+        def add(leaf, noise):
+            return leaf + (scale * jnp.where(leaf > 0, 0.5, 1) * noise).astype(leaf.dtype)
+
+        return jax.tree.map(add, updates, drawn)
+
+    return transform(update)
+
+
 def numpy_noise(scale):
     def update(updates, key, count):
         return jax.tree.map(
@@ -149,6 +175,8 @@ def test_bad_transforms_fail(build, message):
 @pytest.mark.parametrize(
     ("build", "message"),
     [
+        (one_draw_for_all_entries, "noise of entries . and . is correlated, by 1"),
+        (less_noise_on_large_updates, "noise depends on the updates: .* by up to 0.5"),
         (lambda scale: add_gaussian(2 * scale / 3), "noise do not follow the distribution"),
         (lambda scale: add_gaussian(3 * scale / 2), "noise do not follow the distribution"),
         (lambda scale: add_laplace(scale / 2**0.5), "noise do not follow the distribution"),
@@ -275,6 +303,14 @@ def test_bad_aggregators_fail(rng, build, message):
     per_example = jnp.asarray(rng.normal(size=(5, 3)), jnp.float32)
     with pytest.raises(AssertionError, match=message):
         check(dpt.AggregatorCase(build, per_example))
+
+
+def test_a_chain_whose_noise_is_nothing_fails():
+    def build(scale):
+        return dpjax.chain(dpjax.transforms.clip_by_norm(1.0), add_gaussian(0.0 * scale))
+
+    with pytest.raises(AssertionError, match="another key gives the same sum"):
+        check(dpt.AggregatorCase(build, jnp.ones((5, 3)), norm=None, random=True))
 
 
 @pytest.mark.parametrize(
