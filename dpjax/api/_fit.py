@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from dp_accounting import NeighboringRelation
 
+from dpjax.api._person_records import PersonRecords
 from dpjax.api._plan import Candidate, plan, table_of
 from dpjax.core import PyTree, Solver
 from dpjax.core._records import num_rows
@@ -27,7 +28,7 @@ from dpjax.privacy.accounting._event_json import guarantee_from_json, guarantee_
 from dpjax.problems import QueryRelease, RateConstrained
 from dpjax.problems._constraints import ByCodes
 from dpjax.problems._rate_constrained import LinearLogits, cross_entropy
-from dpjax.queries.tables._frames import float_array, typed_by_rows
+from dpjax.queries.tables._frames import float_array, named_columns, typed_by_rows
 from dpjax.runtime import solve
 
 _INFO, _PARAMS = "fit.json", "params.npz"
@@ -269,14 +270,18 @@ def fit(
 
 def _records(problem: PyTree, data: PyTree) -> PyTree:
     """Records as the problem reads them."""
+    if isinstance(data, PersonRecords):
+        raise TypeError(
+            "data must be arrays, got PersonRecords: fit a Risk of dpjax.problems.PersonLoss to "
+            "records.people(), or give the records to dpjax.release"
+        )
     if isinstance(problem, QueryRelease):
         domain = problem.workload.domain
         return np.asarray(data) if domain is None else domain.encode(data)
     if isinstance(data, tuple) and len(data) == 2 and not hasattr(data, "_fields"):
         data = dict(zip(("x", "y"), data, strict=True))
     elif hasattr(data, "columns") and hasattr(data, "__getitem__"):
-        names = getattr(data, "column_names", data.columns)  # of pyarrow, whose columns are arrays
-        data = {str(name): data[name] for name in names}
+        data = named_columns(data)
     if isinstance(data, dict):
         codes = _code_fields(problem)
         data = {name: _column(name, leaf, name in codes) for name, leaf in data.items()}

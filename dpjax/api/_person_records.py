@@ -12,7 +12,13 @@ from dpjax.core._records import num_rows
 from dpjax.privacy import Guarantee
 from dpjax.queries import Domain
 from dpjax.queries._workload import Workload
-from dpjax.queries.tables._frames import column_of, float_array, present_values, typed_by_rows
+from dpjax.queries.tables._frames import (
+    column_of,
+    float_array,
+    named_columns,
+    present_values,
+    typed_by_rows,
+)
 from dpjax.queries.tables._labels import NUMBERS, reading
 
 _METHODS = ("auto", "gaussian_fit", "histogram", "rows")
@@ -33,7 +39,7 @@ class PersonRecords:
 
     Args:
       table: Over a domain whatever `Domain.encode` takes; to train on, a mapping of arrays
-        `[n, ...]` (*secret*), whose types are *public*.
+        `[n, ...]` or a data frame of numbers (*secret*); types of arrays are *public*.
       unit: Who each row belongs to: the name of a column, or identities `[n]` (*secret*). Equal
         identities are one person: 1 and 1.0 are, 1 and "1" are not and may not occur together.
       max_rows: Rows kept of each person, >= 1 (*public*).
@@ -51,8 +57,8 @@ class PersonRecords:
       [[0], [0], [1]]
     """
 
-    table: object
-    unit: str | ArrayLike = dataclasses.field(kw_only=True)
+    table: object = dataclasses.field(repr=False)
+    unit: str | ArrayLike = dataclasses.field(kw_only=True, repr=False)
     max_rows: int = dataclasses.field(kw_only=True)
     seed: int = dataclasses.field(default=0, kw_only=True)
 
@@ -84,17 +90,19 @@ class PersonRecords:
           not present (*secret*).
 
         Raises:
-          TypeError: If the table is no mapping of arrays, or identities have no hash.
+          TypeError: If the table is neither a mapping of arrays nor a data frame of numbers, or
+            identities have no hash.
           ValueError: If a row has no identity, identities are ambiguous, or there is no row.
         """
-        if not isinstance(self.table, Mapping):
+        if not (isinstance(self.table, Mapping) or hasattr(self.table, "columns")):
             raise TypeError(
-                f"table must be a mapping of arrays [n, ...], got {type(self.table).__name__}"
+                "table must be a mapping of arrays [n, ...] or a data frame, got "
+                f"{type(self.table).__name__}"
             )
         named = self.unit if isinstance(self.unit, str) else None
         arrays = {
             name: float_array(name, array) if typed_by_rows(array) else np.asarray(array)
-            for name, array in self.table.items()
+            for name, array in named_columns(self.table).items()
             if name != named
         }
         person, place = self._places(num_rows(arrays))

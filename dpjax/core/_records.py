@@ -192,6 +192,8 @@ def num_rows(data: PyTree) -> int:
     if len(sizes) != 1 or () in sizes:
         # of nested lists, every number is a leaf
         hint = "; a number or a list of numbers is no array: np.asarray(list) makes one"
+        if any(hasattr(leaf, "people") for leaf in leaves):
+            hint = "; of PersonRecords take records.people()"
         hint = hint if () in sizes else ""
         shapes = ", ".join(str(list(np.shape(leaf))) for leaf in leaves[:_SHOWN])
         more = f" and {len(leaves) - _SHOWN} more" if len(leaves) > _SHOWN else ""

@@ -9,9 +9,12 @@ from dp_accounting import dp_event as dpe
 from scipy import stats
 
 from dpjax.privacy import (
+    Budget,
     Guarantee,
+    calibrate_objective_perturbation,
     compose_guarantees,
     group_guarantee,
+    logistic_slopes,
     parallel_guarantee,
 )
 
@@ -68,6 +71,17 @@ def test_a_gaussian_group_is_a_gaussian(relation):
     assert group.delta(1.0) == pytest.approx(want, rel=1e-3)
     assert group.delta(group.epsilon(DELTA)) <= DELTA
     assert group.relation.name.lower() == relation
+
+
+def test_a_group_shows_its_own_epsilon_and_follows_from_any_curve():
+    group = group_guarantee(Guarantee(dpe.LaplaceDpEvent(4.0)), 3)
+    assert repr(group).startswith("GroupGuarantee(size=3)\n  epsilon 0.7500 at")
+    # also of a guarantee that has a curve and no event
+    one = calibrate_objective_perturbation(Budget(1.0, 1e-6), logistic_slopes(1.0), 10.0)
+    pair = group_guarantee(one, 2)
+    assert one.epsilon(1e-6) < pair.epsilon(1e-6)
+    assert pair.delta(2.0) <= (1 + math.e) * one.delta(1.0) * (1 + 1e-9)
+    assert pair.delta(pair.epsilon(1e-5)) <= 1e-5
 
 
 def test_pure_noise_and_zcdp_scale():

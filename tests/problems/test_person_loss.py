@@ -45,6 +45,33 @@ def test_a_person_is_the_mean_of_the_rows_that_are_kept(rng):
     assert PersonLoss(_loss) == PROBLEM.loss
 
 
+def test_a_frame_of_numbers_is_a_table(rng):
+    pandas = pytest.importorskip("pandas")
+    table = {name: column for name, column in _table([5, 3, 5], rng).items() if name != "x"}
+    frame = pandas.DataFrame(table)
+    framed, mapped = (
+        dpjax.PersonRecords(each, unit="id", max_rows=2).people() for each in (frame, table)
+    )
+    jax.tree.map(np.testing.assert_array_equal, framed, mapped)
+    with pytest.raises(TypeError, match=r"mapping of arrays .* or a data frame, got list"):
+        dpjax.PersonRecords([1, 2], unit=[1, 2], max_rows=2).people()
+
+
+def test_what_takes_people_says_so_and_shows_no_row(rng):
+    records = dpjax.PersonRecords(
+        _table([5, 3, 5], rng) | {"name": ["Ann", "Bo", "Ann"]}, unit="name", max_rows=2
+    )
+    assert "Ann" not in repr(records)
+    budget, key = dpjax.Budget(1.0, 1e-5), jax.random.key(0)
+    with pytest.raises(TypeError, match=r"got PersonRecords: fit a Risk of .*PersonLoss") as told:
+        dpjax.fit(dpjax.problems.LinearModel("logistic", 3), records, budget, key=key)
+    assert "Ann" not in str(told.value)
+    solver = DPSGD(FullBatch(1), 1.0, 1.0, 1.0, 3.0)
+    with pytest.raises(ValueError, match=r"of PersonRecords take records.people\(\)") as told:
+        dpjax.solve(solver, PROBLEM, records, key=key)
+    assert "Ann" not in str(told.value)
+
+
 def test_who_joins_does_not_change_the_type_of_other_rows():
     """By search: lists and columns of frames would be typed by all of their rows."""
     pandas = pytest.importorskip("pandas")

@@ -8,8 +8,15 @@ from dp_accounting import NeighboringRelation
 from dp_accounting import dp_event as dpe
 from scipy import stats
 
+from dpjax.core import PyTree
 from dpjax.core._checks import check_delta, check_int, check_nonnegative
-from dpjax.privacy._guarantee import Guarantee, least_epsilon
+from dpjax.privacy._guarantee import (
+    SHOWN_DELTA,
+    Guarantee,
+    GuaranteeLike,
+    epsilon_line,
+    least_epsilon,
+)
 from dpjax.privacy.accounting._accountant import compose
 from dpjax.privacy.accounting._structure import (
     PureZCDpEvent,
@@ -40,7 +47,7 @@ class GroupGuarantee:
     failure probability holds under any data and is charged once.
 
     Args:
-        guarantee: For one record. *Public*.
+        guarantee: For one record: a `Guarantee`, or one with a curve of its own. *Public*.
         size: Number k >= 1 of records in a group. *Public*.
 
     Raises:
@@ -57,7 +64,7 @@ class GroupGuarantee:
     privacy", theorem 2.14; Ganesh (2024), "Tight group-level DP guarantees for DP-SGD".
     """
 
-    guarantee: Guarantee
+    guarantee: PyTree
     size: int
     _direct: Guarantee | None = dataclasses.field(init=False, repr=False, compare=False)
 
@@ -65,10 +72,17 @@ class GroupGuarantee:
         check_int("size", self.size, minimum=1)
         object.__setattr__(self, "_direct", _direct(self.guarantee, int(self.size)))
 
+    def __repr__(self) -> str:
+        """Size, epsilon of the group at the deltas that the guarantee shows, and that guarantee."""
+        known = vars(self.guarantee).get(SHOWN_DELTA)
+        line = epsilon_line(self, *([] if known is None else [known]))
+        return f"GroupGuarantee(size={self.size})\n  {line}\n  for one record: {self.guarantee!r}"
+
     @property
     def relation(self) -> NeighboringRelation:
         """How often it is applied: `size` times the relation of one record."""
-        return self.guarantee.relation
+        relation: NeighboringRelation = self.guarantee.relation
+        return relation
 
     def epsilon(self, delta: float) -> float:
         """An upper bound on epsilon for the group; infinity where none is known.
@@ -109,7 +123,9 @@ class GroupGuarantee:
 
     def _along_chain(self, epsilon: float) -> float:
         """The best of the splits whose shares are multiples of epsilon / cells."""
-        curve = compose(self.guarantee._id).delta
+        one_record = self.guarantee
+        # without the failures, which are charged once
+        curve = (compose(one_record._id) if isinstance(one_record, Guarantee) else one_record).delta
         epsilon = min(epsilon, _LARGEST)  # delta falls, and e^epsilon stays finite
         cells = max(self.size, _CELLS // self.size * self.size)  # equal shares among them
         share = epsilon / cells
@@ -122,7 +138,7 @@ class GroupGuarantee:
         return float(total[-1])
 
 
-def group_guarantee(guarantee: Guarantee, size: int) -> GroupGuarantee:
+def group_guarantee(guarantee: GuaranteeLike, size: int) -> GroupGuarantee:
     """The guarantee for groups of `size` records; see `GroupGuarantee`.
 
     Args:
@@ -144,8 +160,10 @@ def group_guarantee(guarantee: Guarantee, size: int) -> GroupGuarantee:
     return GroupGuarantee(guarantee, size)
 
 
-def _direct(guarantee: Guarantee, size: int) -> Guarantee | None:
+def _direct(guarantee: GuaranteeLike, size: int) -> Guarantee | None:
     """The same guarantee with each part's sensitivity that of the group, if every part has one."""
+    if not isinstance(guarantee, Guarantee):
+        return None
     parts = []
     for part, count in flatten(guarantee.event):
         scaled = _scaled(part, size, guarantee.relation)
@@ -158,7 +176,7 @@ def _direct(guarantee: Guarantee, size: int) -> Guarantee | None:
         return None
 
 
-def _failure(guarantee: Guarantee, size: int) -> float:
+def _failure(guarantee: PyTree, size: int) -> float:
     """Failures are counted for what one record moves, such as noisy counts: more move here."""
     return min(1.0 - 1e-9, size * float(guarantee.failure_probability))
 

@@ -38,6 +38,14 @@ def narwhal(table: object) -> Any:
     return narwhals.from_native(table, eager_only=True)
 
 
+def named_columns(table: Any) -> dict[str, Any]:
+    """The columns of a mapping or of a data frame, as they come."""
+    if isinstance(table, Mapping):
+        return dict(table)
+    names = getattr(table, "column_names", table.columns)  # of pyarrow, whose columns are arrays
+    return {str(name): table[name] for name in names}
+
+
 def column_of(table: object, name: str) -> Any:
     """A column of a table that has names."""
     return (table if isinstance(table, np.ndarray | Mapping) else narwhal(table))[name]

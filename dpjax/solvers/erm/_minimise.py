@@ -206,6 +206,10 @@ def _newton(objective: Objective, point: _Point) -> jax.Array:
     return jnp.where(jnp.all(jnp.isfinite(found)), found, w)
 
 
+# Count, multiplier, factor and its scales, move.
+_Trial = tuple[jax.Array, jax.Array, jax.Array, jax.Array, jax.Array]
+
+
 def _quadratic_move(
     hessian: jax.Array, gradient: jax.Array, w: jax.Array, radius: jax.Array | None
 ) -> jax.Array:
@@ -230,11 +234,11 @@ def _quadratic_move(
     if radius is None:
         return moved(*first, zero)
 
-    def outside(carry: tuple[jax.Array, ...]) -> jax.Array:
+    def outside(carry: _Trial) -> jax.Array:
         count, _, _, _, move = carry
         return (jnp.linalg.norm(w + move) > radius * (1 + _NEAR_EDGE / 100)) & (count < _HALVINGS)
 
-    def closer(carry: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
+    def closer(carry: _Trial) -> _Trial:
         count, multiplier, factor, unit, move = carry
         end = w + move
         length = jnp.linalg.norm(end)
