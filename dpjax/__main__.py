@@ -43,6 +43,8 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _run(argv: list[str]) -> None:
+    if argv and not argv[0].startswith("-"):
+        raise ValueError(f"unknown command {argv[0]!r}: commands are fit and predict")
     args = _parse(argv)
     train, test = adult().split(test=0.25, seed=args.seed)
     budget = Budget(args.epsilon, args.delta)

@@ -156,7 +156,7 @@ def make_solver(epsilon):
 
 solvers = [make_solver(epsilon) for epsilon in epsilons]
 stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *solvers)
-keys = jax.random.split(jax.random.key(2), 2 if FAST else 8)
+keys = jax.random.split(jax.random.key(2), (len(solvers), 2 if FAST else 8))  # no noise twice
 
 
 @jax.jit
@@ -164,7 +164,7 @@ def sweep(solvers, keys, data):
     def run(solver, key):
         return accuracy(dpjax.solve(solver, problem, data, key=key).params)
 
-    return jax.vmap(jax.vmap(run, in_axes=(None, 0)), in_axes=(0, None))(solvers, keys)
+    return jax.vmap(jax.vmap(run, in_axes=(None, 0)))(solvers, keys)
 
 
 accuracies = sweep(stacked, keys, train.as_dict())
@@ -200,7 +200,7 @@ axes.errorbar(
     yerr=accuracies.std(axis=1),
     fmt="o-",
     capsize=3,
-    label=f"private, delta {budget.delta}: mean and sd of {len(keys)} seeds",
+    label=f"private, delta {budget.delta}: mean and sd of {keys.shape[1]} seeds",
 )
 axes.axhline(not_private, ls="--", color="grey", label="not private")
 axes.axhline(constant, ls=":", color="grey", label="constant prediction")

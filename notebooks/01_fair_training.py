@@ -89,7 +89,7 @@ print(f"disparity {problem.disparity(solution.params, test.as_dict()):.3f}")
 # %%
 slacks = jnp.array([0.0, 0.1] if FAST else [0.0, 0.02, 0.05, 0.1, 0.2])
 problems = jax.tree.map(lambda *a: jnp.stack(a), *[make_problem(float(s)) for s in slacks])
-keys = jax.random.split(jax.random.key(1), 2 if FAST else 5)
+keys = jax.random.split(jax.random.key(1), (len(slacks), 2 if FAST else 5))
 
 
 @jax.jit
@@ -98,7 +98,7 @@ def sweep(solver, problems, keys, data, test):
         params = dpjax.solve(solver, problem, data, key=key).params
         return problem.error(params, test), problem.disparity(params, test)
 
-    return jax.vmap(jax.vmap(run, in_axes=(None, 0)), in_axes=(0, None))(problems, keys)
+    return jax.vmap(jax.vmap(run, in_axes=(None, 0)))(problems, keys)
 
 
 sweep_solver = dpjax.solvers.RateConstrainedSGDA.for_budget(
@@ -122,7 +122,7 @@ non_private_solver = dpjax.solvers.RateConstrainedSGDA.for_budget(
     clip_norm=1e6,
 )
 plain_error, plain_disparity = sweep(
-    non_private_solver, problems, keys[:1], train.as_dict(), test.as_dict()
+    non_private_solver, problems, keys[:, :1], train.as_dict(), test.as_dict()
 )
 
 # %% [markdown]

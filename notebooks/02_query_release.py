@@ -157,7 +157,7 @@ fits = [
     for epsilon in epsilons
 ]
 stacked = jax.tree.map(lambda *leaves: jnp.stack([jnp.asarray(x) for x in leaves]), *fits)
-keys = jax.random.split(jax.random.key(3), 2 if FAST else 4)
+keys = jax.random.split(jax.random.key(3), (len(fits), 2 if FAST else 4))
 
 
 @jax.jit
@@ -167,7 +167,7 @@ def sweep(fits, keys, records):
         fitted, measured = solution.params.answers, solution.state.measured
         return jnp.max(jnp.abs(fitted - true)), jnp.max(jnp.abs(measured - true))
 
-    return jax.vmap(jax.vmap(run, in_axes=(None, 0)), in_axes=(0, None))(fits, keys)
+    return jax.vmap(jax.vmap(run, in_axes=(None, 0)))(fits, keys)
 
 
 fitted, measured = sweep(stacked, keys, train)
@@ -188,7 +188,7 @@ axes.set(
     yscale="log",
     xlabel="epsilon",
     ylabel="largest error of an answer",
-    title=f"{workload.num_queries:,} answers, mean and sd of {len(keys)} seeds",
+    title=f"{workload.num_queries:,} answers, mean and sd of {keys.shape[1]} seeds",
 )
 axes.legend()
 plt.show()

@@ -265,7 +265,8 @@ def over_rates(solver, data, rates, keys):
         params = dpjax.solve(changed, network, data, key=key).params
         return params, network.mean_loss(params, data)
 
-    return jax.vmap(jax.vmap(run, (None, 0)), (0, None))(rates, keys)
+    of_each = jax.vmap(lambda key: jax.random.split(key, len(rates)), out_axes=1)(keys)
+    return jax.vmap(jax.vmap(run, (None, 0)))(rates, of_each)
 
 
 results = {}

@@ -83,6 +83,8 @@ def test_a_budget_that_cannot_be_is_told_in_one_line(capsys):
     assert capsys.readouterr().err == "python -m dpjax: error: epsilon must be > 0, got -1.0\n"
     assert main(["--epsilon", "inf"]) == 2
     assert "epsilon must be finite, got inf" in capsys.readouterr().err
+    assert main(["release", "--help"]) == 2
+    assert "unknown command 'release': commands are fit and predict" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -226,6 +226,8 @@ class RateConstrained:
             if len(got) != 2 or got[1] != want:
                 raise ValueError(f'data["x"] must have shape [n, {want}], got {list(got)}')
             check_codes("y", data, self.logits.num_classes)
+        elif self.num_constraints and self.loss is cross_entropy:
+            check_codes("y", data, self.constraints.num_classes)
         if self.num_constraints:
             self.constraints.part.check(data)
 
