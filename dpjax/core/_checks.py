@@ -316,7 +316,7 @@ def check_mask(mask: ArrayLike | None, num: int) -> jax.Array:
     if mask is None:
         raise TypeError(
             "mask is required: the one that sampler.batch returned, or jnp.ones(B, bool) if every "
-            "row is a record that takes part"
+            "row is a record that takes part; optax.chain drops it, dpjax.chain passes it on"
         )
     if np.shape(mask) != (num,):
         raise ValueError(
