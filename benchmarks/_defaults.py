@@ -23,7 +23,6 @@ from benchmarks import _runner
 # (`python -m benchmarks run STUDY`), and take them off. The page of results names them.
 RUN_AGAIN: tuple[str, ...] = (
     "linear_models",
-    "online_to_batch",
     "regret",
 )
 TOLERANCE = 1e-3  # relative: other versions calibrate noise to within less than this
