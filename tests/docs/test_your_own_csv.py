@@ -18,7 +18,7 @@ SCHEMA = re.findall(r"^```json\n(.*?)^```$", PAGE.read_text("utf-8"), re.MULTILI
 def test_it_is_short_and_its_schema_is_one():
     assert len(PAGE.read_text("utf-8").split()) <= 1000  # code and all
     assert len(ast.parse(BLOCKS[1]).body) == 8
-    assert dpjax.queries.Domain.from_json(SCHEMA[0]).shape == (9, 3, 4)
+    assert dpjax.queries.Domain.from_json(SCHEMA[0]).shape == (9, 2, 4)
 
 
 @pytest.mark.slow  # four releases, each compiled
