@@ -118,7 +118,7 @@ def _rounds(
     """Seconds of each call's first run, and of its timed ones."""
     first = {}
     seconds: dict[str, list[float]] = {name: [] for name in calls}
-    with _turn():
+    with turn():
         for name, call in calls.items():
             first[name] = _seconds(call)
             for _ in range(warmup - 1):
@@ -130,7 +130,7 @@ def _rounds(
 
 
 @contextlib.contextmanager
-def _turn() -> Iterator[None]:
+def turn() -> Iterator[None]:
     """Waits until no other study times its calls."""
     if (path := os.environ.get(TURNS)) is None:
         yield

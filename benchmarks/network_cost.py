@@ -1,11 +1,12 @@
 """Time and memory of a step of DP-SGD on three networks, beside jax_privacy and opacus.
 
 A multilayer perceptron (784-256-10), two convolutions of 16 and 32 channels on 28 x 28 pixels, and
-a transformer of two blocks (256 tokens known, 32 a record, width 64, 4 heads): float32, batches of
-256 made-up records, all of them in the batch, plain descent, clip norm 1, on CPU. Each library runs
-in a process of its own; a step is the median over blocks of steps, the first left out. Memory is
-what the process's peak rises by from just before the first step, compilation and the copies that a
-library keeps included; for programs of jax also what the compiler plans for temporaries. dpjax and
+a transformer of two blocks (256 tokens known, 32 a record, width 64, 4 heads): float32 (products of
+the networks at TF32 on a GPU, for each library), batches of 256 made-up records, all of them in the
+batch, plain descent, clip norm 1. Each library runs in a process of its own; a step is the median
+over blocks of steps, the first left out. Memory is what the process's peak rises by from just
+before the first step, compilation and the copies that a library keeps included, on an accelerator
+that of the device; for programs of jax also what the compiler plans for temporaries. dpjax and
 jax_privacy at their defaults (dpjax: microbatches of at most 256 MiB of gradients; jax_privacy: the
 whole batch at once) and at 32 records at a time; opacus by `make_private`, and with ghost norms;
 and plain descent on the mean loss by `jax.grad`. The ratio of steps at 32 records at a time is of
@@ -14,12 +15,15 @@ one process, which runs the two libraries in turn.
 
 import functools
 import json
+import os
 import resource
 import subprocess
 import sys
+import tempfile
 import time
 import warnings
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +32,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import dpjax
-from benchmarks import networks
+from benchmarks import _runner, networks
 from benchmarks._text import table
 from dpjax.solvers import DPSGD
 
@@ -53,22 +57,31 @@ Steps = Callable[[int], Any]  # runs so many steps
 def run(*, fast: bool, data: Path | None) -> dict[str, Any]:
     """A process for each network and library that is installed."""
     del data
-    rows, ratios = [], {}
-    for network in NETWORKS[:1] if fast else NETWORKS:
-        for library in LIBRARIES:
-            row = _process(network, library, *([2, 2] if fast else [5, 5]))
-            if row is not None:
-                rows.append(row)
-                print(row, flush=True)
-        ratios[network] = _process(network, PAIRED, 2 if fast else 12, 3)
-        print(network, ratios[network], flush=True)
-    return {"batch": BATCH, "rows": rows, "ratios": ratios}
+    chosen = NETWORKS[:1] if fast else NETWORKS
+    counts, pairs = ((2, 2), (2, 3)) if fast else ((5, 5), (12, 3))
+    # an accelerator's host has cores to spare: compiled side by side, timed in turn
+    accelerated = jax.default_backend() != "cpu"
+    if accelerated and not fast:
+        counts, pairs = (7, 100), (12, 50)
+    workers = ThreadPoolExecutor(8 if accelerated else 1)
+    with workers as pool, tempfile.TemporaryDirectory() as folder:
+        ask = functools.partial(
+            pool.submit, _process, {_runner.TURNS: f"{folder}/turns"} | os.environ
+        )
+        rows = [ask(network, library, *counts) for network in chosen for library in LIBRARIES]
+        ratios = {network: ask(network, PAIRED, *pairs) for network in chosen}
+        found = [row.result() for row in rows]
+        told = {network: ratio.result() for network, ratio in ratios.items()}
+    return {"batch": BATCH, "rows": [row for row in found if row is not None], "ratios": told}
 
 
-def _process(network: str, library: str, *counts: int) -> dict[str, Any] | None:
+def _process(
+    turns: dict[str, str], network: str, library: str, *counts: int
+) -> dict[str, Any] | None:
     command = [sys.executable, "-m", "benchmarks.network_cost", network, library, *map(str, counts)]
-    output = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
-    told: dict[str, Any] | None = json.loads(output.splitlines()[-1])
+    done = subprocess.run(command, env=turns, check=True, stdout=subprocess.PIPE, text=True)
+    told: dict[str, Any] | None = json.loads(done.stdout.splitlines()[-1])
+    print(network, library, told, flush=True)
     return told
 
 
@@ -77,13 +90,16 @@ def paired(network: str, blocks: int, steps: int) -> dict[str, float] | None:
     calls = [made and made[0] for made in (_dpjax(network, "32"), _jax_privacy(network, "32"))]
     if None in calls:
         return None
-    seconds = np.zeros((blocks + 1, 2))  # the first compiles
-    for block in range(blocks + 1):
-        for which in (0, 1) if block % 2 else (1, 0):
-            start = time.perf_counter()
-            calls[which](steps)
-            seconds[block, which] = time.perf_counter() - start
-    quartiles = np.quantile(seconds[1:, 0] / seconds[1:, 1], [0.25, 0.5, 0.75])
+    for call in calls:
+        call(steps)  # compiles
+    seconds = np.zeros((blocks, 2))
+    with _runner.turn():
+        for block in range(blocks):
+            for which in (0, 1) if block % 2 else (1, 0):
+                start = time.perf_counter()
+                calls[which](steps)
+                seconds[block, which] = time.perf_counter() - start
+    quartiles = np.quantile(seconds[:, 0] / seconds[:, 1], [0.25, 0.5, 0.75])
     return dict(zip(("low", "median", "high"), quartiles.tolist(), strict=True))
 
 
@@ -98,16 +114,22 @@ def measured(network: str, library: str, blocks: int, steps: int) -> dict[str, A
     before, start = _peak(), time.perf_counter()
     call(steps)
     first, seconds = time.perf_counter() - start, []
-    for _ in range(blocks):
-        start = time.perf_counter()
-        call(steps)
-        seconds.append((time.perf_counter() - start) / steps)
+    with _runner.turn():
+        for _ in range(blocks):
+            start = time.perf_counter()
+            call(steps)
+            seconds.append((time.perf_counter() - start) / steps)
     row: dict[str, Any] = {"network": network, "library": library, "first_seconds": first}
     row |= {"seconds_per_step": float(np.median(seconds)), "peak_bytes": _peak() - before}
     return row | {"planned_bytes": None if planned is None else planned(steps)}
 
 
 def _peak() -> int:
+    """Of the device, or, on CPU, of the process."""
+    if jax.default_backend() != "cpu":
+        if (torch := sys.modules.get("torch")) is not None and torch.cuda.is_initialized():
+            return int(torch.cuda.max_memory_allocated())
+        return int(jax.devices()[0].memory_stats()["peak_bytes_in_use"])
     return 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
 
@@ -249,9 +271,11 @@ def _opacus(network: str, how: str) -> tuple[Steps, None] | None:
         return None
     warnings.simplefilter("ignore")  # that the generator is not secure, and other advice
     torch.manual_seed(0)
-    model, data = _torch_model(torch, network), records(network)
-    x = torch.tensor(data["x"], dtype=torch.long if network == "transformer" else None)
-    y = torch.tensor(data["y"], dtype=torch.long)
+    on = "cpu" if jax.default_backend() == "cpu" else "cuda"
+    torch.set_float32_matmul_precision("high")  # TF32 on a GPU, as jax has it
+    model, data = _torch_model(torch, network).to(on), records(network)
+    x = torch.tensor(data["x"], dtype=torch.long if network == "transformer" else None, device=on)
+    y = torch.tensor(data["y"], dtype=torch.long, device=on)
     if network == "convolutions":
         x = x.permute(0, 3, 1, 2).contiguous()
     loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(x, y), batch_size=BATCH)
@@ -272,6 +296,8 @@ def _opacus(network: str, how: str) -> tuple[Steps, None] | None:
             optimizer.zero_grad()
             loss(private(x), y).backward()
             optimizer.step()
+        if on == "cuda":
+            torch.cuda.synchronize()
 
     return call, None
 
@@ -307,7 +333,7 @@ def _torch_model(torch: Any, network: str) -> Any:
             self.out = nn.Linear(WIDTH, 10)
 
         def forward(self, x: Any) -> Any:
-            h = self.words(x) + self.places(torch.arange(LENGTH).repeat(len(x), 1))
+            h = self.words(x) + self.places(torch.arange(LENGTH, device=x.device).repeat(len(x), 1))
             for block in self.blocks:
                 h = block(h)
             return self.out(h.mean(dim=1))

@@ -135,10 +135,13 @@ JOINING = [0, 1, True, 0.5, None, math.nan, -1, 2**31, 2**53 + 1, 2**64, 10**400
 def test_who_joins_does_not_change_the_type_of_other_records(library, problem):
     """By search: the type of a frame's column follows from all of its rows, here in each way."""
     module = pytest.importorskip(library)
-    strict = {"strict": False} if library == "polars" else {}
 
     def records(column):
-        frame = module.DataFrame({"x": column, "y": column, "group": column}, **strict)
+        if library == "polars":
+            how = {"strict": False}
+        else:  # pandas 3 makes no column of such an integer unless it is told of what type
+            how = {"dtype": object} if column[-1] == 10**400 else {}
+        frame = module.DataFrame({"x": column, "y": column, "group": column}, **how)
         frames = [frame, {name: frame[name] for name in frame.columns}]
         return [_records(problem, data) for data in frames] + [
             _records(problem, (frame[["x"]], frame["y"]))

@@ -55,7 +55,7 @@ def test_types_are_those_of_jax_arrays():
 
 
 def test_several_axes_of_a_mesh():
-    mesh = Mesh(np.array(jax.devices()[:4]).reshape(2, 2), ("hosts", "devices"))
+    mesh = Mesh(mesh_of(4, "records").devices.reshape(2, 2), ("hosts", "devices"))
     both = shard_records(data_of(8), mesh, ("hosts", "devices")).arrays["x"]
     one = shard_records(data_of(8), mesh, "hosts").arrays["x"]
     assert both.addressable_shards[0].data.shape == (2, D)
