@@ -1,6 +1,7 @@
 """`python -m dpjax`: private fair training on Adult, next to its non-private frontier.
 
-`python -m dpjax fit` trains on a CSV file of your own, `python -m dpjax predict` applies the model.
+`python -m dpjax fit` trains on a CSV file of your own, `python -m dpjax predict` applies the model,
+`python -m dpjax release` gives private tables and synthetic rows of one.
 """
 
 import argparse
@@ -31,7 +32,7 @@ def main(argv: list[str] | None = None) -> int:
     """Runs the job; returns the exit status, 2 where an argument cannot be used."""
     argv = sys.argv[1:] if argv is None else argv
     name, run = "python -m dpjax", _run
-    if argv[:1] in (["fit"], ["predict"]):
+    if argv[:1] in (["fit"], ["predict"], ["release"]):
         command, *argv = argv
         name, run = f"{name} {command}", importlib.import_module(f"dpjax._{command}_command").run
     try:
@@ -44,7 +45,7 @@ def main(argv: list[str] | None = None) -> int:
 
 def _run(argv: list[str]) -> None:
     if argv and not argv[0].startswith("-"):
-        raise ValueError(f"unknown command {argv[0]!r}: commands are fit and predict")
+        raise ValueError(f"unknown command {argv[0]!r}: commands are fit, predict and release")
     args = _parse(argv)
     train, test = adult().split(test=0.25, seed=args.seed)
     budget = Budget(args.epsilon, args.delta)
@@ -79,7 +80,8 @@ def _parse(argv: list[str] | None) -> argparse.Namespace:
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
         description="Private fair training on Adult (UCI census data, included), beside the same "
         "training without privacy. Commands for a CSV file of your own: "
-        "`python -m dpjax fit --help`, `python -m dpjax predict --help`.",
+        "`python -m dpjax fit --help`, `python -m dpjax predict --help`, "
+        "`python -m dpjax release --help`.",
     )
     add = parser.add_argument
     add("--epsilon", type=float, default=1.0, help="privacy loss of one run, > 0")

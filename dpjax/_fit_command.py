@@ -1,37 +1,21 @@
 """`python -m dpjax fit`: private training on a CSV file, by the method that `dpjax.fit` chooses."""
 
 import argparse
-import csv
-import datetime
 import json
 import zipfile
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import jax
 import numpy as np
 
+from dpjax._csv_files import budget_of, check_output, key_of, parser, read_csv
 from dpjax.api import Fitted, fit
 from dpjax.api._plan import Candidate, table_of
 from dpjax.api._table_model import Features, TableModel, ends
-from dpjax.privacy import Budget
-from dpjax.queries import Categorical, Date, Domain, Numeric
-from dpjax.random import secret_key
+from dpjax.queries import Domain
 
 TABLE = "table.json"  # schema and target, in the file of a model
-MISSING = ("", "NA", "NaN", "null", "?")
 _SHOWN = 20
-_EPILOG = """\
-The schema says what each column may hold, from a codebook and never from the data:
-  {"version": 1, "columns": {
-    "age": {"kind": "numeric", "low": 17, "high": 90, "integer": true, "missing": true},
-    "sex": {"kind": "categorical", "labels": ["F", "M"]},
-    "job": {"kind": "categorical", "labels": ["clerk", "cook"], "other": "other"},
-    "day": {"kind": "date", "start": "2020-01-01", "end": "2020-12-31"}}}
-Columns that it does not name are left out. Schema, epsilon, delta, and under replace_one the number
-of rows are public.
-"""
 
 
 def run(argv: list[str]) -> None:
@@ -42,75 +26,29 @@ def run(argv: list[str]) -> None:
 
 
 def _parser() -> argparse.ArgumentParser:
-    shown = ", ".join(text for text in MISSING if text)
-    parser = argparse.ArgumentParser(
-        prog="python -m dpjax fit",
-        description="Private training on a CSV file: a linear model of a column given the others.",
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+    made = parser(
+        "fit", "Private training on a CSV file: a linear model of a column given the others."
     )
-    add = parser.add_argument
-    add("data", type=Path, help="CSV file with a header (secret)")
-    add("--schema", type=Path, required=True, help="JSON file: see below", metavar="FILE")
+    add = made.add_argument
     add("--target", required=True, help="column to predict", metavar="COLUMN")
-    add("--epsilon", type=float, required=True, help="privacy loss, > 0")
-    add(
-        "--delta",
-        type=float,
-        help="failure probability, in [0, 1) (default: n^-1.5, at most 1e-5; n: number of rows)",
-    )
-    add(
-        "--relation",
-        choices=("replace_one", "add_or_remove_one"),
-        default="replace_one",
-        help="which tables are neighbours (default: replace_one)",
-    )
-    add(
-        "--num-records",
-        type=int,
-        metavar="N",
-        help="public number near that of rows (default: their number; required with "
-        "add_or_remove_one, which keeps it secret)",
-    )
     add(
         "--method",
         default="auto",
         help="a method of the table printed at the end (default: the first of it)",
     )
     add("--test", type=Path, metavar="FILE", help="CSV file of public rows to report errors on")
-    add(
-        "--missing",
-        nargs="*",
-        default=list(MISSING),
-        metavar="TEXT",
-        help=f"texts that stand for a missing value (default: the empty one, {shown})",
-    )
     add("--output", type=Path, metavar="FILE", help="where to keep the model, for `predict`")
-    add("--seed", type=int, help="repeats a run, for trials on public data (default: a secret key)")
-    add("--json", action="store_true", help="print one JSON object to stdout")
-    return parser
+    return made
 
 
 def _fitted(args: argparse.Namespace) -> dict[str, Any]:
+    check_output(args.output)
     domain = Domain.from_json(args.schema)
     model = TableModel(domain, args.target)
     records = model.records(read_csv(args.data, domain, args.missing))
-    size = args.num_records
-    if size is None:
-        if args.relation != "replace_one":
-            raise ValueError(
-                f"--num-records is required with --relation {args.relation}: the number of rows is "
-                "secret then"
-            )
-        size = len(records["y"])
-    delta = min(1e-5, size**-1.5) if args.delta is None else args.delta
+    budget, size = budget_of(args, len(records["y"]))
     fitted = fit(
-        model.problem,
-        records,
-        Budget(args.epsilon, delta, args.relation),
-        key=secret_key() if args.seed is None else jax.random.key(args.seed),
-        num_records=size,
-        method=args.method,
+        model.problem, records, budget, key=key_of(args), num_records=size, method=args.method
     )
     if args.output:
         fitted.save(args.output)
@@ -123,8 +61,8 @@ def _fitted(args: argparse.Namespace) -> dict[str, Any]:
         "target": args.target,
         "method": fitted.method,
         "reason": fitted.reason,
-        "epsilon": fitted.guarantee.epsilon(delta),
-        "delta": delta,
+        "epsilon": fitted.guarantee.epsilon(budget.delta),
+        "delta": budget.delta,
         "relation": args.relation,
         "coefficients": _coefficients(model, fitted),
         "considered": [candidate._asdict() for candidate in fitted.considered],
@@ -134,97 +72,6 @@ def _fitted(args: argparse.Namespace) -> dict[str, Any]:
         test = model.records(read_csv(args.test, domain, args.missing))
         result["test"] = _errors(model, fitted, test)
     return result
-
-
-def read_rows(path: Path) -> tuple[list[str], list[list[str]]]:
-    """Header and rows of a CSV file, texts all, without empty lines; raises as `read_csv`."""
-    try:
-        with path.open(newline="", encoding="utf-8-sig") as file:
-            rows = list(csv.reader(file))
-    except (UnicodeDecodeError, csv.Error):  # whose message shows a byte and its place
-        raise ValueError(
-            f"{path} must be a table of comma-separated text in UTF-8, with no field above "
-            f"{csv.field_size_limit()} characters"
-        ) from None
-    header, rows = ([name.strip() for name in rows[0]], rows[1:]) if rows else ([], [])
-    rows = [row for row in rows if row]
-    wrong = sum(len(row) != len(header) for row in rows)
-    if wrong:
-        raise ValueError(
-            f"{path}: rows must have {len(header)} fields, as the header, got {wrong} others"
-        )
-    return header, rows
-
-
-def read_csv(path: Path, domain: Domain, missing: list[str]) -> dict[str, np.ndarray]:
-    """The columns of a domain `[n]` from a CSV file, each as its kind of values, None if missing.
-
-    Args:
-      path: Of the file; its first row has the names.
-      domain: The schema (*public*).
-      missing: Texts that stand for a missing value, blanks around them left out.
-
-    Raises:
-      ValueError: If it is no text, a column is not there, a row has another length, or a value is
-        of another kind; the message names column and number of rows, and no value.
-    """
-    return columns_of(path, *read_rows(path), domain, missing)
-
-
-def columns_of(
-    path: Path, header: list[str], rows: list[list[str]], domain: Domain, missing: list[str]
-) -> dict[str, np.ndarray]:
-    """The columns of `read_csv`, from what `read_rows` gives; raises as it does."""
-    absent = frozenset(missing)
-    table = {}
-    for name, kind in domain.spec:
-        if name not in header:
-            raise ValueError(f"{path} lacks column {name!r}: it has {header}")
-        at = header.index(name)
-        texts = (row[at].strip() for row in rows)
-        convert, bad = _converter(kind), 0
-        column = np.full(len(rows), None, object)
-        for i, text in enumerate(texts):
-            if text not in absent:
-                try:
-                    column[i] = convert(text)
-                except (ValueError, OverflowError):
-                    bad += 1
-        if bad:
-            what = "numbers" if isinstance(kind, Numeric) else "days such as 2020-01-31"
-            raise ValueError(
-                f"column {name!r} must hold {what}: {bad} of {len(rows)} rows do not; list texts "
-                "that stand for missing values after --missing"
-            )
-        table[name] = column
-    return table
-
-
-def _converter(kind: object) -> Callable[[str], object]:
-    """From text to the values of a column."""
-    if isinstance(kind, Numeric):
-        return float if not kind.integer else _integer
-    if isinstance(kind, Date):
-        return _day
-    labels = kind.texts if isinstance(kind, Categorical) else kind
-    known = {str(label): label for label in labels} if isinstance(labels, tuple) else None
-    return int if known is None else lambda text: known.get(text, text)
-
-
-def _day(text: str) -> datetime.date:
-    """Of an ISO date or time without a zone: a bare number is a year to NumPy."""
-    when = datetime.datetime.fromisoformat(text)
-    if when.tzinfo is not None:
-        raise ValueError("a day depends on the time zone")
-    return when.date()
-
-
-def _integer(text: str) -> float:
-    """Exactly, also beyond 2^53; a fraction is left to the column."""
-    try:
-        return int(text)
-    except ValueError:
-        return float(text)
 
 
 def _coefficients(model: TableModel, fitted: Fitted) -> dict[str, Any]:

@@ -7,7 +7,8 @@ import sys
 import zipfile
 from pathlib import Path
 
-from dpjax._fit_command import TABLE, columns_of, read_rows
+from dpjax._csv_files import columns_of, read_rows
+from dpjax._fit_command import TABLE
 from dpjax.api import load
 from dpjax.api._table_model import TableModel
 from dpjax.queries import Domain

@@ -9,7 +9,7 @@ import pytest
 
 import dpjax
 from dpjax.__main__ import main
-from dpjax._fit_command import read_csv
+from dpjax._csv_files import read_csv
 from dpjax.api._table_model import TableModel
 from dpjax.problems import LinearModel, RateConstrained
 from dpjax.queries import Categorical, Date, Domain, Numeric

@@ -83,13 +83,20 @@ def test_a_budget_that_cannot_be_is_told_in_one_line(capsys):
     assert capsys.readouterr().err == "python -m dpjax: error: epsilon must be > 0, got -1.0\n"
     assert main(["--epsilon", "inf"]) == 2
     assert "epsilon must be finite, got inf" in capsys.readouterr().err
-    assert main(["release", "--help"]) == 2
-    assert "unknown command 'release': commands are fit and predict" in capsys.readouterr().err
+    assert main(["publish", "--help"]) == 2
+    said = capsys.readouterr().err
+    assert "unknown command 'publish': commands are fit, predict and release" in said
 
 
 @pytest.mark.parametrize(
     "module",
-    ["dpjax.__main__", "dpjax._fit_command", "dpjax.audit.__main__", "benchmarks.__main__"],
+    [
+        "dpjax.__main__",
+        "dpjax._fit_command",
+        "dpjax._release_command",
+        "dpjax.audit.__main__",
+        "benchmarks.__main__",
+    ],
 )
 def test_help_says_what_every_option_is_and_its_default(module):
     """Of the parser: each option has a help text, and a default that is a number is shown in it."""
