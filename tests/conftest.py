@@ -43,11 +43,12 @@ from dpjax.transforms.noise.correlated import _strategy  # noqa: E402
 # The probability that any statistical check of a session fails though all is right.
 FALSE_ALARMS_ALLOWED = 1e-4
 _of_workers = pytest.StashKey[list[tuple[int, float]]]()
-# Seconds of CPU time of tests, by node id; written by `--write-durations`. What takes longer than
-# the first is slow, unless it is marked `always`; what is slow and takes longer than the
-# second is exhaustive.
+# Seconds of CPU time of tests, by node id; written by `--write-durations`. A test that takes longer
+# than the first is slow, and of a test of several cases all that take longer than the second but
+# the fastest, unless it is marked `always`; what is slow and takes longer than the third is
+# exhaustive.
 DURATIONS = Path(__file__).with_name("durations.json")
-_SLOW, _EXHAUSTIVE = 0.75, 3.0
+_SLOW, _CASE, _EXHAUSTIVE = 0.75, 0.3, 3.0
 _KEPT = 0.2
 _durations: dict[str, float] = {}
 _began = pytest.StashKey[float]()
@@ -94,19 +95,24 @@ def pytest_collection_modifyitems(config, items):
     With 64-bit types on, tests that turn them on by themselves have nothing to add.
     """
     times = json.loads(DURATIONS.read_text())
-    fastest: dict[str, float] = {}
+    first: dict[str, pytest.Item] = {}  # the fastest case of each test
     for item in items:
-        if item.get_closest_marker("once") and not item.get_closest_marker("slow"):
-            name, seconds = item.nodeid.partition("[")[0], times.get(item.nodeid, 0.0)
-            fastest[name] = min(seconds, fastest.get(name, seconds))
+        name = item.nodeid.partition("[")[0]
+        if item.get_closest_marker("slow"):
+            continue
+        if times.get(item.nodeid, 0.0) < times.get(first.setdefault(name, item).nodeid, 0.0):
+            first[name] = item
     for item in items:
         seconds = times.get(item.nodeid, 0.0)
-        if seconds == fastest.get(item.nodeid.partition("[")[0]):
-            continue
         if item.get_closest_marker("slow"):
             if seconds > _EXHAUSTIVE:
                 item.add_marker(pytest.mark.exhaustive)
-        elif seconds > _SLOW and not item.get_closest_marker("always"):
+        elif item.get_closest_marker("always"):
+            continue
+        elif item is first[item.nodeid.partition("[")[0]]:
+            if seconds > _SLOW and not item.get_closest_marker("once"):
+                item.add_marker(pytest.mark.slow)
+        elif seconds > _CASE:
             item.add_marker(pytest.mark.slow)
     if share := config.getoption("share"):
         place, shares = map(int, share.split("/"))

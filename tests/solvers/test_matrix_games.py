@@ -118,7 +118,13 @@ Check = collections.namedtuple("Check", "i j x y best_row best_column stddev")
 
 
 def _recorded(monkeypatch, solver, matrix):
-    """Everything a run released of the data, in the order of the program."""
+    """Everything a run released of the data, in order, and whether its check passed."""
+    ((seen, passed),) = _recorded_runs(monkeypatch, solver, matrix, [None])
+    return seen, passed
+
+
+def _recorded_runs(monkeypatch, solver, matrix, limits):
+    """The same by one program with any limit of the check; None for the solver's own."""
     seen = []
 
     def keep(kind, *values):
@@ -145,12 +151,21 @@ def _recorded(monkeypatch, solver, matrix):
     for module in (_oracle, _nested):
         monkeypatch.setattr(module, "measured_once", recorded_measure)
     monkeypatch.setattr(_double_oracle, "noisy_gap", recorded_check)
-    passed = bool(_play(solver, matrix)[3])
-    jax.effects_barrier()
-    if passed and solver.fallback == "nested":  # a second check is not released then
-        del seen[[type(event) for event in seen].index(Check, 1 + _first_check(seen))]
-        del seen[max(k for k, event in enumerate(seen) if isinstance(event, Draw))]
-    return seen, passed
+
+    @jax.jit
+    def play(limit):
+        if limit is not None:
+            monkeypatch.setattr(DoubleOracle, "_predicted", lambda solver, shape: limit)
+        return _play(solver, matrix)[3]
+
+    for limit in limits:
+        passed = bool(play(limit))
+        jax.effects_barrier()
+        if passed and solver.fallback == "nested":  # a second check is not released then
+            del seen[[type(event) for event in seen].index(Check, 1 + _first_check(seen))]
+            del seen[max(k for k, event in enumerate(seen) if isinstance(event, Draw))]
+        yield seen.copy(), passed
+        seen.clear()
 
 
 def _first_check(seen):
@@ -210,49 +225,44 @@ def test_half_the_noise_of_replace_one_is_found_out(monkeypatch):
 
 
 @pytest.mark.always  # noise and sharpness as claimed
-@pytest.mark.parametrize("kind", [Draw, Check])
-def test_draws_and_the_check_are_charged_to_the_full(monkeypatch, kind):
+def test_draws_and_the_check_are_charged_to_the_full(monkeypatch):
     solver = DoubleOracle(FullBatch(1), 0.024, float(_N), rounds=2)
     seen, _ = _recorded(monkeypatch, solver, _core(_D))
-    rng = np.random.default_rng(4)
-    if kind is Draw:  # of the column player, against any mixture of the row player
-        event, share, parts = seen[0], 0.06, 2 * solver.rounds
-        change = np.broadcast_to(2.0 * (-1.0) ** np.arange(_D), (_D, _D))
-        largest = (event.sharpness * np.ptp(event.x @ change[event.i.astype(int)])) ** 2 / 8
-        assert isinstance(event, Draw)
-        assert largest == pytest.approx(solver.rho * share / parts, rel=1e-4)
-    else:
-        (event,) = (event for event in seen if isinstance(event, Check))
-        spent = [_charge([event], change, _N) for change in _changes(rng, _D)]
-        assert max(spent) <= 0.01 * solver.rho * (1 + 1e-5)
-        change = np.full((_D, _D), 2.0)
-        change[int(event.best_row)] = -2.0
-        bound = (2 * 2 / _N / event.stddev) ** 2 / 2
-        assert _charge([event], change, _N) <= bound * (1 + 1e-5)
-        assert bound == pytest.approx(0.01 * solver.rho, rel=1e-4)
+    # of the column player, against any mixture of the row player
+    event, share, parts = seen[0], 0.06, 2 * solver.rounds
+    change = np.broadcast_to(2.0 * (-1.0) ** np.arange(_D), (_D, _D))
+    largest = (event.sharpness * np.ptp(event.x @ change[event.i.astype(int)])) ** 2 / 8
+    assert isinstance(event, Draw)
+    assert largest == pytest.approx(solver.rho * share / parts, rel=1e-4)
+    (event,) = (event for event in seen if isinstance(event, Check))
+    spent = [_charge([event], change, _N) for change in _changes(np.random.default_rng(4), _D)]
+    assert max(spent) <= 0.01 * solver.rho * (1 + 1e-5)
+    change = np.full((_D, _D), 2.0)
+    change[int(event.best_row)] = -2.0
+    bound = (2 * 2 / _N / event.stddev) ** 2 / 2
+    assert _charge([event], change, _N) <= bound * (1 + 1e-5)
+    assert bound == pytest.approx(0.01 * solver.rho, rel=1e-4)
 
 
 @pytest.mark.always  # noise as claimed
 @pytest.mark.parametrize("fallback", ["rounds", "nested"])
-@pytest.mark.parametrize("passes", [True, False])
-def test_new_payoffs_are_charged_as_if_every_slot_held_a_strategy(monkeypatch, passes, fallback):
-    limit = jnp.float32(100.0 if passes else -100.0)
-    monkeypatch.setattr(DoubleOracle, "_predicted", lambda solver, shape: limit)
+def test_new_payoffs_are_charged_as_if_every_slot_held_a_strategy(monkeypatch, fallback):
     monkeypatch.setattr(_double_oracle, "_WORST", {fallback: 100.0})
     solver = DoubleOracle(FullBatch(1), 0.5, float(_N), rounds=2, fallback=fallback)
-    seen, passed = _recorded(monkeypatch, solver, _core(_D))
-    assert passed == passes
-    measured = [event for event in seen if isinstance(event, Batch)]
-    # the last three are those of the block, or of all payoffs
-    first, later = measured[:2], measured[2:-3]
-    slots = 3
-    then = slots + (4 if passes else 16)
-    share = {"rounds": 0.15, "nested": 0.05}[fallback] if not passes else 0.05
-    assert len(later) == then - slots
-    for events, payoffs, part in ((first, slots**2, 0.06), (later, then**2 - slots**2, share)):
-        for event in events:
-            spent = payoffs * (2 / (_N * event.stddev)) ** 2 / 2
-            assert spent == pytest.approx(part * solver.rho, rel=1e-4)
+    runs = _recorded_runs(monkeypatch, solver, _core(_D), [100.0, -100.0])
+    for (seen, passed), passes in zip(runs, (True, False), strict=True):
+        assert passed == passes
+        measured = [event for event in seen if isinstance(event, Batch)]
+        # the last three are those of the block, or of all payoffs
+        first, later = measured[:2], measured[2:-3]
+        slots = 3
+        then = slots + (4 if passes else 16)
+        share = {"rounds": 0.15, "nested": 0.05}[fallback] if not passes else 0.05
+        assert len(later) == then - slots
+        for events, payoffs, part in ((first, slots**2, 0.06), (later, then**2 - slots**2, share)):
+            for event in events:
+                spent = payoffs * (2 / (_N * event.stddev)) ** 2 / 2
+                assert spent == pytest.approx(part * solver.rho, rel=1e-4)
 
 
 def test_rounds_of_the_nested_measurement_spend_their_shares(monkeypatch):
