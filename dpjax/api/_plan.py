@@ -20,6 +20,7 @@ from dpjax.problems import LinearModel, QueryRelease, RateConstrained, Risk, Sad
 from dpjax.problems._as_linear_model import own_linear
 from dpjax.problems._link_slopes import steepest_slope
 from dpjax.solvers._request import RELATIONS, candidates
+from dpjax.solvers._summary import check_constants
 from dpjax.solvers._vertex_problem import one_block
 from dpjax.solvers.descent._dpsgd import DPSGD
 from dpjax.solvers.descent._rate_constrained_sgda import RateConstrainedSGDA
@@ -156,6 +157,7 @@ def plan(
     if kind is None:
         names = ", ".join(kind.__name__ for kind in _KINDS)
         raise TypeError(f"problem must be one of {names}, got {type(problem).__name__}")
+    check_constants(problem)
     offers = list(_KINDS[kind](problem, num_records, budget))
     check_choice("method", method, ("auto", *(offer.method for offer in offers)))
     if options and method == "auto":
@@ -166,18 +168,14 @@ def plan(
     else:
         chosen = next(offer for offer in offers if offer.method == method)
     solver = chosen.make(problem, num_records, budget, **options)
-    reason = "asked for" if method != "auto" else chosen.remark or _least(chosen, offers)
+    reason = "asked for"
+    if method == "auto":
+        reason = chosen.remark or f"least predicted excess, {chosen.predicted:.2g}"
     others = [offer for offer in offers if offer is not chosen]
     with candidates():
         rejected = [_rejected(each, chosen, problem, num_records, budget) for each in others]
     considered = (_candidate(chosen, solver, problem, num_records, ""), *rejected)
     return Plan(chosen.method, solver, reason, considered)
-
-
-def _least(chosen: _Offer, offers: list[_Offer]) -> str:
-    if len(offers) == 1 or chosen.predicted is None:
-        return "the method for such problems"
-    return f"least predicted excess, {chosen.predicted:.2g}"
 
 
 def _rejected(
@@ -266,7 +264,10 @@ def _of_risk(problem: Risk, n: int, budget: Budget) -> Iterator[_Offer]:
         yield from (plain, distant) if convex else (distant, plain)
         return
     if not problem.factored or any(constant is None for constant in constants):
-        yield _Offer("dpsgd", DPSGD.for_budget)
+        why = "takes a loss of any form; `Risk.linear` has more methods, for inner products"
+        if problem.factored:
+            why = "other methods need radius and lipschitz, which are not both stated"
+        yield _Offer("dpsgd", DPSGD.for_budget, None, why)
         return
     if own is not None and exact is not None:
         excess = 2 * _excess(own.model, n, stated)
@@ -280,9 +281,10 @@ def _of_risk(problem: Risk, n: int, budget: Budget) -> Iterator[_Offer]:
 
 def _of_rates(problem: RateConstrained, n: int, budget: Budget) -> Iterator[_Offer]:
     if problem.num_constraints:
-        yield _Offer("rate_constrained_sgda", RateConstrainedSGDA.for_budget)
+        why = "rates are constrained"
+        yield _Offer("rate_constrained_sgda", RateConstrainedSGDA.for_budget, None, why)
     else:
-        yield _Offer("dpsgd", DPSGD.for_budget)
+        yield _Offer("dpsgd", DPSGD.for_budget, None, "no rate is constrained")
 
 
 def _of_vertices(problem: SimplexRisk, n: int, budget: Budget) -> Iterator[_Offer]:

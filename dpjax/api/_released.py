@@ -173,6 +173,7 @@ class Release:
           the share, NaN where it is not known.
 
         Raises:
+          TypeError: If names come as a list.
           ValueError: If the workload has no domain, an attribute is unknown, or named like one of
             the other columns.
 
@@ -186,6 +187,10 @@ class Release:
           (['sex', 'share', 'count', 'stddev'], ['F', 'M'])
         """
         domain = self._domain
+        if any(isinstance(name, list | tuple) for name in attributes):
+            raise TypeError(
+                f"attributes must be names, one by one as in table('a', 'b'), got {attributes}"
+            )
         named = Marginals(domain, (attributes,))
         for name in ("share", "count", "stddev"):
             if name in attributes:

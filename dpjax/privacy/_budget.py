@@ -4,6 +4,7 @@ import dataclasses
 import math
 from typing import TypeAlias
 
+import jax
 from dp_accounting import NeighboringRelation
 
 from dpjax.core import check_delta, check_int, check_positive, check_scalar, check_type
@@ -75,7 +76,7 @@ class Budget:
             choice to the solver: add_or_remove_one where it samples.
 
     Raises:
-        TypeError: If epsilon or delta is no number.
+        TypeError: If epsilon or delta is no number, or a traced one.
         ValueError: If a value is outside its bound.
 
     Example:
@@ -88,6 +89,12 @@ class Budget:
     relation: RelationLike | None = None
 
     def __post_init__(self) -> None:
+        for name in ("epsilon", "delta"):
+            if isinstance(getattr(self, name), jax.core.Tracer):
+                raise TypeError(
+                    f"{name} must be known outside of jit and vmap, got a traced number: make a "
+                    "solver for each budget, and sweep over its fields"
+                )
         check_scalar("epsilon", self.epsilon)
         if self.epsilon != math.inf:
             check_positive("epsilon", self.epsilon)

@@ -11,6 +11,7 @@ import numpy as np
 
 from dpjax.core import is_traced, register_dataclass
 from dpjax.core._moved import current_names
+from dpjax.core._types import optional
 from dpjax.privacy import Budget, resolve_relation
 from dpjax.privacy._guarantee import SHOWN_DELTA, epsilon_line
 from dpjax.sampling import FullBatch
@@ -46,6 +47,7 @@ def register_solver(cls: _Class) -> _Class:
                 "problem must be a problem such as those of dpjax.problems, got "
                 f"{got}: the arguments are problem, num_records, budget"
             )
+        check_constants(given["problem"])
         solver = made(*args, **fields)
         delta = given["budget"].delta
         # for reprs alone: no field, and gone after a change of one
@@ -61,6 +63,17 @@ def register_solver(cls: _Class) -> _Class:
 
     cls.for_budget, cls.guarantee = classmethod(for_budget), with_delta  # type: ignore[attr-defined]
     return register_dataclass(cls)
+
+
+def check_constants(problem: Any) -> None:
+    """Raises ValueError where a problem has several values of a constant: a plan is for one."""
+    for name in ("lipschitz", "smoothness", "radius"):
+        value = optional(problem, name)
+        if isinstance(value, jax.Array | np.ndarray) and value.ndim:
+            raise ValueError(
+                f"{name} must be one number, got shape {list(value.shape)}: make a solver for each "
+                "problem, and sweep over the fields of one solver"
+            )
 
 
 def summary(solver: Any) -> str:

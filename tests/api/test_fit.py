@@ -359,3 +359,25 @@ def test_slopes_that_jump_have_less_loss_by_the_choice():
             losses[kind] = float(problem.mean_loss(params, data))
         assert min(losses, key=losses.get) is chosen
         assert isinstance(dpjax.plan(problem, n, budget).solver, chosen)
+
+
+def test_a_plan_is_for_one_budget_and_one_problem():
+    stacked = Risk.linear(lambda m, y: jnp.abs(m - y), 3, lipschitz=jnp.ones(2), radius=1.0)
+    for make in (dpjax.plan, DPSGD.for_budget):
+        with pytest.raises(ValueError, match=r"lipschitz must be one number, got shape \[2\]"):
+            make(stacked, 1_000, BUDGET)
+    with pytest.raises(TypeError, match="epsilon must be known outside of jit and vmap"):
+        jax.vmap(lambda epsilon: dpjax.Budget(epsilon, 1e-6).delta)(jnp.ones(2))
+
+
+def test_a_lone_method_says_why():
+    def reason(problem):
+        return dpjax.plan(problem, 1_000, BUDGET).reason
+
+    assert "takes a loss of any form" in reason(Risk(logistic, jnp.zeros(1)))
+    assert "radius and lipschitz" in reason(Risk.linear(logistic_margin, 2, smoothness=0.25))
+    assert reason(PARITY) == "rates are constrained"
+
+
+def logistic_margin(margin, record):
+    return jnp.logaddexp(0.0, -record * margin) + 0.01 * jnp.sin(margin)

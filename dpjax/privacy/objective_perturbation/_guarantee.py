@@ -20,9 +20,15 @@ from dpjax.core._checks import (
     check_positive,
     check_probability,
 )
-from dpjax.privacy._budget import Budget, RelationLike, relation_factor, resolve_relation
+from dpjax.privacy._budget import (
+    Budget,
+    RelationLike,
+    relation_factor,
+    relation_name,
+    resolve_relation,
+)
 from dpjax.privacy._calibrate import agreed_relation
-from dpjax.privacy._guarantee import Guarantee, least_epsilon
+from dpjax.privacy._guarantee import Guarantee, epsilon_line, least_epsilon
 from dpjax.privacy.accounting._structure import PureZCDpEvent, UnsupportedEventError
 from dpjax.privacy.bounded_range._curve import bounded_range_rho
 from dpjax.privacy.objective_perturbation._curve import determinant_epsilon, noise_delta
@@ -39,7 +45,7 @@ _NEGLIGIBLE = 1e-14  # delta up to which a discretised curve goes
 
 
 @jax.tree_util.register_static
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, repr=False)
 class ObjectivePerturbationGuarantee:
     r"""The guarantee of one minimiser of a sum of losses plus one random linear term.
 
@@ -106,6 +112,14 @@ class ObjectivePerturbationGuarantee:
         names = ("prior", "scale", "lam", "tolerance")
         floats = {name: float(getattr(self, name)) for name in names}
         vars(self).update(floats, relation=_checked(self.relation))
+
+    def __repr__(self) -> str:
+        """Relation, epsilon at the budget's or two common deltas, and noise; never raises."""
+        return (
+            f"ObjectivePerturbationGuarantee(relation={relation_name(self.relation)!r})\n"
+            f"  {epsilon_line(self)}\n"
+            f"  {self.noise} noise of scale {self.scale:.4g}, lam {self.lam:.4g}, {self.bounds}"
+        )
 
     def epsilon(self, delta: float) -> float:
         """The least epsilon >= 0 with delta(epsilon) <= delta.
