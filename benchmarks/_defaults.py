@@ -21,10 +21,7 @@ from benchmarks import _runner
 
 # Studies whose committed run is older than the present defaults, or that have none: run them again
 # (`python -m benchmarks run STUDY`), and take them off. The page of results names them.
-RUN_AGAIN: tuple[str, ...] = (
-    "linear_models",
-    "regret",
-)
+RUN_AGAIN: tuple[str, ...] = ()
 TOLERANCE = 1e-3  # relative: other versions calibrate noise to within less than this
 _DIGITS = 6
 # change no released number's law

@@ -9,7 +9,7 @@ units of the length of gradients were chosen on others too, but with an eye on t
 so that these are not fresh for them. Momentum and rates of `PolishedFrankWolfe` were chosen on
 others, because it lost on the l1 ball of a million records here; that it goes without where noise
 swamps all, because momentum lost at 500. That convex losses with a minimum for each label take
-`DPSGD` was decided when two of `jumping slope` had lost.
+`DPSGD`, hinges too, was decided when those of `jumping slope` had lost.
 """
 
 import dataclasses
