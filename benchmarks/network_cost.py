@@ -348,7 +348,7 @@ def summary(result: dict[str, Any]) -> str:
         [
             row["network"],
             row["library"],
-            f"{1e3 * row['seconds_per_step']:.1f}",
+            f"{1e3 * row['seconds_per_step']:.3g}",
             f"{row['peak_bytes'] / 2**20:.0f}",
             "" if row["planned_bytes"] is None else f"{row['planned_bytes'] / 2**20:.0f}",
             f"{row['first_seconds']:.1f}",
