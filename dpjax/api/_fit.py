@@ -122,7 +122,7 @@ class Fitted:
         else:
             told = {"points": StoredGuarantee.of(guarantee, relation, self.delta).points}
         info = {
-            "version": importlib.metadata.version("dpjax"),
+            "version": _version(),
             "guarantee": told,
             "relation": relation_name(relation),
             "params": shape,
@@ -136,6 +136,13 @@ class Fitted:
         with zipfile.ZipFile(Path(path), "w") as file:
             file.writestr(_INFO, json.dumps(info, indent=1))
             file.writestr(_PARAMS, arrays.getvalue())
+
+
+def _version() -> str:
+    try:
+        return importlib.metadata.version("dpjax")
+    except importlib.metadata.PackageNotFoundError:  # of a checkout that is not installed
+        return "unknown"
 
 
 def load(path: str | os.PathLike[str]) -> Fitted:

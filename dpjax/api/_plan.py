@@ -20,7 +20,7 @@ from dpjax.problems import LinearModel, QueryRelease, RateConstrained, Risk, Sad
 from dpjax.problems._as_linear_model import own_linear
 from dpjax.problems._link_slopes import steepest_slope
 from dpjax.solvers._request import RELATIONS, candidates
-from dpjax.solvers._summary import check_constants
+from dpjax.solvers._summary import check_single_constants
 from dpjax.solvers._vertex_problem import one_block
 from dpjax.solvers.descent._dpsgd import DPSGD
 from dpjax.solvers.descent._rate_constrained_sgda import RateConstrainedSGDA
@@ -157,7 +157,7 @@ def plan(
     if kind is None:
         names = ", ".join(kind.__name__ for kind in _KINDS)
         raise TypeError(f"problem must be one of {names}, got {type(problem).__name__}")
-    check_constants(problem)
+    check_single_constants(problem)
     offers = list(_KINDS[kind](problem, num_records, budget))
     check_choice("method", method, ("auto", *(offer.method for offer in offers)))
     if options and method == "auto":

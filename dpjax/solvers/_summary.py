@@ -47,7 +47,7 @@ def register_solver(cls: _Class) -> _Class:
                 "problem must be a problem such as those of dpjax.problems, got "
                 f"{got}: the arguments are problem, num_records, budget"
             )
-        check_constants(given["problem"])
+        check_single_constants(given["problem"])
         solver = made(*args, **fields)
         delta = given["budget"].delta
         # for reprs alone: no field, and gone after a change of one
@@ -65,7 +65,7 @@ def register_solver(cls: _Class) -> _Class:
     return register_dataclass(cls)
 
 
-def check_constants(problem: Any) -> None:
+def check_single_constants(problem: object) -> None:
     """Raises ValueError where a problem has several values of a constant: a plan is for one."""
     for name in ("lipschitz", "smoothness", "radius"):
         value = optional(problem, name)

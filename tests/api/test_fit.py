@@ -1,5 +1,6 @@
 """One front door: it chooses by public numbers, meets the budget, and says what it did."""
 
+import importlib.metadata
 import math
 import warnings
 
@@ -368,6 +369,17 @@ def test_a_plan_is_for_one_budget_and_one_problem():
             make(stacked, 1_000, BUDGET)
     with pytest.raises(TypeError, match="epsilon must be known outside of jit and vmap"):
         jax.vmap(lambda epsilon: dpjax.Budget(epsilon, 1e-6).delta)(jnp.ones(2))
+
+
+def test_what_is_not_installed_can_be_kept_too(tmp_path, monkeypatch):
+    def absent(name):
+        raise importlib.metadata.PackageNotFoundError(name)
+
+    problem = LinearModel("squared", 3, radius=1.0)
+    fitted = dpjax.fit(problem, regression(), BUDGET, key=jax.random.key(0))
+    monkeypatch.setattr(importlib.metadata, "version", absent)
+    fitted.save(tmp_path / "model")
+    assert dpjax.load(tmp_path / "model").version == "unknown"
 
 
 def test_a_lone_method_says_why():
