@@ -13,6 +13,7 @@ import numpy as np
 
 from dpjax._csv_files import budget_of, check_output, columns_of, key_of, parser, read_rows
 from dpjax.api import PersonRecords, Release, release
+from dpjax.api._released import NUMBERS_OF_A_TABLE
 from dpjax.core import check_int
 from dpjax.queries import Domain, Marginals
 
@@ -39,7 +40,12 @@ def _parser() -> argparse.ArgumentParser:
     )
     add("--output", type=Path, metavar="FILE", help="CSV file of synthetic rows to write")
     add("--rows", type=int, metavar="N", help="how many of them (default: the number of records)")
-    add("--unit", metavar="COLUMN", help="whose row it is: privacy is per person, joining or not")
+    add(
+        "--unit",
+        metavar="COLUMN",
+        help="whose row it is: privacy is per person, under add_or_remove_one, and --num-records "
+        "a public number near that of rows kept",
+    )
     add("--max-rows", type=int, metavar="K", help="rows kept of a person; required with --unit")
     return made
 
@@ -63,6 +69,13 @@ def _released(args: argparse.Namespace) -> dict[str, Any]:
         owners = np.array([None if text in absent else text for text in texts], object)
         data = PersonRecords(table, unit=owners, max_rows=args.max_rows)
     asked = [tuple(names.split(",")) for names in args.tables or ()]
+    shown = asked or [(name,) for name in domain.attributes]
+    # what a table could not show is told before anything is spent
+    taken = sorted({name for names in shown for name in names} & set(NUMBERS_OF_A_TABLE))
+    if taken:
+        raise ValueError(
+            f"columns named {taken} cannot be shown beside those of a table: rename them"
+        )
     budget, size = budget_of(args, len(rows))
     key, for_rows = jax.random.split(key_of(args))
     released = release(
@@ -81,7 +94,7 @@ def _released(args: argparse.Namespace) -> dict[str, Any]:
         "max_rows": args.max_rows,
         "tables": [
             {name: _plain(column) for name, column in released.table(*names).items()}
-            for names in asked or [(name,) for name in domain.attributes]
+            for names in shown
         ],
         "output": str(args.output) if args.output else None,
         "rows": written,

@@ -126,6 +126,16 @@ def test_invalid_values_give_one_line_and_spend_nothing(
     assert not ran
 
 
+def test_a_name_that_no_table_can_show_is_told_first(files, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(dpjax.api._release, "solve", None)
+    schema = tmp_path / "schema.json"
+    schema.write_text(Domain.from_columns({"count": Categorical(["1"], "other")}).to_json())
+    (tmp_path / "data.csv").write_text("count\n1\n2\n")
+    words = [str(tmp_path / "data.csv"), "--schema", str(schema), "--epsilon", "1"]
+    assert main(["release", *words]) == 2
+    assert "columns named ['count'] cannot be shown" in capsys.readouterr().err
+
+
 def test_cells_of_any_kind_become_text():
     days = np.array(["2020-05-01", "NaT"], "datetime64[D]")
     assert _release_command._plain(days) == ["2020-05-01", None]

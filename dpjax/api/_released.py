@@ -19,6 +19,8 @@ from dpjax.queries._domain import decode_into, labels_of
 from dpjax.queries.tables._frames import contained
 from dpjax.queries.tables._labels import labelled
 
+NUMBERS_OF_A_TABLE = ("share", "count", "stddev")
+
 
 @register_dataclass
 @dataclasses.dataclass(frozen=True)
@@ -192,7 +194,7 @@ class Release:
                 f"attributes must be names, one by one as in table('a', 'b'), got {attributes}"
             )
         named = Marginals(domain, (attributes,))
-        for name in ("share", "count", "stddev"):
+        for name in NUMBERS_OF_A_TABLE:
             if name in attributes:
                 raise ValueError(f"attribute {name!r} is also a column of the table: rename it")
         (clique,) = named.cliques
