@@ -19,10 +19,12 @@ from dpjax.privacy._budget import relation_name
 from dpjax.problems import LinearModel, QueryRelease, RateConstrained, Risk, Saddle, SimplexRisk
 from dpjax.problems._as_linear_model import own_linear
 from dpjax.problems._link_slopes import steepest_slope
+from dpjax.problems._rate_constrained import LinearLogits, cross_entropy
 from dpjax.solvers._request import RELATIONS, candidates
 from dpjax.solvers._summary import check_single_constants
 from dpjax.solvers._vertex_problem import one_block
 from dpjax.solvers.descent._dpsgd import DPSGD
+from dpjax.solvers.descent._preconditioned_sgd import PreconditionedSGD
 from dpjax.solvers.descent._rate_constrained_sgda import RateConstrainedSGDA
 from dpjax.solvers.erm._draws import length_range
 from dpjax.solvers.erm._minimise import MOST_NEWTON_DIM
@@ -37,6 +39,7 @@ from dpjax.solvers.vertices._frank_wolfe import FrankWolfe
 from dpjax.solvers.vertices._polished_frank_wolfe import PolishedFrankWolfe
 
 _SMALL_GAME = 2_000  # parameters up to which descent on both players beats draws of vertices
+_MOST_TOLD = 0.035  # noise over signal, up to which second moments pay
 _POLISHED = 0.1  # of the excess of draws alone: about the median of 28 instances
 _LESS = "no prediction: only Gaussian noise on answers and on cells are compared"
 _FLOPS, _STEP = 2e9, 5e-5  # of one CPU core, and seconds that a step costs by itself
@@ -283,8 +286,21 @@ def _of_rates(problem: RateConstrained, n: int, budget: Budget) -> Iterator[_Off
     if problem.num_constraints:
         why = "rates are constrained"
         yield _Offer("rate_constrained_sgda", RateConstrainedSGDA.for_budget, None, why)
-    else:
-        yield _Offer("dpsgd", DPSGD.for_budget, None, "no rate is constrained")
+        return
+    plain = _Offer("dpsgd", DPSGD.for_budget, None, "no rate is constrained")
+    logits = problem.logits
+    if not isinstance(logits, LinearLogits) or problem.loss is not cross_entropy:
+        yield plain
+        return
+    width, classes = logits.num_features, logits.num_classes
+    # of gradients, and of second moments, which are told if they are far from all alike
+    noise = _noise(problem, n, budget) * max(1, width / (18 * math.sqrt(classes)))
+    told = noise <= _MOST_TOLD and width <= MOST_NEWTON_DIM
+    why = f"noise {noise:.2g} over signal, features {width}: "
+    why += f"{'up to' if told else 'not up to'} {_MOST_TOLD} and {MOST_NEWTON_DIM}"
+    fast = _Offer("preconditioned_sgd", PreconditionedSGD.for_budget, None, why)
+    slow = plain._replace(remark="slow along directions in which inputs vary little")
+    yield from (fast, slow) if told else (plain._replace(remark=why), fast._replace(remark=why))
 
 
 def _of_vertices(problem: SimplexRisk, n: int, budget: Budget) -> Iterator[_Offer]:

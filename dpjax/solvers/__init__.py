@@ -9,6 +9,10 @@ from dpjax.solvers.descent._group_thresholds import GroupThresholds as GroupThre
 from dpjax.solvers.descent._group_thresholds import ThresholdModel as ThresholdModel
 from dpjax.solvers.descent._group_thresholds import ThresholdsState as ThresholdsState
 from dpjax.solvers.descent._group_thresholds import TrainedModel as TrainedModel
+from dpjax.solvers.descent._preconditioned_sgd import PreconditionedSGD as PreconditionedSGD
+from dpjax.solvers.descent._preconditioned_sgd import (
+    PreconditionedSGDState as PreconditionedSGDState,
+)
 from dpjax.solvers.descent._rate_constrained_sgda import RateConstrainedSGDA as RateConstrainedSGDA
 from dpjax.solvers.descent._sgda_state import SGDAInfo as SGDAInfo
 from dpjax.solvers.descent._sgda_state import SGDAState as SGDAState

@@ -35,6 +35,7 @@ from dpjax.solvers import (
     GroupThresholds,
     MultilevelSaddle,
     PolishedFrankWolfe,
+    PreconditionedSGD,
     RateConstrainedSGDA,
     SaddleMirrorDescent,
     TrainedModel,
@@ -139,6 +140,52 @@ def _look_and_descent(build: Callable[[Any], Any], problem: Any) -> list[Statist
         Statistic("a look", added(state), "l2", 1.0),
         Statistic("a step after looks", added(later), "l2", float(info.clip_norm)),
     ]
+
+
+def _all_three_parts(build: Callable[[Any], Any], problem: Any) -> list[Statistic]:
+    """What each part of a preconditioned run releases, by what it adds to the state.
+
+    The last part is read off with an inverse that is the identity.
+    """
+    solver = build(0.0)
+    state = jax.jit(lambda key: solver.init(problem, key=key))(jax.random.key(0))
+    state = state._replace(inverse=jnp.eye(_P + 1, dtype=jnp.float32))
+    seen = {"measured": jnp.array([0.4, 1.5], jnp.float32)}
+    moments, last = (
+        state._replace(count=jnp.asarray(count, jnp.int32), **seen)
+        for count in (solver.looks, solver.looks + solver.moment_looks)
+    )
+    length, squared = solver._lengths(moments)
+    scale = solver.batch_size / solver.learning_rate
+
+    def added(before: Any, of: Callable[[Any], PyTree], factor: float = 1.0) -> Any:
+        def run(batch: PyTree, mask: jax.Array) -> PyTree:
+            after, _ = solver.step(problem, batch, mask, before)
+            return jax.tree.map(lambda a, b: factor * (a - b), of(after), of(before))
+
+        return run
+
+    return [
+        Statistic("a look", added(state, lambda s: s.measured), "l2", 1.0),
+        Statistic("moments", added(moments, lambda s: s.moment), "l2", 1.5 * float(squared)),
+        Statistic(
+            "a step of descent",
+            added(last, lambda s: s.params, scale),
+            "l2",
+            float(solver.clip_norm * length),
+        ),
+    ]
+
+
+def _preconditioned() -> SolverCase:
+    problem = RateConstrained.linear(_P, _K)
+
+    def build(value: Any) -> PreconditionedSGD:
+        fields = {**_DESCENT, "noise_multiplier": value, "moment_looks": 1}
+        return PreconditionedSGD(**fields)
+
+    parts = Later(lambda: _all_three_parts(build, problem))
+    return SolverCase(build, problem, _data(), statistics=parts, choices=_CHOICES)
 
 
 def table(solver: RateConstrainedSGDA) -> Statistic:
@@ -254,6 +301,25 @@ register(
     "solver",
     lambda: _dpsgd(_linear, attack=True, sampler=PoissonSampler(0.3, 4, _N, shards=4)),
     slow=True,
+)
+register(
+    "PreconditionedSGD",
+    "solver",
+    _preconditioned,
+    arguments=row(
+        PreconditionedSGD,
+        {"sampler": PoissonSampler(0.3, 4, _N)},
+        noise_multiplier=SWEPT,
+        clip_norm=SWEPT,
+        learning_rate=SWEPT,
+        batch_size=SWEPT_POSITIVE,
+        damping=SWEPT,
+        decay=(0.9, share(leaf=True)),
+        looks=(1, Count()),
+        moment_looks=(1, Count()),
+        relation=("replace_one", Choice()),
+    ),
+    planned=RATES,
 )
 register(
     "RateConstrainedSGDA(gaussian, hard)",
