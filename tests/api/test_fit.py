@@ -70,7 +70,8 @@ PROBLEMS = {
         RateConstrained.linear(5, 2, demographic_parity(2, 2, slack=0.05)),
         "rate_constrained_sgda",
     ),
-    "no rates": (RateConstrained.linear(5, 2), "dpsgd"),
+    "no rates": (RateConstrained.linear(5, 2), "preconditioned_sgd"),
+    "no rates, a network": (RateConstrained(lambda w, x: x @ w, init=jnp.zeros((5, 2))), "dpsgd"),
     "queries": (QueryRelease(TABLE), "gaussian_fit"),
 }
 

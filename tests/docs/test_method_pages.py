@@ -233,3 +233,12 @@ def test_the_table_of_l1_balls_is_that_of_the_committed_runs():
         for size in (10_000, 100_000)
     ]
     assert f"has {tuned[0]:g} and {tuned[1]:g}" in " ".join(page.split())
+
+
+def test_the_row_of_linear_classifiers_is_that_of_the_committed_run():
+    page = (PAGES / "dpsgd.md").read_text(encoding="utf-8")
+    (shown,) = re.findall(r"excess cross-entropy \| ([\d.]+) \| .* ([\d.]+) \| `regret` \|", page)
+    at = ("10 numbers, 12 labels, 5 classes, n = 10,000", 1.0)
+    points = [p for p in _runner.load("regret")["points"] if (p["name"], p["epsilon"]) == at]
+    known = {p["method"]: f"{p['error']:.2f}" for p in points}
+    assert shown == (known["dpsgd"], known["preconditioned_sgd"])

@@ -52,7 +52,7 @@ from dpjax.transforms.clipping._weighted_sum import noised_sum
 _CURVATURE = 0.5  # largest eigenvalue of cross-entropy's second derivative in the logits
 _LONG = 1.5  # inputs whose squared length is more than so many typical ones are clipped
 _SHARE = 0.15  # of the steps, for second moments
-_FLOW, _MOST_FLOW = 0.5, 60.0  # sum of the rates: the first over the noise
+_FLOW, _MOST_FLOW = 0.6, 60.0  # sum of the rates: the first over the noise
 
 
 class PreconditionedSGDState(NamedTuple):
@@ -166,7 +166,7 @@ class PreconditionedSGD:
         r"""A solver with defaults that train, its noise calibrated to `budget`.
 
         A hundredth of the steps measures lengths and 15% second moments. With $\nu$ the norm of the
-        noise in the mean of all gradients over the clip norm, rates add up to $0.5 / \nu$, at most
+        noise in the mean of all gradients over the clip norm, rates add up to $0.6 / \nu$, at most
         60, and none is above 1.
 
         Args:
