@@ -149,8 +149,8 @@ def _all_three_parts(build: Callable[[Any], Any], problem: Any) -> list[Statisti
     """
     solver = build(0.0)
     state = jax.jit(lambda key: solver.init(problem, key=key))(jax.random.key(0))
-    state = state._replace(inverse=jnp.eye(_P + 1, dtype=jnp.float32))
-    seen = {"measured": jnp.array([0.4, 1.5], jnp.float32)}
+    state = state._replace(inverse=jnp.eye(_P + 1, dtype=state.inverse.dtype))
+    seen = {"measured": jnp.array([0.4, 1.5], state.measured.dtype)}
     moments, last = (
         state._replace(count=jnp.asarray(count, jnp.int32), **seen)
         for count in (solver.looks, solver.looks + solver.moment_looks)

@@ -270,10 +270,12 @@ class PreconditionedSGD:
 
         def look() -> _Outcome:
             _, measured = noisy(inputs, clip_or_measure(0.0, True))
-            return state._replace(measured=state.measured + measured), DPSGDInfo(zero, zero)
+            measured = (state.measured + measured).astype(state.measured.dtype)
+            return state._replace(measured=measured), DPSGDInfo(zero, zero)
 
         def measure() -> _Outcome:
-            moment = state.moment + noisy(products, clip_by_norm(longest))
+            more = noisy(products, clip_by_norm(longest)).astype(state.moment.dtype)
+            moment = state.moment + more
             return state._replace(moment=moment), DPSGDInfo(zero, zero)
 
         def measure_last() -> _Outcome:
@@ -309,7 +311,8 @@ class PreconditionedSGD:
         values, basis = jnp.linalg.eigh((moment + moment.T) / (2 * records))
         # as large as the largest that is noise alone, and no division by 0
         floor = self.damping * deviation * len(moment) ** 0.5 + 1e-6 * longest
-        shrunk = basis / (_CURVATURE * (jnp.maximum(values, 0) + floor))[None, :]
+        eigenvalues = (_CURVATURE * (jnp.maximum(values, 0) + floor)).astype(basis.dtype)
+        shrunk = basis / eigenvalues[None, :]
         return jnp.matmul(shrunk, basis.T, precision="highest").astype(moment.dtype)
 
     def _descended(self, mean: PyTree, state: PreconditionedSGDState) -> PreconditionedSGDState:
