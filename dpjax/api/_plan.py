@@ -297,8 +297,10 @@ def _of_rates(problem: RateConstrained, n: int, budget: Budget) -> Iterator[_Off
     # of gradients, and of second moments, which are told if they are far from all alike
     noise = _noise(problem, n, budget) * max(1, width / (18 * math.sqrt(classes)))
     told = noise <= _MOST_TOLD and width <= MOST_NEWTON_DIM
-    why = f"noise {noise:.2g} over signal, features {width}: "
-    why += f"{'up to' if told else 'not up to'} {_MOST_TOLD} and {MOST_NEWTON_DIM}"
+    why = f"noise over signal is {noise:.2g}, "
+    why += f"at most {_MOST_TOLD}" if told else f"above {_MOST_TOLD}: it hides second moments"
+    if width > MOST_NEWTON_DIM:
+        why = f"{width} features, above {MOST_NEWTON_DIM}: no second moments of so many"
     fast = _Offer("preconditioned_sgd", PreconditionedSGD.for_budget, None, why)
     slow = plain._replace(remark="slow along directions in which inputs vary little")
     yield from (fast, slow) if told else (plain._replace(remark=why), fast._replace(remark=why))

@@ -11,6 +11,7 @@ from scipy import optimize, special, stats
 
 import dpjax
 import dpjax.testing as dpt
+from dpjax.api import _plan
 from dpjax.problems import RateConstrained, demographic_parity
 from dpjax.sampling import FullBatch
 from dpjax.solvers import DPSGD, PreconditionedSGD
@@ -56,6 +57,7 @@ def _optimum(data):
     return optimize.minimize(loss, np.zeros(u.shape[1] * 3), jac=True, method="BFGS").fun
 
 
+# two programs of 400 steps
 def test_noiseless_limit_is_the_optimum_where_descent_is_far_from_it():
     data, problem = _table(), RateConstrained.linear(4, 3)
     n, best = len(data["y"]), _optimum(data)
@@ -75,18 +77,24 @@ def test_the_noise_of_each_part_is_the_multiplier_times_what_it_is_clipped_to():
     nobody = jnp.zeros(4, bool)
     state = solver.init(problem, key=jax.random.key(1))
 
-    def looked(key):
-        return solver.step(problem, batch, nobody, state._replace(key=key))[0].measured
+    @jax.jit
+    def step(state):
+        return solver.step(problem, batch, nobody, state)
 
-    looks = np.asarray(jax.vmap(looked)(jax.random.split(jax.random.key(2), 2000))).ravel()
+    def looked(key):
+        return step(state._replace(key=key))[0].measured
+
+    looks = np.asarray(jax.lax.map(looked, jax.random.split(jax.random.key(2), 2000))).ravel()
     dpt.check_scale(looks, lambda scale: stats.norm(scale=scale).cdf, 1.5)
     # lengths of 4 records, whose logarithms are 0.4 / 1.5 of that of 10^4
-    state = state._replace(count=jnp.asarray(1), measured=jnp.array([0.4, 1.5]) / np.sqrt(2) * 4)
+    state = state._replace(
+        count=jnp.asarray(1, jnp.int32), measured=jnp.array([0.4, 1.5]) / np.sqrt(2) * 4
+    )
     length, squared = solver._lengths(state)
-    moments = np.asarray(solver.step(problem, batch, nobody, state)[0].moment).ravel()
+    moments = np.asarray(step(state)[0].moment).ravel()
     dpt.check_scale(moments, lambda s: stats.norm(scale=s).cdf, 1.5 * 1.5 * float(squared))
-    state = state._replace(count=jnp.asarray(2), inverse=jnp.eye(61))
-    after, info = solver.step(problem, batch, nobody, state)
+    state = state._replace(count=jnp.asarray(2, jnp.int32), inverse=jnp.eye(61))
+    after, info = step(state)
     assert float(info.clip_norm) == pytest.approx(0.7 * float(length))
     rate = 1.0 / 4  # the first rate, over the size of a batch
     moved = np.concatenate([np.asarray(leaf).ravel() for leaf in jax.tree.leaves(after.params)])
@@ -110,18 +118,21 @@ def test_second_moments_are_those_of_the_inputs():
 
 
 def test_the_plan_takes_it_where_noise_is_small_and_nothing_is_constrained():
-    budget = dpjax.Budget(1.0, 1e-6, "replace_one")
+    budget = dpjax.Budget(1.0, 1e-9, "replace_one")
+
+    def first(problem, n):
+        return next(_plan._of_rates(problem, n, budget))
+
     plain, pair = RateConstrained.linear(20, 5), demographic_parity(2, 5, slack=0.1)
-    few, many = (dpjax.plan(plain, n, budget) for n in (1_000, 50_000))
+    few, many = (first(plain, n) for n in (1_000, 50_000))
     assert (few.method, many.method) == ("dpsgd", "preconditioned_sgd")
-    assert "noise" in few.reason
-    assert "noise" in many.reason
-    constrained = dpjax.plan(RateConstrained.linear(20, 5, pair), 50_000, budget)
-    assert constrained.method == "rate_constrained_sgda"
+    assert "above 0.065: it hides second moments" in few.remark
+    assert "at most 0.065" in many.remark
+    assert first(RateConstrained.linear(20, 5, pair), 50_000).method == "rate_constrained_sgda"
     other = RateConstrained.linear(20, 5, loss=lambda logits, y: -logits[y])
-    assert dpjax.plan(other, 50_000, budget).method == "dpsgd"  # of a curvature that is not known
-    wide = RateConstrained.linear(1_500, 5)
-    assert dpjax.plan(wide, 10**7, dpjax.Budget(1.0, 1e-9, "replace_one")).method == "dpsgd"
+    assert first(other, 50_000).method == "dpsgd"  # of a curvature that is not known
+    wide = first(RateConstrained.linear(1_500, 5), 10**7)
+    assert (wide.method, wide.remark[:25]) == ("dpsgd", "1500 features, above 1000")
 
 
 @pytest.mark.slow  # three runs of each of two methods
