@@ -174,7 +174,7 @@ def _order(identity: object) -> tuple[Any, ...]:
     return (3, type(identity).__name__, repr(identity))
 
 
-def _differs_from_itself(value: Any) -> bool:
+def _differs_from_itself(value: object) -> bool:
     """Whether a value is, or holds, one like NaN: of no two rows is it the same."""
     if isinstance(value, tuple | frozenset) and any(map(_differs_from_itself, value)):
         return True

@@ -215,6 +215,7 @@ def test_every_kind_of_solver_is_here_and_every_exception_named():
     kinds -= {dpjax.solvers.GroupThresholds}
     kinds -= {dpjax.solvers.ObjectivePerturbation, dpjax.solvers.SufficientStatistics}
     kinds -= {dpjax.solvers.NestedGame, dpjax.solvers.DoubleOracle}
+    kinds -= {dpjax.solvers.PreconditionedSGD}  # a square matrix of the inputs' size
     assert kinds == {type(make()[0]) for make in CASES.values()}
 
 

@@ -320,6 +320,7 @@ register(
         relation=("replace_one", Choice()),
     ),
     planned=RATES,
+    slow=True,  # three searches; test_preconditioned_sgd.py has records that reach each bound
 )
 register(
     "RateConstrainedSGDA(gaussian, hard)",

@@ -102,6 +102,39 @@ def test_the_noise_of_each_part_is_the_multiplier_times_what_it_is_clipped_to():
     assert solver.guarantee().event == dpe.SelfComposedDpEvent(dpe.GaussianDpEvent(1.5), 4)
 
 
+@pytest.mark.always  # the claim
+def test_no_record_adds_more_than_what_noise_is_for_and_some_add_as_much():
+    problem, solver = RateConstrained.linear(3, 2), _solver(4, 4, clip_norm=0.7)
+    state = solver.init(problem, key=jax.random.key(0))._replace(inverse=jnp.eye(4))
+    state = state._replace(measured=jnp.array([0.4, 1.5]))
+    length, squared = (float(size) for size in solver._lengths(state))
+
+    @jax.jit
+    def added(count, x, y):
+        before = state._replace(count=count)
+        after, _ = solver.step(problem, {"x": x, "y": y}, jnp.ones(1, bool), before)
+        moved = jax.tree.map(lambda a: 4 * a, after.params)  # the rate is 1, over 4 records
+        return [after.measured - before.measured, after.moment, moved]
+
+    bounds = [1.0, 1.5 * squared, 0.7 * length]
+    largest = np.zeros(3)
+    for scale in (0.0, 1e-30, 0.01, 1.0, 30.0, 1e6, 1e18, 1e30, np.inf, np.nan):
+        for label in (-1, 0, 1, 2):
+            x, y = scale * jnp.array([[1.0, -1, 0.5]]), jnp.array([label], jnp.int32)
+            for part in range(3):
+                sums = added(jnp.asarray(part, jnp.int32), x, y)
+                sizes = [
+                    float(np.sqrt(sum(np.sum(np.square(a)) for a in jax.tree.leaves(s))))
+                    for s in sums
+                ]
+                assert sizes[part] <= bounds[part] * (1 + 1e-3), (scale, label, part)
+                assert all(size == 0 for at, size in enumerate(sizes) if at != part)
+                largest[part] = max(largest[part], sizes[part])
+                if not 0 <= label < 2 or not np.isfinite(scale):
+                    assert sizes[part] == 0
+    np.testing.assert_allclose(largest, bounds, rtol=1e-3)
+
+
 def test_second_moments_are_those_of_the_inputs():
     data, problem = _table(500), RateConstrained.linear(4, 3)
     solver = _solver(500, 3)

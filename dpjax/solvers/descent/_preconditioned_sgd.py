@@ -211,13 +211,14 @@ class PreconditionedSGD:
             overrides["noise_multiplier"] = request.noise_multiplier(
                 lambda z: sampler.event(joint_release(gaussian=z)), sampler.failure_probability()
             )
-        fields: dict[str, Any] = {
+        defaults = {
+            "relation": request.relation,
             "clip_norm": 1.0,
             "batch_size": num_records * sampler.participation_rate(num_records),
             "looks": math.ceil(sampler.steps / 100),
             "moment_looks": math.ceil(_SHARE * sampler.steps),
         }
-        fields = fields | {"relation": request.relation} | overrides
+        fields = dict(defaults, **overrides)
         left = max(1, sampler.steps - fields["looks"] - fields["moment_looks"])
         noise = fields["noise_multiplier"] * math.sqrt(problem.num_params / left)
         relative = noise / fields["batch_size"]
@@ -276,11 +277,11 @@ class PreconditionedSGD:
         def measure() -> _Outcome:
             more = noisy(products, clip_by_norm(longest)).astype(state.moment.dtype)
             moment = state.moment + more
-            return state._replace(moment=moment), DPSGDInfo(zero, zero)
-
-        def measure_last() -> _Outcome:
-            after, info = measure()
-            return after._replace(inverse=self._inverse(after.moment, longest)), info
+            last = state.count == self._first - 1
+            inverse = jax.lax.cond(
+                last, lambda: self._inverse(moment, longest), lambda: state.inverse
+            )
+            return state._replace(moment=moment, inverse=inverse), DPSGDInfo(zero, zero)
 
         def descend() -> _Outcome:
             total = noisy(gradients, clip_by_norm(clip_norm))
@@ -288,9 +289,8 @@ class PreconditionedSGD:
             info = DPSGDInfo(optax.tree.norm(mean).astype(zero.dtype), clip_norm.astype(zero.dtype))
             return self._descended(mean, state), info
 
-        ends = jnp.array([self.looks, self._first - 1, self._first])
-        parts = (look, measure, measure_last, descend)
-        after, info = jax.lax.switch(jnp.sum(state.count >= ends), parts)
+        part = jnp.sum(state.count >= jnp.array([self.looks, self._first]))
+        after, info = jax.lax.switch(part, (look, measure, descend))
         return after._replace(count=state.count + 1), info
 
     @property
