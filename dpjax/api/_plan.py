@@ -128,7 +128,7 @@ def plan(
     of logistic and squared loss (Laplace features, d = 8 to 150, n = 1,500 to 60,000, epsilon 0.25
     to 4) `DPSGD` had lower error than `OnlineToBatch` on all but three, by up to ten times. A
     `RateConstrained` problem takes `RateConstrainedSGDA`; without constraints `DPSGD`, or, if it is
-    linear with cross-entropy and $2\phi$ is small, `PreconditionedSGD`; a game
+    linear with cross-entropy and noise is small, `PreconditionedSGD`; a game
     `solver_for_game`; other saddle points descent on both players up to 2,000 parameters, and
     draws of vertices beyond; a `QueryRelease` what `dpjax.release` takes.
 

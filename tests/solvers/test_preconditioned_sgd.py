@@ -198,6 +198,10 @@ def test_what_it_cannot_solve_is_refused():
         _solver(10).init(dpjax.problems.LinearModel("logistic", 3), key=key)
     with pytest.raises(ValueError, match=r"sampler\.steps must be >= 3, got 2"):
         _solver(10, 2)
+    with pytest.raises(TypeError, match="relation"):  # that of the budget alone is calibrated for
+        PreconditionedSGD.for_budget(
+            RateConstrained.linear(3, 2), 1000, budget, relation="replace_one"
+        )
     solver = PreconditionedSGD.for_budget(RateConstrained.linear(3, 2), 1000, budget)
     stacked = dataclasses.replace(solver, noise_multiplier=jnp.ones(2))
     with pytest.raises(ValueError, match="noise_multiplier"):

@@ -20,7 +20,7 @@ from dpjax.transforms import Banded, BufferedToeplitz, NoiseStrategy
 from dpjax.transforms.noise.correlated._buffered_toeplitz import root_mean_square
 
 _LARGEST_CLIP = 4.0
-DERIVATIVES = 2**20  # of all records of a step
+_DERIVATIVES = 2**20  # of all records of a step
 MOST_WIDTH = 256  # parameters over which noise counts
 _STEEPEST = 3.0  # rate of descent on gradients of length 1
 _TIGHT, _FEW_CLIPPED = 0.7, 0.1  # clip norms over the typical length
@@ -94,7 +94,12 @@ def most_records(problem: Problem) -> int:
     """
     if over_vertices(problem) or isinstance(problem, RateConstrained):
         return 1024
-    return max(1024, DERIVATIVES // max(1, problem.num_params))
+    return largest_batch(problem.num_params)
+
+
+def largest_batch(num_params: int) -> int:
+    """1024, or as many records as hold 2^20 derivatives."""
+    return max(1024, _DERIVATIVES // max(1, num_params))
 
 
 def _clip_norm(problem: Problem, fields: dict[str, Any]) -> ArrayLike:
