@@ -8,7 +8,8 @@ import numpy as np
 from dpjax.problems import LinearModel
 from dpjax.sampling import FullBatch
 from dpjax.solvers import ObjectivePerturbation, SufficientStatistics
-from dpjax.solvers.erm._sufficient_statistics import _sums, statistics_change
+from dpjax.solvers.erm._moments import sums_of_products
+from dpjax.solvers.erm._sufficient_statistics import statistics_change
 from dpjax.testing import SolverCase, Statistic, register
 from tests.entries.rows import SWEPT, SWEPT_POSITIVE, Choice, row
 
@@ -72,7 +73,7 @@ def _statistics() -> SolverCase:
     def sums(batch: Any, mask: Any) -> Any:
         x, y = problem.prepare(batch)
         x = jnp.where(mask[:, None], x, 0) / problem.input_bound
-        gram, moment = _sums(x, y / problem.label_bound)
+        gram, moment = sums_of_products(x, y / problem.label_bound)
         return {"gram": gram / 3.0, "moment": moment}
 
     largest = statistics_change(1 / 3.0, 1.0, "add_or_remove_one")

@@ -73,7 +73,8 @@ class ObjectivePerturbationGuarantee:
         bounds: `SlopeBounds` of one record.
         tolerance: Cost of the noise that hides how far a solver is from the minimiser, at most
             rho: with Gaussian noise of deviation s the ratio 2 rho / s; with K-norm noise, under
-            "gamma", its pure epsilon. *Public*.
+            "gamma", its pure epsilon. Of more Gaussian releases the root of the sum of squares of
+            their ratios. *Public*.
         relation: "replace_one" or "add_or_remove_one".
         prior: Pure epsilon of an earlier release that the link's scale came from. *Public*.
         failure_probability: As in `Guarantee`.
@@ -351,6 +352,7 @@ def plan_objective_perturbation(
     relation: RelationLike | None = None,
     tolerance: float = 0.0,
     lam: float | None = None,
+    noise: str | None = None,
 ) -> ObjectivePerturbationGuarantee:
     r"""Regulariser, kind of noise and scale for a budget, from public numbers.
 
@@ -371,6 +373,7 @@ def plan_objective_perturbation(
         relation: In place of the budget's.
         tolerance: As in `calibrate_objective_perturbation`.
         lam: In place of the rule.
+        noise: "gaussian" or "gamma", in place of the choice.
 
     Returns:
         `ObjectivePerturbationGuarantee`.
@@ -392,11 +395,14 @@ def plan_objective_perturbation(
     """
     check_int("dim", dim, minimum=1)
     check_positive("radius", radius)
-    kinds = [noise for noise in NOISES if budget.delta > 0 or noise == "gamma"]
+    kinds = [kind for kind in NOISES if budget.delta > 0 or kind == "gamma"]
+    if noise is not None:
+        check_choice("noise", noise, NOISES)
+        kinds = [noise]
     make = functools.partial(calibrate_objective_perturbation, budget, bounds, relation=relation)
 
     def at(lam: float, tolerance: float = 0.0) -> list[ObjectivePerturbationGuarantee]:
-        return [make(lam, noise=noise, tolerance=tolerance) for noise in kinds]
+        return [make(lam, noise=kind, tolerance=tolerance) for kind in kinds]
 
     if lam is None:
         share = min(_DETERMINANT_SHARE * budget.epsilon, _MOST_DETERMINANT)

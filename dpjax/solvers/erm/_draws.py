@@ -15,7 +15,8 @@ _SIZES = 256  # that may be drawn, to a four-billionth
 _PER_OCTAVE = 8  # each below the next by the eighth root of 2
 _TILT = 3 / 64  # of logits, towards small sizes: few records tell them from much larger ones
 _RECORDS = 60.0  # n times the range of a draw: with fewer, what is drawn may be far off
-_TOLD = 1500.0, 400.0  # n epsilon / sqrt(d) for each of one in so many rows, and labels, beyond
+# n epsilon / sqrt(d) for each of one in so many rows, labels, and rows in a metric, beyond
+_TOLD = 1500.0, 400.0, 150.0
 LEAST_BEYOND, _MOST_BEYOND = 4, 1000
 _SHARES = 0.01, 0.12  # of epsilon, least and most
 _LEAST_CONSTANT = 2.0**-16  # of an intercept, over its own
@@ -27,11 +28,16 @@ def length_range(num_records: int, epsilon: float) -> float:
     return max(share, _SHARES[0]) * epsilon if share <= _SHARES[1] else 0.0
 
 
-def beyond_drawn(num_records: int, epsilon: float, dim: int) -> tuple[int, int]:
-    """One in how many rows and labels should exceed what is drawn: their bias is that of noise."""
+def beyond_drawn(num_records: int, epsilon: float, dim: int) -> tuple[int, int, int]:
+    """One in how many rows and labels should exceed what is drawn: their bias is that of noise.
+
+    The third is of rows in the metric of second moments, where more differ in length.
+    """
     told = num_records * epsilon / math.sqrt(dim)
-    longer, beyond = (min(max(round(told / each), LEAST_BEYOND), _MOST_BEYOND) for each in _TOLD)
-    return longer, beyond
+    rows, labels, further = (
+        min(max(round(told / each), LEAST_BEYOND), _MOST_BEYOND) for each in _TOLD
+    )
+    return rows, labels, further
 
 
 def drawn_share(

@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 import math
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any, NamedTuple, cast
 
 import jax
@@ -14,10 +14,10 @@ from jax.typing import ArrayLike
 from dpjax.core import (
     Problem,
     PyTree,
+    check_between,
     check_int,
     check_key,
     check_nonnegative,
-    check_positive,
     check_type,
     check_unstacked,
     static_field,
@@ -26,7 +26,6 @@ from dpjax.privacy import (
     Budget,
     ObjectivePerturbationGuarantee,
     SlopeBounds,
-    plan_objective_perturbation,
     resolve_relation,
 )
 from dpjax.privacy.objective_perturbation._guarantee import NOISES, mean_square
@@ -44,13 +43,14 @@ from dpjax.solvers.erm._draws import (
     shorter_inputs,
 )
 from dpjax.solvers.erm._minimise import Objective, in_double, minimise
+from dpjax.solvers.erm._moments import gram_change, inputs_in_metric, metric_and_lengths
+from dpjax.solvers.erm._objective_plan import held_bounds, planned
 from dpjax.transforms.noise._independent import plus_noise
 from dpjax.transforms.noise.correlated._strategy import knorm_noise
 
 _LEAST_LABELS = 3  # one in this many nonzero labels exceeds the threshold
 _RECORDS_PER_BEYOND = 2500  # n epsilon: with more records bias outweighs noise
 _MOST_BEYOND = 1000
-_HIDDEN = {"gaussian": 0.1, "gamma": 0.02}  # share of the noise's cost that hides inaccuracy
 _OUTPUT_SHARE = 0.1  # of the error that noise is expected to cause
 _LEAST_OUTPUT = 2.0**-16  # of its noise, whatever is drawn: float64 cannot tell less from rounding
 
@@ -123,11 +123,22 @@ class ObjectivePerturbation(OfLinearModel):
     scale `output_scale` hides that distance. How long this takes depends on the data; the number
     of steps is bounded, by one that provably reaches the certificate.
 
+    With `slope_share` the loss is linear from where its slope is that share of its bound on: of a
+    logistic loss, slopes near 1 are those of few records, and noise is for all.
+
     The exponential mechanism may first draw a length that one in `longer` rows of features exceeds,
     to which these are then scaled down: noise follows what most rows are, not the stated bound. In
     the objective an intercept's constant c is scaled to $c' = s c$, s c the drawn length if that is
     less, its weight by c / c'. If inputs are then at most a share u as long as before, b is
     multiplied by u, $\lambda$ by $u^2$, `accuracy` and `output_scale` by 1 / u.
+
+    Noise and regulariser drown the directions in which inputs hardly vary, as where columns are off
+    centre. With `gram_stddev`, which needs a model without a ball, the second moments
+    $G = \sum_i u_i u_i^\top$ are released with Gaussian noise, $u_i$ the features over their
+    (drawn) bound, and 1 for an intercept, over $\sqrt 2$ then. The rest is as for inputs
+    $v_i = A u_i$, $A = \sqrt\eta\, (G_+ + \eta I)^{-1/2}$ with $\eta$ near the largest eigenvalue
+    of noise alone: all directions that stand out from noise count alike. The draw of a length that
+    one in `metric_longer` of the $v_i$ exceeds costs as much as the first.
 
     For `LinearModel("huber")` without a threshold, it also draws one: the size that one in `beyond`
     of the nonzero labels exceeds. b, `accuracy` and `output_scale` are scaled by it.
@@ -159,6 +170,11 @@ class ObjectivePerturbation(OfLinearModel):
       growth: lambda is at least this number times the square of the threshold over that of
         `bounds` (data).
       beyond: One in `beyond` labels should exceed the threshold, an integer >= 2 (static).
+      slope_share: In (0, 1], slopes are held to this times their bound, a number; None for all of
+        it (data).
+      gram_stddev: Deviation of the noise on a diagonal entry of G, a number, off the diagonal with
+        half the variance; None for no second moments (data).
+      metric_longer: One in so many rows should be longer in the metric, an integer >= 2 (static).
       noise: "gaussian" or "gamma", for both noises (static).
       relation: Neighbouring relation of the guarantee (static).
 
@@ -183,16 +199,32 @@ class ObjectivePerturbation(OfLinearModel):
     longer: int = static_field(default=LEAST_BEYOND)
     noise: str = static_field(default="gaussian")
     relation: str = static_field(default="replace_one")
+    slope_share: ArrayLike | None = dataclasses.field(default=None, kw_only=True)
+    gram_stddev: ArrayLike | None = dataclasses.field(default=None, kw_only=True)
+    metric_longer: int = static_field(default=LEAST_BEYOND, kw_only=True)
 
     def __post_init__(self) -> None:
         check_once(self.sampler)
-        positive = ("scale", "lam", "accuracy", "output_scale", "quantile_range")
+        positive = (
+            "scale",
+            "lam",
+            "accuracy",
+            "output_scale",
+            "quantile_range",
+            "slope_share",
+            "gram_stddev",
+        )
         zero = ("growth", "length_range")
         check_values(
             self, positive=positive, nonnegative=zero, noise=NOISES, relation=RELATIONS[:2]
         )
         check_int("beyond", self.beyond, minimum=2)
         check_int("longer", self.longer, minimum=2)
+        check_int("metric_longer", self.metric_longer, minimum=2)
+        if self.slope_share is not None:
+            check_between("slope_share", self.slope_share, 0, 1)
+        if self.gram_stddev is not None and self.noise != "gaussian":
+            raise ValueError(f"noise must be 'gaussian' with gram_stddev, got {self.noise!r}")
 
     @classmethod
     def for_budget(
@@ -206,7 +238,9 @@ class ObjectivePerturbation(OfLinearModel):
           num_records: *Public* number of records (or near it, under add-or-remove-one).
           budget: epsilon, delta and relation to meet; the relation defaults to replace-one. With
             delta 0 the noise is "gamma".
-          **overrides: `lam`, which the noise is then calibrated for, and `length_range`.
+          **overrides: `lam`, which the noise is then calibrated for, `length_range`, and
+            `gram_share`, that of the precision which second moments have; 0 for none. By default
+            0.1 of models without a ball whose second moments stand out from their noise.
 
         Returns:
           A solver whose `guarantee().epsilon(budget.delta) <= budget.epsilon`.
@@ -223,47 +257,51 @@ class ObjectivePerturbation(OfLinearModel):
           >>> solver.guarantee().epsilon(1e-6) <= 1.0
           True
         """
-        known = ("lam", "length_range")
+        known = ("lam", "length_range", "gram_share")
         relation = requested_relation(cls, num_records, budget, overrides, known)
         usual = length_range(num_records, budget.epsilon)
         draw = overrides.get("length_range", usual)
         check_nonnegative("length_range", draw)
         problem = linear_model(problem, drawn=draw > 0)
-        bounds, dim, lam = problem.slope_bounds(), problem.num_params, overrides.get("lam")
+        dim, lam = problem.num_params, overrides.get("lam")
         estimated = problem.link == "huber" and problem.threshold is None and usual > 0
-        epsilon = budget.epsilon - draw - usual * estimated
-        check_positive("epsilon that is left after length_range", epsilon)
-        left = Budget(epsilon, budget.delta, relation)
-        growing = {} if estimated else {"num_records": num_records}
-        plan = plan_objective_perturbation(left, bounds, dim, problem.radius, **growing, lam=lam)
-        # the same kind of noise, and what hides the solver's inaccuracy too
-        plan = plan_objective_perturbation(
-            left, bounds, dim, problem.radius, lam=plan.lam, tolerance=_HIDDEN[plan.noise]
+        plan, inaccuracy, slope_share, gram_stddev = planned(
+            problem,
+            num_records,
+            Budget(budget.epsilon - usual * estimated, budget.delta, relation),
+            draw,
+            counted=not estimated,
+            lam=lam,
+            share=overrides.get("gram_share"),
         )
         deviation = math.sqrt(mean_square(plan, dim))
         width = math.inf if problem.radius is None else problem.radius
-        per_record = num_records * bounds.curvature / dim
+        per_record = num_records * plan.bounds.curvature / dim
         error = min(deviation / (per_record + plan.lam), width)
         output = _OUTPUT_SHARE * error / _typical_length(plan.noise, dim)
+        longer, _, metric_longer = beyond_drawn(num_records, budget.epsilon, dim)
         fields: dict[str, Any] = {
             "scale": plan.scale,
             "lam": plan.lam,
-            "accuracy": plan.tolerance * output / 2,
+            "accuracy": inaccuracy * output / 2,
             "output_scale": output,
             "noise": plan.noise,
             "relation": relation,
             "length_range": draw,
-            "longer": beyond_drawn(num_records, budget.epsilon, dim)[0],
+            "longer": longer,
+            "slope_share": slope_share,
         }
+        if gram_stddev is not None:
+            fields |= {"gram_stddev": gram_stddev, "metric_longer": metric_longer}
         if estimated:
             fields["quantile_range"] = usual
             beyond = round(num_records * budget.epsilon / _RECORDS_PER_BEYOND)
             fields["beyond"] = min(max(beyond, _LEAST_LABELS), _MOST_BEYOND)
             if lam is None and problem.radius is not None:
                 deviation *= math.sqrt(dim)  # sigma d
-                growth = (deviation / problem.radius) ** 2 / (num_records * bounds.curvature)
+                growth = (deviation / problem.radius) ** 2 / (num_records * plan.bounds.curvature)
                 fields["growth"] = growth
-        return cls(FullBatch(1), bounds, **fields)
+        return cls(FullBatch(1), problem.slope_bounds(), **fields)
 
     def init(self, problem: LinearModel, *, key: jax.Array) -> ObjectivePerturbationState:
         """The state before the step; the key (*secret*) is for the noise."""
@@ -274,6 +312,8 @@ class ObjectivePerturbation(OfLinearModel):
                 f"problem must have the slope bounds that the noise is for, {self.bounds}, got "
                 f"{problem.slope_bounds()}: make the solver for this problem"
             )
+        if self.gram_stddev is not None and problem.radius is not None:
+            raise ValueError(f"radius must be None with gram_stddev, got {problem.radius}")
         zero = jnp.zeros(())
         return ObjectivePerturbationState(problem.init, zero, zero, zero, key)
 
@@ -285,22 +325,44 @@ class ObjectivePerturbation(OfLinearModel):
         state: ObjectivePerturbationState,
     ) -> tuple[ObjectivePerturbationState, None]:
         """Draws the noise, and minimises on all records."""
-        keys = jax.random.split(state.key, 5)
+        keys = jax.random.split(state.key, 5 if self.gram_stddev is None else 7)
         dtype = state.params.dtype
         share = self._share(keys[0], problem, batch, mask).astype(dtype)
         sizes = problem.feature_lengths(batch)
         length = drawn_share(keys[3], sizes, mask, self.longer, self.length_range).astype(dtype)
         impl = jax.random.key_impl(state.key)
+        records = {name: batch[name] for name in ("x", "y")}
+        metric: tuple[jax.Array, ...] = ()
+        if self.gram_stddev is not None:
+            metric = self._metric(keys[5], keys[6], problem, records, mask, length)
+        held = () if self.slope_share is None else (jnp.asarray(self.slope_share, dtype),)
         minimum = in_double(functools.partial(_minimum, problem, self.noise, impl))
         names = ("lam", "scale", "growth", "accuracy", "output_scale")
         numbers = [jnp.asarray(getattr(self, name), dtype) for name in names]
-        records = {name: batch[name] for name in ("x", "y")}
         key = jax.random.key_data(keys[1])
         draw = _standard_noise(self.noise, keys[2], state.params)
-        noisy, residual = minimum(records, mask, key, draw, share, length, *numbers)
+        noisy, residual = minimum(records, mask, key, draw, metric, held, share, length, *numbers)
         threshold = (share * problem.largest_threshold).astype(dtype)
         length = length * problem.feature_bound
         return ObjectivePerturbationState(noisy, threshold, length, residual, keys[4]), None
+
+    def _metric(
+        self,
+        noise_key: jax.Array,
+        length_key: jax.Array,
+        problem: LinearModel,
+        records: PyTree,
+        mask: jax.Array,
+        length: jax.Array,
+    ) -> tuple[jax.Array, jax.Array]:
+        """The metric of noisy second moments `[d, d]`, and the length drawn in it, at most 1."""
+        dim, dtype = problem.num_params, length.dtype
+        draws = normal(noise_key, (dim, dim), dtype)
+        measured = in_double(functools.partial(metric_and_lengths, problem))
+        stddev = jnp.asarray(self.gram_stddev, dtype)
+        metric, sizes = measured(records, mask, draws, length, stddev)
+        share = drawn_share(length_key, sizes, mask, self.metric_longer, self.length_range)
+        return metric, share.astype(dtype)
 
     def _share(
         self, key: jax.Array, problem: LinearModel, batch: PyTree, mask: jax.Array
@@ -324,12 +386,20 @@ class ObjectivePerturbation(OfLinearModel):
         names = ("scale", "lam", "accuracy", "output_scale")
         check_unstacked(self, *names)
         scale, lam, accuracy, output = (np.asarray(getattr(self, name)).item() for name in names)
+        check_unstacked(self, "slope_share", "gram_stddev")
+        slope_share = 1.0 if self.slope_share is None else np.asarray(self.slope_share).item()
+        bounds = held_bounds(self.bounds, slope_share, in_metric=self.gram_stddev is not None)
         relation, hidden = resolve_relation(self.relation), 2 * accuracy / output
-        draws = (self.quantile_range or 0.0, self.length_range)
+        draws = [self.quantile_range or 0.0, self.length_range]
+        if self.gram_stddev is not None:
+            ratio = gram_change(1 / np.asarray(self.gram_stddev).item(), self.relation)
+            # of two Gaussian releases; docs/theory/privacy.md, P9.12
+            hidden = math.hypot(hidden, ratio)
+            draws.append(self.length_range)
         prior = math.fsum(np.asarray(draw).item() for draw in draws)
         failure = self.sampler.failure_probability()
         return ObjectivePerturbationGuarantee(
-            self.noise, scale, lam, self.bounds, hidden, relation, prior, failure
+            self.noise, scale, lam, bounds, hidden, relation, prior, failure
         )
 
 
@@ -341,6 +411,8 @@ def _minimum(
     mask: jax.Array,
     key: jax.Array,
     draw: jax.Array,
+    metric: Sequence[jax.Array],
+    held: Sequence[jax.Array],
     share: jax.Array,
     length: jax.Array,
     *numbers: jax.Array,
@@ -350,32 +422,54 @@ def _minimum(
     Of many records the noise is below the last bit that float32 has for the minimiser.
     """
     dtype, dim = share.dtype, draw.shape[0]
-    draw, share, length = (a.astype(jnp.float64) for a in (draw, share, length))
+    draw, share, length, *metric = (a.astype(jnp.float64) for a in (draw, share, length, *metric))
     lam, scale, growth, accuracy, output = (a.astype(jnp.float64) for a in numbers)
-    shorter, per_unit = shorter_inputs(problem, length)
-    x, y = problem.prepare(jax.tree.map(lambda leaf: leaf.astype(jnp.float64), records), length)
-    x = jnp.where(mask[:, None], x, 0)
-    threshold = share * problem.largest_threshold
+    bounds, threshold = problem.slope_bounds(), share * problem.largest_threshold
+    steepest = [share * a.astype(jnp.float64) * bounds.slope / problem.input_bound for a in held]
+    linear = _standard_noise(noise, jax.random.wrap_key_data(key, impl=impl), draw)
+    if metric:
+        x, y, back = inputs_in_metric(problem, records, mask, length, *metric)
+        shorter, per_unit, wider = jnp.ones(()), jnp.ones(()), share
+    else:
+        shorter, per_unit = shorter_inputs(problem, length)
+        x, y = problem.prepare(jax.tree.map(lambda a: a.astype(jnp.float64), records), length)
+        x, back = jnp.where(mask[:, None], x, 0), None
+        wider = share / shorter  # as the error that noise causes
     lam = jnp.maximum(lam * shorter**2, growth * share**2)
-    wider = share / shorter  # as the error that noise causes
     if problem.radius is not None:  # noise beyond this would swamp the ball
         most = _OUTPUT_SHARE * problem.radius / _typical_length(noise, dim)
         wider = jnp.clip(most / output, share, wider)
     accuracy, output = (jnp.maximum(wider, _LEAST_OUTPUT) * a for a in (accuracy, output))
-    zeros = jnp.zeros(dim, jnp.float64)
-    linear = _standard_noise(noise, jax.random.wrap_key_data(key, impl=impl), zeros)
     objective = Objective(
         x,
-        lambda margins: problem.slopes(margins, y, threshold),
-        lambda margins: problem.curvatures(margins, y, threshold),
+        *_held_slopes(problem, y, threshold, *steepest),
         lam / per_unit**2,
         share * shorter * scale * linear / per_unit,
         None if problem.radius is None else jnp.asarray(problem.radius, jnp.float64),
-        problem.slope_bounds().curvature / problem.input_bound**2,
+        bounds.curvature / problem.input_bound**2,
         per_unit,
     )
     params, residual = minimise(objective, lam * accuracy)
-    return plus_noise(params, output * per_unit, draw).astype(dtype), residual.astype(dtype)
+    params = plus_noise(params, output * per_unit, draw)
+    return (params if back is None else back @ params).astype(dtype), residual.astype(dtype)
+
+
+def _held_slopes(
+    problem: LinearModel, y: jax.Array, threshold: jax.Array, steepest: jax.Array | None = None
+) -> tuple[Callable[[jax.Array], jax.Array], Callable[[jax.Array], jax.Array]]:
+    """Slopes and curvatures of margins, of a loss that is linear from the steepest slope on."""
+
+    def slopes(margins: jax.Array) -> jax.Array:
+        own = problem.slopes(margins, y, threshold)
+        return own if steepest is None else jnp.clip(own, -steepest, steepest)
+
+    def curvatures(margins: jax.Array) -> jax.Array:
+        own = problem.curvatures(margins, y, threshold)
+        if steepest is None:
+            return own
+        return jnp.where(jnp.abs(problem.slopes(margins, y, threshold)) < steepest, own, 0)
+
+    return slopes, curvatures
 
 
 def _typical_length(noise: str, dim: int) -> float:

@@ -35,6 +35,12 @@ from dpjax.solvers.erm._draws import (
     shorter_inputs,
 )
 from dpjax.solvers.erm._minimise import in_double, quadratic_minimiser
+from dpjax.solvers.erm._moments import (
+    noisy_symmetric,
+    scaled_inputs,
+    sums_of_products,
+    with_rounding,
+)
 from dpjax.solvers.erm._objective_perturbation import (
     ObjectivePerturbation,
     OfLinearModel,
@@ -42,13 +48,10 @@ from dpjax.solvers.erm._objective_perturbation import (
     linear_model,
 )
 from dpjax.solvers.queries._budget import gaussian_event, gaussian_stddev
-from dpjax.transforms import rounding_allowance
 from dpjax.transforms.noise._independent import plus_noise
 
-_ROWS = 2**12  # of a block, whose products are added up before those of others
 _Number = TypeVar("_Number", float, jax.Array)
 _SHRINKAGE = 2.0  # times that for an optimum at the edge of the ball
-_MOST_ROWS = 2**26  # that noise allows for: it must not tell the number of records
 
 
 class SufficientStatisticsState(NamedTuple):
@@ -187,7 +190,7 @@ class SufficientStatistics(OfLinearModel):
         # a hair more, for it is divided and multiplied again
         unit = (1 + 1e-9) * _calibrated(draw, budget, relation)
         gram = unit * statistics_change(1.0, ratio, relation)
-        longer, beyond = beyond_drawn(num_records, budget.epsilon, problem.num_params)
+        longer, beyond, _ = beyond_drawn(num_records, budget.epsilon, problem.num_params)
         fields: dict[str, Any] = {
             "gram_stddev": gram,
             "moment_stddev": gram / ratio,
@@ -312,16 +315,12 @@ def _released(
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
     """Parameters and noisy sums, of the type of draws and numbers, computed in float64."""
     dtype, dim = floats[0].dtype, problem.num_params
-    if mask.shape[0] > _MOST_ROWS:
-        raise ValueError(f"data must have at most {_MOST_ROWS} records, got {mask.shape[0]}")
     to_gram, to_moment, length, label, *numbers = (leaf.astype(jnp.float64) for leaf in floats)
+    label_bound = label * problem.label_bound
     shorter, factors = shorter_inputs(problem, length)
-    input_bound, label_bound = shorter * problem.input_bound, label * problem.label_bound
-    records = jax.tree.map(lambda leaf: leaf.astype(jnp.float64), records)
-    x, y = problem.prepare(records, length)
-    x = jnp.where(mask[:, None], x, 0) * (factors / input_bound)[None, :]
-    y = jnp.clip(y / label_bound, -1, 1)
-    gram, moment = _sums(x, y)
+    input_bound = shorter * problem.input_bound
+    x, y = scaled_inputs(problem, records, mask, length, factors / input_bound)
+    gram, moment = sums_of_products(x, jnp.clip(y / label_bound, -1, 1))
     gram_stddev, moment_stddev, ridge, shrinkage = numbers
     # of the noises for the full bounds: their cost, and the best ratio for the drawn ones
     edge = jnp.asarray(_edge(problem), jnp.float64)
@@ -331,13 +330,8 @@ def _released(
     gram_stddev = statistics_change(jnp.ones(()), ratio, relation) / statistics_change(
         1 / gram_stddev, 1 / moment_stddev, relation
     )
-    # a block's products and then the blocks are added: so many roundings of up to the sum
-    epsilon, roundings = float(jnp.finfo(jnp.float64).eps), _ROWS + _MOST_ROWS / _ROWS
-    larger = 1 + rounding_allowance(_MOST_ROWS, jnp.float64) + epsilon * _MOST_ROWS * roundings
-    gram_stddev *= larger
-    share = jnp.where(jnp.eye(dim, dtype=bool), 1.0, 0.5**0.5)
-    upper = jnp.triu(plus_noise(gram, gram_stddev * share, to_gram))
-    gram = upper + jnp.triu(upper, 1).T
+    gram_stddev = with_rounding(gram_stddev)
+    gram = noisy_symmetric(gram, gram_stddev, to_gram)
     moment = plus_noise(moment, gram_stddev / ratio, to_moment)
     values, basis = jnp.linalg.eigh(gram)
     # of a gradient at the edge of the ball, and what an eigenvalue of noise alone may be
@@ -353,20 +347,6 @@ def _released(
     target = basis.T @ (moment / factors)
     params = (basis @ quadratic_minimiser(curvatures, target, drawn)) * (label_bound / input_bound)
     return params.astype(dtype), gram.astype(dtype), moment.astype(dtype)
-
-
-def _sums(x: jax.Array, y: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Sums of $x x^\\top$ and x y, block by block."""
-    columns = jnp.concatenate([x, y[:, None]], axis=1)
-    blocks = -(-columns.shape[0] // _ROWS)
-    padded = jnp.pad(columns, ((0, blocks * _ROWS - columns.shape[0]), (0, 0)))
-
-    def add(total: jax.Array, block: jax.Array) -> tuple[jax.Array, None]:
-        return total + block[:, :-1].T @ block, None
-
-    shape = (x.shape[1], columns.shape[1])
-    total = jax.lax.scan(add, jnp.zeros(shape, x.dtype), padded.reshape(blocks, _ROWS, -1))[0]
-    return total[:, :-1], total[:, -1]
 
 
 def linear_model_solver(
