@@ -399,7 +399,7 @@ def test_rules_of_the_draws():
     assert length_range(1000, 1.0) == pytest.approx(0.06)
     assert length_range(10**6, 1.0) == pytest.approx(0.01)
     assert beyond_drawn(1000, 1.0, 10) == (4, 4, 4)
-    assert beyond_drawn(200_000, 1.0, 16) == (33, 125, 333)
+    assert beyond_drawn(200_000, 1.0, 16) == (33, 125, 167)
     assert beyond_drawn(10**8, 1.0, 1) == (1000, 1000, 1000)
 
 

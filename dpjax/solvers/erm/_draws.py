@@ -18,6 +18,7 @@ _RECORDS = 60.0  # n times the range of a draw: with fewer, what is drawn may be
 # n epsilon / sqrt(d) for each of one in so many rows, labels, and rows in a metric, beyond
 _TOLD = 1500.0, 400.0, 150.0
 LEAST_BEYOND, _MOST_BEYOND = 4, 1000
+_SURE = 12.0  # n times the range, over one in how many: with less, much larger ones are drawn too
 _SHARES = 0.01, 0.12  # of epsilon, least and most
 _LEAST_CONSTANT = 2.0**-16  # of an intercept, over its own
 
@@ -34,9 +35,9 @@ def beyond_drawn(num_records: int, epsilon: float, dim: int) -> tuple[int, int, 
     The third is of rows in the metric of second moments, where more differ in length.
     """
     told = num_records * epsilon / math.sqrt(dim)
-    rows, labels, further = (
-        min(max(round(told / each), LEAST_BEYOND), _MOST_BEYOND) for each in _TOLD
-    )
+    wanted = [told / each for each in _TOLD]
+    wanted[2] = min(wanted[2], num_records * length_range(num_records, epsilon) / _SURE)
+    rows, labels, further = (min(max(int(a + 0.5), LEAST_BEYOND), _MOST_BEYOND) for a in wanted)
     return rows, labels, further
 
 
