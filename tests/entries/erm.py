@@ -11,7 +11,7 @@ from dpjax.solvers import ObjectivePerturbation, SufficientStatistics
 from dpjax.solvers.erm._moments import sums_of_products
 from dpjax.solvers.erm._sufficient_statistics import statistics_change
 from dpjax.testing import SolverCase, Statistic, register
-from tests.entries.rows import SWEPT, SWEPT_POSITIVE, Choice, row
+from tests.entries.rows import SWEPT, SWEPT_POSITIVE, Choice, Number, row
 
 _N, _P = 24, 3
 _DRAWS = {"quantile_range": 0.2, "length_range": 0.3}
@@ -49,7 +49,9 @@ register(
         accuracy=SWEPT_POSITIVE,
         output_scale=SWEPT_POSITIVE,
         length_range=SWEPT,
-        noise=("gamma", Choice()),
+        slope_share=(0.7, Number(0.0, 1.0, open_low=True, leaf=True)),
+        gram_stddev=SWEPT_POSITIVE,
+        noise=("gaussian", Choice()),
         relation=("replace_one", Choice()),
     ),
     planned=LinearModel("logistic", _P, 2.0),
@@ -58,6 +60,18 @@ register(
     "ObjectivePerturbation(huber)",
     "solver",
     lambda: _case(LinearModel("huber", _P, 1.0, intercept=0.5), "gamma", **_DRAWS),
+)
+register(
+    "ObjectivePerturbation(metric)",
+    "solver",
+    lambda: _case(
+        LinearModel("logistic", _P, intercept=0.5),
+        "gaussian",
+        length_range=0.3,
+        slope_share=0.7,
+        gram_stddev=2.0,
+    ),
+    slow=True,
 )
 
 
