@@ -33,6 +33,9 @@ _NEWER = {
     "clip_floor": 0.0,
     "length_bound": None,
     "proportional_gain": 0.0,
+    "slope_share": None,
+    "gram_stddev": None,
+    "metric_longer": 4,
 }
 _SHOWN = 4  # entries of an array that are stored one by one
 
