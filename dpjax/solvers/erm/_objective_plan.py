@@ -2,7 +2,7 @@
 
 import dataclasses
 import math
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -87,31 +87,36 @@ def planned(
     """
     own, relation = problem.slope_bounds(), relation_name(left.relation_or("replace_one"))
 
-    def made(slope: float, share: float, **more: Any) -> ObjectivePerturbationGuarantee:
+    def made(
+        slope: float, share: float, like: ObjectivePerturbationGuarantee | None = None
+    ) -> ObjectivePerturbationGuarantee:
+        """At the rule's regulariser and kind of noise, or with what else is released as `like`."""
         epsilon = left.epsilon - (2 if share else 1) * draw
         check_positive("epsilon that is left after length_range", epsilon)
-        bounds = held_bounds(own, slope, in_metric=share > 0)
-        budget = dataclasses.replace(left, epsilon=epsilon)
-        if share:  # second moments have Gaussian noise, to whose cost only that of such adds up
-            more["noise"] = "gaussian"
+        # to Gaussian noise of second moments only the cost of such noise adds up
+        noise = "gaussian" if share else None
         return plan_objective_perturbation(
-            budget, bounds, problem.num_params, problem.radius, **more
+            dataclasses.replace(left, epsilon=epsilon),
+            held_bounds(own, slope, in_metric=share > 0),
+            problem.num_params,
+            problem.radius,
+            num_records=num_records if counted else None,
+            lam=lam if like is None else like.lam,
+            noise=noise if like is None else like.noise,
+            tolerance=0.0 if like is None else math.hypot(_HIDDEN[like.noise], math.sqrt(share)),
         )
 
     def finished(slope: float, share: float) -> NoisePlan:
-        first = made(slope, share, lam=lam, num_records=num_records if counted else None)
-        # the same kind of noise, and what hides the solver's inaccuracy too
-        hidden = _HIDDEN[first.noise]
-        total = math.hypot(hidden, math.sqrt(share))
-        plan = made(slope, share, lam=first.lam, tolerance=total, noise=first.noise)
-        ratio = plan.tolerance * math.sqrt(share) / total
-        gram = gram_change(1 / ratio, relation) if share else None
+        first = made(slope, share)
+        plan, hidden = made(slope, share, first), _HIDDEN[first.noise]
+        unit = plan.tolerance / math.hypot(hidden, math.sqrt(share))
+        gram = gram_change(1 / (unit * math.sqrt(share)), relation) if share else None
         held = slope if problem.link == "logistic" else None
-        return NoisePlan(plan, plan.tolerance * hidden / total, held, gram)
+        return NoisePlan(plan, unit * hidden, held, gram)
 
     slope = 1.0
     if problem.link == "logistic":
-        noise = math.sqrt(mean_square(made(slope, 0.0, lam=lam), problem.num_params)) / num_records
+        noise = math.sqrt(mean_square(made(slope, 0.0), problem.num_params)) / num_records
         steepest = np.interp(noise / problem.input_bound, _NOISES, _SLOPES) * problem.input_bound
         slope = float(np.float32(min(1.0, steepest / own.slope)))  # as it is in a run
     if share is None:
