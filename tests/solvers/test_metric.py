@@ -48,6 +48,14 @@ def solver_of(problem, **fields):
     return ObjectivePerturbation(FULL, problem.slope_bounds(), **fields)
 
 
+def held(problem, y, steepest):
+    return _minimise.held_slopes(
+        lambda margins: problem.slopes(margins, y),
+        lambda margins: problem.curvatures(margins, y),
+        jnp.float32(steepest),
+    )
+
+
 def in_double(function):
     return lambda *arrays: jax.tree.map(np.asarray, _minimise.in_double(function)(*arrays))
 
@@ -56,13 +64,13 @@ def in_double(function):
 @pytest.mark.parametrize("link", ["logistic", "huber"])
 @pytest.mark.parametrize("intercept", [None, 0.7])
 def test_without_noise_it_is_the_minimiser_in_the_metric(link, intercept, monkeypatch):
-    share, longest, held, lam = 0.5, 0.8, 0.6, 3.0
+    share, longest, held_to, lam = 0.5, 0.8, 0.6, 3.0
     forced(monkeypatch, share, longest)
     threshold = {"threshold": 0.8} if link == "huber" else {}
     problem = LinearModel(link, 3, feature_bound=8.0, intercept=intercept, **threshold)
     # large noise on second moments has a draw of its own; with this, they are nearly exact
     gram = 3.0
-    solver = solver_of(problem, lam=lam, gram_stddev=gram, slope_share=held, length_range=0.1)
+    solver = solver_of(problem, lam=lam, gram_stddev=gram, slope_share=held_to, length_range=0.1)
     monkeypatch.setattr(_moments, "noisy_symmetric", lambda sums, *_: sums)
     data = records()
     found = dpjax.solve(solver, problem, data, key=jax.random.key(0))
@@ -81,7 +89,7 @@ def test_without_noise_it_is_the_minimiser_in_the_metric(link, intercept, monkey
     metric = basis @ np.diag(np.sqrt(eta / (values + eta))) @ basis.T
     v = unit @ metric
     v *= problem.input_bound / np.maximum(np.linalg.norm(v, axis=1), longest)[:, None]
-    steepest = held * problem.slope_bounds().slope / problem.input_bound
+    steepest = held_to * problem.slope_bounds().slope / problem.input_bound
 
     def gradient(p):
         margins = v @ p
@@ -219,25 +227,21 @@ def test_no_record_changes_more_than_is_charged_for(intercept):
         assert np.all(np.isfinite(inputs))
         assert np.linalg.norm(inputs, axis=1).max() <= problem.input_bound * (1 + 1e-6)
         own = problem.slope_bounds()
-        held = held_bounds(own, 0.75, in_metric=True)
-        slopes, _ = _objective_perturbation._held_slopes(
-            problem, data["y"], jnp.ones(()), jnp.float32(0.75 * own.slope / problem.input_bound)
-        )
+        bounds = held_bounds(own, 0.75, in_metric=True)
+        slopes, _ = held(problem, data["y"], 0.75 * own.slope / problem.input_bound)
         for length_of_p in (0.0, 1.0, 1e3):
             p = jnp.asarray(length_of_p * rng.normal(size=dim), jnp.float32)
             each = np.asarray(slopes(inputs @ p))[:, None] * inputs
             pairs = np.linalg.norm((each[:, None] - each[None]).reshape(-1, dim), axis=1)
-            assert np.linalg.norm(each, axis=1).max() <= held.slope * (1 + 1e-6)
-            assert pairs.max() <= held.largest_change * (1 + 1e-6)
+            assert np.linalg.norm(each, axis=1).max() <= bounds.slope * (1 + 1e-6)
+            assert pairs.max() <= bounds.largest_change * (1 + 1e-6)
 
 
 def test_held_slopes_are_those_of_a_convex_smooth_loss():
     problem = LinearModel("logistic", 1)
     margins = jnp.linspace(-8, 8, 4001)
     for y in (1.0, -1.0):
-        slopes, curvatures = _objective_perturbation._held_slopes(
-            problem, jnp.asarray(y), jnp.ones(()), jnp.float32(0.7)
-        )
+        slopes, curvatures = held(problem, jnp.asarray(y), 0.7)
         values = np.asarray(slopes(margins), float)
         steps = np.diff(values) / np.diff(np.asarray(margins, float))
         assert np.all(steps >= 0)
@@ -265,7 +269,8 @@ def test_second_moments_and_their_draw_are_charged(link, relation):
     assert (solver.slope_share is not None) == (link == "logistic")
     guarantee = solver.guarantee()
     assert 0.99 < guarantee.epsilon(1e-6) <= 1.0
-    draws = 2 * solver.length_range + (solver.quantile_range or 0.0)
+    assert (solver.centre_range is not None) == (link == "huber")
+    draws = 2 * solver.length_range + (solver.quantile_range or 0.0) + (solver.centre_range or 0.0)
     assert guarantee.prior == pytest.approx(draws)
     ratio = (math.sqrt(2) if relation == "replace_one" else 1.0) / solver.gram_stddev
     inaccuracy = 2 * solver.accuracy / solver.output_scale

@@ -11,6 +11,7 @@ from dpjax.geometry import sample_vertices
 from dpjax.problems import LinearModel
 from dpjax.solvers.vertices._steps import shrunk
 
+_CENTRES = 4096  # intervals of labels
 _SIZES = 256  # that may be drawn, to a four-billionth
 _PER_OCTAVE = 8  # each below the next by the eighth root of 2
 _TILT = 3 / 64  # of logits, towards small sizes: few records tell them from much larger ones
@@ -67,6 +68,29 @@ def drawn_share(
     return jnp.where(eta > 0, share, 1)
 
 
+def drawn_centre(key: jax.Array, labels: jax.Array, mask: jax.Array, eta: ArrayLike) -> jax.Array:
+    """About the median of labels in [-1, 1], the middle of one of 4096 intervals.
+
+    Guarantee: of bounded range eta, and so eta-DP, whatever the labels.
+
+    Args:
+      key: Typed key, scalar (*secret*).
+      labels: Over their bound, `[n]`; clipped to [-1, 1], NaN does not count (*secret*).
+      mask: Which count, `[n]` (*secret*).
+      eta: Bounded range of the draw, a number; 0 for no draw (*public*).
+
+    Returns:
+      A scalar in (-1, 1); 0 without a draw.
+    """
+    eta, counted = jnp.asarray(eta, float), mask & ~jnp.isnan(labels)
+    at = (jnp.clip(jnp.where(counted, labels, 0), -1, 1) + 1) * (_CENTRES / 2)
+    bins = jnp.minimum(jnp.floor(at), _CENTRES - 1).astype(jnp.int32)
+    counts = jnp.zeros(_CENTRES, jnp.int32).at[bins].add(counted.astype(jnp.int32))
+    drawn = sample_vertices(key, quantile_logits(counts, 2, eta, tilt=0.0), 1)[0]
+    centre = (drawn.astype(eta.dtype) + 0.5) * (2 / _CENTRES) - 1
+    return jnp.where(eta > 0, centre, 0)
+
+
 def shorter_inputs(problem: LinearModel, share: jax.Array) -> tuple[jax.Array, jax.Array]:
     """Inputs beside features of at most a share of their bound, and an intercept's constant.
 
@@ -89,7 +113,9 @@ def shorter_inputs(problem: LinearModel, share: jax.Array) -> tuple[jax.Array, j
     return jnp.hypot(bound, constant) / problem.input_bound, factors
 
 
-def quantile_logits(counts: jax.Array, beyond: int, eta: jax.Array) -> jax.Array:
+def quantile_logits(
+    counts: jax.Array, beyond: int, eta: jax.Array, tilt: float = _TILT
+) -> jax.Array:
     """Logits of the upper edges of bins, highest at the bin that one in `beyond` records exceeds.
 
     Fallen by eta / 2 for each record that would have to move for a bin to be that one, and by a
@@ -101,6 +127,7 @@ def quantile_logits(counts: jax.Array, beyond: int, eta: jax.Array) -> jax.Array
       counts: Records in each bin, int32 `[bins]` (*secret*).
       beyond: One in `beyond` records should lie above (*public*).
       eta: Bounded range of the draw, a number (*public*).
+      tilt: How much logits fall from a bin to the next (*public*).
 
     Returns:
       `[bins]`.
@@ -108,9 +135,9 @@ def quantile_logits(counts: jax.Array, beyond: int, eta: jax.Array) -> jax.Array
     total, below = jnp.sum(counts), jnp.cumsum(counts)
     wanted = total - total // beyond
     off = jnp.maximum(jnp.maximum(wanted - below, below - counts - wanted), 0)
-    tilt = _TILT * jnp.arange(counts.shape[0], dtype=eta.dtype)
+    slant = tilt * jnp.arange(counts.shape[0], dtype=eta.dtype)
     # exact up to here; logits up to 45 below the largest are at most 57, and rounded once more
-    return -off.astype(eta.dtype) * shrunk(eta / 2, eta, eta.dtype, logit=150.0) - tilt
+    return -off.astype(eta.dtype) * shrunk(eta / 2, eta, eta.dtype, logit=150.0) - slant
 
 
 def pure_event(epsilon: float, relation: str) -> dpe.DpEvent:

@@ -54,6 +54,21 @@ def in_double(function: Callable[..., Any]) -> Callable[..., Any]:
     return wrapped
 
 
+Function = Callable[[jax.Array], jax.Array]
+
+
+def held_slopes(
+    slopes: Function, curvatures: Function, steepest: jax.Array | None = None
+) -> tuple[Function, Function]:
+    """Slopes and curvatures of margins, of a loss that is linear from the steepest slope on."""
+    if steepest is None:
+        return slopes, curvatures
+    return (
+        lambda margins: jnp.clip(slopes(margins), -steepest, steepest),
+        lambda margins: jnp.where(jnp.abs(slopes(margins)) < steepest, curvatures(margins), 0),
+    )
+
+
 class Objective(NamedTuple):
     r"""$\sum_i \ell_i(\langle x_i, w\rangle) + \frac12 w^\top \Lambda w + \langle b, w\rangle$.
 
@@ -70,8 +85,8 @@ class Objective(NamedTuple):
     """
 
     x: jax.Array
-    slopes: Callable[[jax.Array], jax.Array]
-    curvatures: Callable[[jax.Array], jax.Array]
+    slopes: Function
+    curvatures: Function
     lam: jax.Array
     linear: jax.Array
     radius: jax.Array | None

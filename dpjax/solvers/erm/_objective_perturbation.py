@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 import math
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Hashable, Sequence
 from typing import Any, NamedTuple, cast
 
 import jax
@@ -38,11 +38,12 @@ from dpjax.solvers._summary import register_solver
 from dpjax.solvers.erm._draws import (
     LEAST_BEYOND,
     beyond_drawn,
+    drawn_centre,
     drawn_share,
     length_range,
     shorter_inputs,
 )
-from dpjax.solvers.erm._minimise import Objective, in_double, minimise
+from dpjax.solvers.erm._minimise import Objective, held_slopes, in_double, minimise
 from dpjax.solvers.erm._moments import gram_change, inputs_in_metric, metric_and_lengths
 from dpjax.solvers.erm._objective_plan import held_bounds, planned
 from dpjax.transforms.noise._independent import plus_noise
@@ -51,6 +52,7 @@ from dpjax.transforms.noise.correlated._strategy import knorm_noise
 _LEAST_LABELS = 3  # one in this many nonzero labels exceeds the threshold
 _RECORDS_PER_BEYOND = 2500  # n epsilon: with more records bias outweighs noise
 _MOST_BEYOND = 1000
+_MOST_FOR_CENTRE = 0.06  # of epsilon
 _OUTPUT_SHARE = 0.1  # of the error that noise is expected to cause
 _LEAST_OUTPUT = 2.0**-16  # of its noise, whatever is drawn: float64 cannot tell less from rounding
 
@@ -141,7 +143,9 @@ class ObjectivePerturbation(OfLinearModel):
     one in `metric_longer` of the $v_i$ exceeds costs as much as the first.
 
     For `LinearModel("huber")` without a threshold, it also draws one: the size that one in `beyond`
-    of the nonzero labels exceeds. b, `accuracy` and `output_scale` are scaled by it.
+    of the nonzero labels exceeds. b, `accuracy` and `output_scale` are scaled by it. With
+    `centre_range`, for a model with an intercept and no ball, labels first lose about their median,
+    drawn likewise, which is added to the intercept's part afterwards.
 
     Guarantee: `ObjectivePerturbationGuarantee`, for the slopes that the problem enforces; a run is
     refused where these are not `bounds`. It holds in real arithmetic: nothing is claimed of the
@@ -169,6 +173,8 @@ class ObjectivePerturbation(OfLinearModel):
         draw (data).
       growth: lambda is at least this number times the square of the threshold over that of
         `bounds` (data).
+      centre_range: Bounded range of the draw of a median, likewise, a number; None for no draw
+        (data).
       beyond: One in `beyond` labels should exceed the threshold, an integer >= 2 (static).
       slope_share: In (0, 1], slopes are held to this times their bound, a number; None for all of
         it (data).
@@ -202,6 +208,7 @@ class ObjectivePerturbation(OfLinearModel):
     slope_share: ArrayLike | None = dataclasses.field(default=None, kw_only=True)
     gram_stddev: ArrayLike | None = dataclasses.field(default=None, kw_only=True)
     metric_longer: int = static_field(default=LEAST_BEYOND, kw_only=True)
+    centre_range: ArrayLike | None = dataclasses.field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
         check_once(self.sampler)
@@ -214,7 +221,7 @@ class ObjectivePerturbation(OfLinearModel):
             "slope_share",
             "gram_stddev",
         )
-        zero = ("growth", "length_range")
+        zero = ("growth", "length_range", "centre_range")
         check_values(
             self, positive=positive, nonnegative=zero, noise=NOISES, relation=RELATIONS[:2]
         )
@@ -265,10 +272,12 @@ class ObjectivePerturbation(OfLinearModel):
         problem = linear_model(problem, drawn=draw > 0)
         dim, lam = problem.num_params, overrides.get("lam")
         estimated = problem.link == "huber" and problem.threshold is None and usual > 0
+        centred = estimated and problem.intercept is not None and problem.radius is None
+        centred = centred and usual <= _MOST_FOR_CENTRE * budget.epsilon
         plan, inaccuracy, slope_share, gram_stddev = planned(
             problem,
             num_records,
-            Budget(budget.epsilon - usual * estimated, budget.delta, relation),
+            Budget(budget.epsilon - usual * (estimated + centred), budget.delta, relation),
             draw,
             counted=not estimated,
             lam=lam,
@@ -295,6 +304,7 @@ class ObjectivePerturbation(OfLinearModel):
             fields |= {"gram_stddev": gram_stddev, "metric_longer": metric_longer}
         if estimated:
             fields["quantile_range"] = usual
+            fields["centre_range"] = usual if centred else None
             beyond = round(num_records * budget.epsilon / _RECORDS_PER_BEYOND)
             fields["beyond"] = min(max(beyond, _LEAST_LABELS), _MOST_BEYOND)
             if lam is None and problem.radius is not None:
@@ -312,6 +322,13 @@ class ObjectivePerturbation(OfLinearModel):
                 f"problem must have the slope bounds that the noise is for, {self.bounds}, got "
                 f"{problem.slope_bounds()}: make the solver for this problem"
             )
+        if self.centre_range is not None and (
+            problem.intercept is None or problem.radius is not None or problem.link == "logistic"
+        ):
+            raise ValueError(
+                "centre_range must be None but for a regression with an intercept and no ball, got "
+                f"{self.centre_range}"
+            )
         if self.gram_stddev is not None and problem.radius is not None:
             raise ValueError(f"radius must be None with gram_stddev, got {problem.radius}")
         zero = jnp.zeros(())
@@ -325,8 +342,14 @@ class ObjectivePerturbation(OfLinearModel):
         state: ObjectivePerturbationState,
     ) -> tuple[ObjectivePerturbationState, None]:
         """Draws the noise, and minimises on all records."""
-        keys = jax.random.split(state.key, 5 if self.gram_stddev is None else 7)
+        more = (self.gram_stddev is not None) * 2 + (self.centre_range is not None)
+        keys = jax.random.split(state.key, 5 + more)
         dtype = state.params.dtype
+        centre = None
+        if self.centre_range is not None:
+            centre = self._centre(keys[-1], problem, batch, mask).astype(dtype)
+            labels = jnp.clip(batch["y"], -problem.label_bound, problem.label_bound)
+            batch = {**batch, "y": labels - centre}
         share = self._share(keys[0], problem, batch, mask).astype(dtype)
         sizes = problem.feature_lengths(batch)
         length = drawn_share(keys[3], sizes, mask, self.longer, self.length_range).astype(dtype)
@@ -342,9 +365,20 @@ class ObjectivePerturbation(OfLinearModel):
         key = jax.random.key_data(keys[1])
         draw = _standard_noise(self.noise, keys[2], state.params)
         noisy, residual = minimum(records, mask, key, draw, metric, held, share, length, *numbers)
+        if centre is not None and problem.intercept is not None:
+            noisy = noisy.at[-1].add(centre / problem.intercept)
         threshold = (share * problem.largest_threshold).astype(dtype)
         length = length * problem.feature_bound
         return ObjectivePerturbationState(noisy, threshold, length, residual, keys[4]), None
+
+    def _centre(
+        self, key: jax.Array, problem: LinearModel, batch: PyTree, mask: jax.Array
+    ) -> jax.Array:
+        """About the median of the labels of records that count, a scalar."""
+        good = jnp.all(jnp.isfinite(batch["x"]), axis=1) & jnp.isfinite(batch["y"])
+        sizes = batch["y"].astype(float) / problem.label_bound
+        eta = jnp.asarray(self.centre_range, float)
+        return problem.label_bound * drawn_centre(key, sizes, mask & good, eta)
 
     def _metric(
         self,
@@ -390,7 +424,7 @@ class ObjectivePerturbation(OfLinearModel):
         slope_share = 1.0 if self.slope_share is None else np.asarray(self.slope_share).item()
         bounds = held_bounds(self.bounds, slope_share, in_metric=self.gram_stddev is not None)
         relation, hidden = resolve_relation(self.relation), 2 * accuracy / output
-        draws = [self.quantile_range or 0.0, self.length_range]
+        draws = [self.quantile_range or 0.0, self.centre_range or 0.0, self.length_range]
         if self.gram_stddev is not None:
             ratio = gram_change(1 / np.asarray(self.gram_stddev).item(), self.relation)
             # of two Gaussian releases; docs/theory/privacy.md, P9.12
@@ -442,7 +476,11 @@ def _minimum(
     accuracy, output = (jnp.maximum(wider, _LEAST_OUTPUT) * a for a in (accuracy, output))
     objective = Objective(
         x,
-        *_held_slopes(problem, y, threshold, *steepest),
+        *held_slopes(
+            lambda margins: problem.slopes(margins, y, threshold),
+            lambda margins: problem.curvatures(margins, y, threshold),
+            *steepest,
+        ),
         lam / per_unit**2,
         share * shorter * scale * linear / per_unit,
         None if problem.radius is None else jnp.asarray(problem.radius, jnp.float64),
@@ -452,24 +490,6 @@ def _minimum(
     params, residual = minimise(objective, lam * accuracy)
     params = plus_noise(params, output * per_unit, draw)
     return (params if back is None else back @ params).astype(dtype), residual.astype(dtype)
-
-
-def _held_slopes(
-    problem: LinearModel, y: jax.Array, threshold: jax.Array, steepest: jax.Array | None = None
-) -> tuple[Callable[[jax.Array], jax.Array], Callable[[jax.Array], jax.Array]]:
-    """Slopes and curvatures of margins, of a loss that is linear from the steepest slope on."""
-
-    def slopes(margins: jax.Array) -> jax.Array:
-        own = problem.slopes(margins, y, threshold)
-        return own if steepest is None else jnp.clip(own, -steepest, steepest)
-
-    def curvatures(margins: jax.Array) -> jax.Array:
-        own = problem.curvatures(margins, y, threshold)
-        if steepest is None:
-            return own
-        return jnp.where(jnp.abs(problem.slopes(margins, y, threshold)) < steepest, own, 0)
-
-    return slopes, curvatures
 
 
 def _typical_length(noise: str, dim: int) -> float:
