@@ -51,6 +51,7 @@ register(
         length_range=SWEPT,
         slope_share=(0.7, Number(0.0, 1.0, open_low=True, leaf=True)),
         gram_stddev=SWEPT_POSITIVE,
+        centre_range=SWEPT,
         noise=("gaussian", Choice()),
         relation=("replace_one", Choice()),
     ),

@@ -322,17 +322,15 @@ class ObjectivePerturbation(OfLinearModel):
                 f"problem must have the slope bounds that the noise is for, {self.bounds}, got "
                 f"{problem.slope_bounds()}: make the solver for this problem"
             )
-        if self.centre_range is not None and (
-            problem.intercept is None or problem.radius is not None or problem.link == "logistic"
-        ):
+        plain = problem.intercept is None or problem.radius is not None
+        if self.centre_range is not None and (plain or problem.link == "logistic"):
             raise ValueError(
                 "centre_range must be None but for a regression with an intercept and no ball, got "
                 f"{self.centre_range}"
             )
         if self.gram_stddev is not None and problem.radius is not None:
             raise ValueError(f"radius must be None with gram_stddev, got {problem.radius}")
-        zero = jnp.zeros(())
-        return ObjectivePerturbationState(problem.init, zero, zero, zero, key)
+        return ObjectivePerturbationState(problem.init, *3 * (jnp.zeros(()),), key)
 
     def step(
         self,
@@ -344,8 +342,7 @@ class ObjectivePerturbation(OfLinearModel):
         """Draws the noise, and minimises on all records."""
         more = (self.gram_stddev is not None) * 2 + (self.centre_range is not None)
         keys = jax.random.split(state.key, 5 + more)
-        dtype = state.params.dtype
-        centre = None
+        dtype, centre = state.params.dtype, jnp.zeros(())
         if self.centre_range is not None:
             centre = self._centre(keys[-1], problem, batch, mask).astype(dtype)
             labels = jnp.clip(batch["y"], -problem.label_bound, problem.label_bound)
@@ -365,7 +362,7 @@ class ObjectivePerturbation(OfLinearModel):
         key = jax.random.key_data(keys[1])
         draw = _standard_noise(self.noise, keys[2], state.params)
         noisy, residual = minimum(records, mask, key, draw, metric, held, share, length, *numbers)
-        if centre is not None and problem.intercept is not None:
+        if self.centre_range is not None and problem.intercept is not None:
             noisy = noisy.at[-1].add(centre / problem.intercept)
         threshold = (share * problem.largest_threshold).astype(dtype)
         length = length * problem.feature_bound
@@ -418,9 +415,8 @@ class ObjectivePerturbation(OfLinearModel):
     def guarantee(self) -> ObjectivePerturbationGuarantee:
         """The guarantee of the release (host); raises ValueError for stacked fields."""
         names = ("scale", "lam", "accuracy", "output_scale")
-        check_unstacked(self, *names)
+        check_unstacked(self, *names, "slope_share", "gram_stddev")
         scale, lam, accuracy, output = (np.asarray(getattr(self, name)).item() for name in names)
-        check_unstacked(self, "slope_share", "gram_stddev")
         slope_share = 1.0 if self.slope_share is None else np.asarray(self.slope_share).item()
         bounds = held_bounds(self.bounds, slope_share, in_metric=self.gram_stddev is not None)
         relation, hidden = resolve_relation(self.relation), 2 * accuracy / output
