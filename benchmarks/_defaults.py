@@ -36,6 +36,7 @@ _NEWER = {
     "slope_share": None,
     "gram_stddev": None,
     "metric_longer": 4,
+    "centre_range": None,
 }
 _SHOWN = 4  # entries of an array that are stored one by one
 
