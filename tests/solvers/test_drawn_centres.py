@@ -156,3 +156,11 @@ def test_labels_at_an_end_of_their_bounds_are_learned():
 
     assert error(solver) < 0.9
     assert error(dataclasses.replace(solver, centre_range=None)) > 1.0
+
+
+@pytest.mark.parametrize("epsilon", [0.1, 0.3, 0.7, 1.1])
+def test_a_budget_is_met_where_draws_take_much_of_it(epsilon):
+    """A guarantee finds its epsilon to a millionth; at 0.3 that was above the budget."""
+    problem = LinearModel("huber", 4, intercept=1.0)
+    solver = ObjectivePerturbation.for_budget(problem, 5000, Budget(epsilon, 1e-9))
+    assert 0.99 * epsilon < solver.guarantee().epsilon(1e-9) <= epsilon

@@ -19,6 +19,7 @@ from dpjax.problems import LinearModel
 from dpjax.solvers.erm._minimise import MOST_NEWTON_DIM
 from dpjax.solvers.erm._moments import MOST_ROWS, gram_change, swamped
 
+_SPARED = 2e-6  # of epsilon: within half of that a guarantee finds its own
 _HIDDEN = {"gaussian": 0.1, "gamma": 0.02}  # share of the noise's cost that hides inaccuracy
 # noise's length over records and the largest gradient; what slopes of a logistic loss are held to
 _NOISES, _SLOPES = (0.0, 0.002, 0.01, 0.03), (1.0, 0.75, 0.75, 0.65)
@@ -91,7 +92,7 @@ def planned(
         slope: float, share: float, like: ObjectivePerturbationGuarantee | None = None
     ) -> ObjectivePerturbationGuarantee:
         """At the rule's regulariser and kind of noise, or with what else is released as `like`."""
-        epsilon = left.epsilon - (2 if share else 1) * draw
+        epsilon = left.epsilon * (1 - _SPARED) - (2 if share else 1) * draw
         check_positive("epsilon that is left after length_range", epsilon)
         # to Gaussian noise of second moments only the cost of such noise adds up
         noise = "gaussian" if share else None
