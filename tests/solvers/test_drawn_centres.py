@@ -124,7 +124,8 @@ def test_when_a_centre_is_drawn():
     assert made(LinearModel("huber", 3, 5.0, intercept=1.0)) is None
     assert made(LinearModel("huber", 3, intercept=1.0, threshold=0.5)) is None
     assert made(LinearModel("logistic", 3, intercept=1.0)) is None
-    assert made(LinearModel("huber", 3, intercept=1.0), n=700) is None  # too dear
+    assert made(LinearModel("huber", 3, intercept=1.0), n=600) == pytest.approx(0.1)
+    assert made(LinearModel("huber", 3, intercept=1.0), n=400) is None  # too dear
 
 
 def test_refusals():

@@ -52,7 +52,6 @@ from dpjax.transforms.noise.correlated._strategy import knorm_noise
 _LEAST_LABELS = 3  # one in this many nonzero labels exceeds the threshold
 _RECORDS_PER_BEYOND = 2500  # n epsilon: with more records bias outweighs noise
 _MOST_BEYOND = 1000
-_MOST_FOR_CENTRE = 0.06  # of epsilon
 _OUTPUT_SHARE = 0.1  # of the error that noise is expected to cause
 _LEAST_OUTPUT = 2.0**-16  # of its noise, whatever is drawn: float64 cannot tell less from rounding
 
@@ -273,7 +272,6 @@ class ObjectivePerturbation(OfLinearModel):
         dim, lam = problem.num_params, overrides.get("lam")
         estimated = problem.link == "huber" and problem.threshold is None and usual > 0
         centred = estimated and problem.intercept is not None and problem.radius is None
-        centred = centred and usual <= _MOST_FOR_CENTRE * budget.epsilon
         plan, inaccuracy, slope_share, gram_stddev = planned(
             problem,
             num_records,
