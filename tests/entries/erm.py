@@ -8,8 +8,7 @@ import numpy as np
 from dpjax.problems import LinearModel
 from dpjax.sampling import FullBatch
 from dpjax.solvers import ObjectivePerturbation, SufficientStatistics
-from dpjax.solvers.erm._moments import sums_of_products
-from dpjax.solvers.erm._sufficient_statistics import statistics_change
+from dpjax.solvers.erm._moments import statistics_change, sums_of_products
 from dpjax.testing import SolverCase, Statistic, register
 from tests.entries.rows import SWEPT, SWEPT_POSITIVE, Choice, Number, row
 

@@ -13,7 +13,7 @@ import dpjax
 from dpjax.privacy import Budget
 from dpjax.problems import LinearModel
 from dpjax.solvers import ObjectivePerturbation, SufficientStatistics, linear_model_solver
-from dpjax.solvers.erm._sufficient_statistics import statistics_change
+from dpjax.solvers.erm._moments import statistics_change
 
 N, P = 400, 3
 

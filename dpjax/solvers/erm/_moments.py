@@ -83,9 +83,26 @@ def noisy_symmetric(sums: jax.Array, stddev: jax.Array, draws: jax.Array) -> jax
     return upper + jnp.triu(upper, 1).T
 
 
-def gram_change(gram: _Number, relation: str) -> _Number:
-    """The largest change of a $\\sum x x^\\top$ for |x| <= 1, in the Frobenius norm."""
-    return gram * (2**0.5 if relation == "replace_one" else 1.0)
+def statistics_change(gram: _Number, moment: _Number, relation: str) -> _Number:
+    r"""The largest change of $(a \sum x x^\top, b \sum x y)$ for |x| <= 1 and |y| <= 1.
+
+    In the l2 norm of all entries. Under replace-one the squared change is
+    $a^2(|x|^4 + |x'|^4 - 2u^2) + b^2|xy - x'y'|^2$ with $u = |\langle x, x'\rangle|$; it grows in
+    both norms, and at norms 1 and opposite labels is a quadratic in u.
+
+    Args:
+      gram: a > 0.
+      moment: b >= 0; 0 for the first sum alone.
+      relation: "replace_one" or "add_or_remove_one".
+
+    Returns:
+      The change, which some pair attains.
+    """
+    if relation != "replace_one":
+        return (gram**2 + moment**2) ** 0.5
+    vertex = moment**2 / (2 * gram**2)
+    outer = vertex > 1
+    return outer * (2 * moment) + (1 - outer) * (2**0.5 * gram * (1 + vertex))
 
 
 def swamped(stddev: _Number, dim: int) -> _Number:

@@ -44,7 +44,7 @@ from dpjax.solvers.erm._draws import (
     shorter_inputs,
 )
 from dpjax.solvers.erm._minimise import Objective, held_slopes, in_double, minimise
-from dpjax.solvers.erm._moments import gram_change, inputs_in_metric, metric_and_lengths
+from dpjax.solvers.erm._moments import inputs_in_metric, metric_and_lengths, statistics_change
 from dpjax.solvers.erm._objective_plan import held_bounds, planned
 from dpjax.transforms.noise._independent import plus_noise
 from dpjax.transforms.noise.correlated._strategy import knorm_noise
@@ -124,8 +124,8 @@ class ObjectivePerturbation(OfLinearModel):
     scale `output_scale` hides that distance. How long this takes depends on the data; the number
     of steps is bounded, by one that provably reaches the certificate.
 
-    With `slope_share` the loss is linear from where its slope is that share of its bound on: of a
-    logistic loss, slopes near 1 are those of few records, and noise is for all.
+    With `slope_share` the loss is linear beyond the margin at which its slope reaches that share of
+    its bound. Few records have a logistic slope near 1, but noise must cover it.
 
     The exponential mechanism may first draw a length that one in `longer` rows of features exceeds,
     to which these are then scaled down: noise follows what most rows are, not the stated bound. In
@@ -143,8 +143,8 @@ class ObjectivePerturbation(OfLinearModel):
 
     For `LinearModel("huber")` without a threshold, it also draws one: the size that one in `beyond`
     of the nonzero labels exceeds. b, `accuracy` and `output_scale` are scaled by it. With
-    `centre_range`, for a model with an intercept and no ball, labels first lose about their median,
-    drawn likewise, which is added to the intercept's part afterwards.
+    `centre_range`, for a model with an intercept and no ball, labels are first centred near their
+    median, drawn likewise, which the intercept adds back.
 
     Guarantee: `ObjectivePerturbationGuarantee`, for the slopes that the problem enforces; a run is
     refused where these are not `bounds`. It holds in real arithmetic: nothing is claimed of the
@@ -245,7 +245,7 @@ class ObjectivePerturbation(OfLinearModel):
           budget: epsilon, delta and relation to meet; the relation defaults to replace-one. With
             delta 0 the noise is "gamma".
           **overrides: `lam`, which the noise is then calibrated for, `length_range`, and
-            `gram_share`, that of the precision which second moments have; 0 for none. By default
+            `gram_share`, the share of the precision for second moments; 0 for none. By default
             0.1 of models without a ball whose second moments stand out from their noise.
 
         Returns:
@@ -420,7 +420,7 @@ class ObjectivePerturbation(OfLinearModel):
         relation, hidden = resolve_relation(self.relation), 2 * accuracy / output
         draws = [self.quantile_range or 0.0, self.centre_range or 0.0, self.length_range]
         if self.gram_stddev is not None:
-            ratio = gram_change(1 / np.asarray(self.gram_stddev).item(), self.relation)
+            ratio = statistics_change(1 / np.asarray(self.gram_stddev).item(), 0.0, self.relation)
             # of two Gaussian releases; docs/theory/privacy.md, P9.12
             hidden = math.hypot(hidden, ratio)
             draws.append(self.length_range)

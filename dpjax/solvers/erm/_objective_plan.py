@@ -17,7 +17,7 @@ from dpjax.privacy._budget import relation_name
 from dpjax.privacy.objective_perturbation._guarantee import mean_square
 from dpjax.problems import LinearModel
 from dpjax.solvers.erm._minimise import MOST_NEWTON_DIM
-from dpjax.solvers.erm._moments import MOST_ROWS, gram_change, swamped
+from dpjax.solvers.erm._moments import MOST_ROWS, statistics_change, swamped
 
 _SPARED = 2e-6  # of epsilon: within half of that a guarantee finds its own
 _HIDDEN = {"gaussian": 0.1, "gamma": 0.02}  # share of the noise's cost that hides inaccuracy
@@ -68,9 +68,9 @@ def planned(
     r"""Noise that meets what is left of a budget, by the rule of public numbers.
 
     Slopes of a logistic loss are held to 0.75 of the longest input where noise is 0.002 to 0.01 of
-    the number of records times that, to 0.65 from 0.03 on, and to more below. On 24 fresh synthetic
-    instances (d = 5 to 100, n = 500 to 100,000, epsilon 0.25 to 4) the excess was 0.45 to 1.05
-    times that without, where it was more than 0.001.
+    the number of records times that, to 0.65 from 0.03 on, and to more below. This was chosen on 24
+    synthetic instances (d = 5 to 100, n = 500 to 100,000, epsilon 0.25 to 4), where the excess was
+    0.45 to 1.05 times that without, if it was more than 0.001.
 
     Args:
       problem: Its bounds, link and ball (*public*).
@@ -79,9 +79,9 @@ def planned(
       draw: Bounded range of a length's draw, of which there are two with second moments.
       counted: Whether the regulariser follows from the number of records too.
       lam: The regulariser; None for the rule.
-      share: That of the precision which second moments have; None for 0.1 where the problem has no
-        ball and their noise is at most 0.11 of the number of records. On nine binary and nine
-        numeric columns of real tables (n = 2,500 to 96,000) that was chosen, and the share.
+      share: The share of the precision that is spent on second moments; None for 0.1 where the
+        problem has no ball and their noise is at most 0.11 of the number of records. Both were
+        chosen on nine binary and nine numeric columns of real tables (n = 2,500 to 96,000).
 
     Raises:
       ValueError: If the budget cannot be met, or the share is outside its bound.
@@ -111,7 +111,7 @@ def planned(
         first = made(slope, share)
         plan, hidden = made(slope, share, first), _HIDDEN[first.noise]
         unit = plan.tolerance / math.hypot(hidden, math.sqrt(share))
-        gram = gram_change(1 / (unit * math.sqrt(share)), relation) if share else None
+        gram = statistics_change(1 / (unit * math.sqrt(share)), 0.0, relation) if share else None
         held = slope if problem.link == "logistic" else None
         return NoisePlan(plan, unit * hidden, held, gram)
 

@@ -38,6 +38,7 @@ from dpjax.solvers.erm._minimise import in_double, quadratic_minimiser
 from dpjax.solvers.erm._moments import (
     noisy_symmetric,
     scaled_inputs,
+    statistics_change,
     sums_of_products,
     with_rounding,
 )
@@ -272,28 +273,6 @@ def _best_ratio(edge: _Number, relation: str) -> _Number:
     if relation == "replace_one":
         return (4 / (1 + (1 + 8 * edge**2) ** 0.5)) ** 0.5  # at most sqrt(2)
     return (2**0.5 / edge) ** 0.5
-
-
-def statistics_change(gram: _Number, moment: _Number, relation: str) -> _Number:
-    r"""The largest change of $(a \sum x x^\top, b \sum x y)$ for |x| <= 1 and |y| <= 1.
-
-    In the l2 norm of all entries. Under replace-one the squared change is
-    $a^2(|x|^4 + |x'|^4 - 2u^2) + b^2|xy - x'y'|^2$ with $u = |\langle x, x'\rangle|$; it grows in
-    both norms, and at norms 1 and opposite labels is a quadratic in u.
-
-    Args:
-      gram: a > 0.
-      moment: b > 0.
-      relation: "replace_one" or "add_or_remove_one".
-
-    Returns:
-      The change, which some pair attains.
-    """
-    if relation != "replace_one":
-        return (gram**2 + moment**2) ** 0.5
-    vertex = moment**2 / (2 * gram**2)
-    outer = vertex > 1
-    return outer * (2 * moment) + (1 - outer) * (2**0.5 * gram * (1 + vertex))
 
 
 def _edge(problem: LinearModel) -> float:
