@@ -11,7 +11,8 @@ others, because it lost on the l1 ball of a million records here; that it goes w
 swamps all, because momentum lost at 500. That convex losses with a minimum for each label take
 `DPSGD`, hinges too, was decided when those of `jumping slope` had lost. `PreconditionedSGD` was
 made for real tables; its rates, and when `dpjax.plan` takes it, were chosen on those and on other
-seeds of `classes of a table`, with an eye on a cell of 3,000 records here, which had lost.
+seeds of `classes of a table`, with an eye on a cell of 3,000 records here, which had lost. How far
+logistic slopes are capped was chosen on others, after a cell of 500 records here had lost.
 """
 
 import dataclasses
