@@ -184,7 +184,7 @@ def test_clip_norms_are_small_where_noise_is_large(measured):
         solver = DPSGD.for_budget(problem, n, dpjax.Budget(epsilon, 1e-7), **given)
         relative = float(solver.noise_multiplier) * 60**0.5 / float(solver.batch_size)
         assert float(solver.clip_norm) == pytest.approx(np.clip(at / relative, least, most))
-        assert solver.looks == (10 if measured else 0)
+        assert (solver.looks > 0) == measured
 
 
 def test_a_clip_norm_that_is_given_or_stated_is_not_measured():
@@ -201,8 +201,41 @@ def test_looks_cost_steps_and_no_privacy():
     problem = problems.Risk(_softmax, jnp.zeros((20, 3)))
     solver = DPSGD.for_budget(problem, 500, dpjax.Budget(1.0, 1e-7))
     without = dataclasses.replace(solver, looks=0)
-    assert solver.looks == 10
+    assert solver.looks == 80
     assert solver.guarantee().event == without.guarantee().event
+
+
+def test_looks_are_as_many_as_it_takes_to_know_the_length():
+    """Without records noise alone is left of what is measured, before a prior draws it to 1."""
+    problem = problems.Risk(_softmax, jnp.zeros((20, 3)))
+    started = problems.Risk(_softmax, jnp.ones((20, 3)))
+    found = []
+    for n, epsilon in ((100_000, 3.0), (4_000, 0.5), (500, 0.25)):
+        solver = DPSGD.for_budget(problem, n, dpjax.Budget(epsilon, 1e-7))
+        noise = float(solver.noise_multiplier) / float(solver.batch_size)
+        # the first number of a look is log(s) / log(10^4) / 2^.5 a record
+        found.append((solver.looks, np.log(1e4) * 2**0.5 * noise / solver.looks**0.5))
+        assert DPSGD.for_budget(started, n, dpjax.Budget(epsilon, 1e-7)).looks == 10
+    (few, low), (some, middle), (most, high) = found
+    assert (few, most) == (10, 80)
+    assert 10 < some < 80
+    assert low < middle == pytest.approx(0.15, rel=0.03)
+    assert high > 0.15
+
+
+def test_the_average_is_shorter_where_noise_is_large():
+    problem = problems.Risk(_softmax, jnp.zeros((20, 3)))
+    found = [
+        1000 * (1 - float(DPSGD.for_budget(problem, n, dpjax.Budget(epsilon, 1e-7)).decay))
+        for n, epsilon in ((100_000, 3.0), (2_000, 1.0), (500, 0.1))
+    ]
+    assert found[0] == pytest.approx(5)
+    assert 5 < found[1] < 50
+    assert found[2] == pytest.approx(50)
+    started = problems.Risk(_softmax, jnp.ones((20, 3)))
+    assert DPSGD.for_budget(started, 500, dpjax.Budget(0.1, 1e-7)).decay == pytest.approx(0.995)
+    given = DPSGD.for_budget(problem, 500, dpjax.Budget(0.1, 1e-7), decay=0.5, looks=3)
+    assert (given.decay, given.looks) == (0.5, 3)
 
 
 def test_looks_measure_the_geometric_mean_of_lengths_and_leave_all_else():
