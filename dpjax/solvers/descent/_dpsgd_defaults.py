@@ -26,7 +26,9 @@ _STEEPEST = 3.0  # rate of descent on gradients of length 1
 _TIGHT, _FEW_CLIPPED = 0.7, 0.1  # clip norms over the typical length
 _MOST_MARGIN = 0.4  # by which noise alone moves them in a step
 _FEWEST_STEPS = 20  # of which one is a look
-_MOST_LOOKS, _TOLD = 0.08, 0.0115  # share of the steps; noise of one, that leaves 0.15 in log(s)
+_MOST_WIDE, _MOST_NARROW = 0.03, 0.05  # looks, as shares of the steps
+_WIDE, _NARROW = 16.0, 29.0  # roots of looks a unit of noise, that leave 0.8 and 0.12 in log(s)
+_TOLD = 0.0115  # noise of one wide look, that leaves 0.15
 _MOST_MOVED = 6.0  # a step of correlated noise, over the part that later noise cancels
 _MOST_BANDS = 128  # a vector of the parameters' size each
 _MOST_FIT = 2**13  # steps for which coefficients of a fixed order are looked for
@@ -137,7 +139,7 @@ def _in_lengths(problem: Problem, fields: dict[str, Any], steps: int) -> dict[st
     With $\nu$ as in `_clip_norm`, whose value is the floor of networks. The first step moves by
     noise alone as far as $0.5 \sqrt{d / T}$, or where all parameters start at 0
     $\max(1.25, 0.5 / \nu) \sqrt{d / T}$ over the length. Rates there are over the square of the
-    length, so that it is measured until its logarithm has noise of 0.15, in up to 0.08 of the
+    length, so that it is measured until its logarithm has noise of 0.12, in up to 0.08 of the
     steps, and the average is shorter the larger the noise. Elsewhere a hundredth of the steps
     measures.
 
@@ -146,24 +148,27 @@ def _in_lengths(problem: Problem, fields: dict[str, Any], steps: int) -> dict[st
     softmax regressions and networks of `regret` were looked at too. Without a floor, loss was 0.71
     to 1 times as large on 31 fresh softmax regressions, features of length 0.3 to 3; on 12 squared
     losses 0.86 to 1.19 times, larger in 3. Numbers of looks, the 1.25 and the average were chosen
-    on wine, digits, tumours, diabetes and some 40 synthetic instances. On 23 fresh ones (17 of
-    tables; n = 485 to 12,000, epsilon 0.25 to 4) the excess was 0.45 to 1.2 times that with a
-    hundredth of looks and 1 for the 1.25, in the geometric mean 0.88, above 1.03 in 5, 3 of which
-    are Huber losses. On 12 of `regret`, at which the rule before had looked, 0.94 to 1.6 times.
+    on wine, digits, tumours, diabetes and some 40 synthetic instances. On 24 fresh ones (17 of
+    tables; n = 485 to 12,000, epsilon 0.25 to 4) the excess was 0.41 to 1.22 times that with a
+    hundredth of looks and 1 for the 1.25, in the geometric mean 0.83, above 1.03 in 3, of which 2
+    are Huber losses. On 12 of `regret`, at which the rule before had looked, 0.84 to 1.6 times.
     """
     noise, width = float(fields["noise_multiplier"]) / fields["batch_size"], problem.num_params
     relative = max(1e-9, noise * min(width, MOST_WIDTH) ** 0.5)
     starts_at_zero = not any(np.any(np.asarray(leaf)) for leaf in jax.tree.leaves(problem.init))
     clip_norm = min(1.5, max(0.5, 0.5 / relative))
-    looks, far, decay = steps / 100, 0.5, fields["decay"]
+    wide, narrow, far, decay = steps / 100, 0, 0.5, fields["decay"]
     if starts_at_zero:
-        looks = min(_MOST_LOOKS * steps, max(looks, (noise / _TOLD) ** 2))
+        if (noise / _TOLD) ** 2 > wide:
+            wide = min(_MOST_WIDE * steps, max(wide, (_WIDE * noise) ** 2))
+            narrow = math.ceil(min(_MOST_NARROW * steps, (_NARROW * noise) ** 2))
         far = max(1.25, 0.5 / relative)
         if fields.get("schedule") == "linear":
             decay = max(0.0, 1 - 5 * min(10, max(1, 2 * relative)) / steps)
     unit = max(1e-9, noise * clip_norm * width**0.5)
     return {
-        "looks": math.ceil(looks),
+        "looks": math.ceil(wide) + narrow,
+        "narrow_looks": narrow,
         "decay": decay,
         "clip_norm": clip_norm,
         "clip_floor": 0.0 if starts_at_zero else _clip_norm(problem, fields),
