@@ -225,13 +225,19 @@ def test_looks_are_as_many_as_it_takes_to_know_the_length():
     assert high > 0.12
 
 
-def test_narrow_looks_measure_the_same_length_by_less_noise():
+def _of_known_length(longer):
+    """Softmax regression on 40 records, and the mean logarithm of its gradients' lengths."""
     rng = np.random.default_rng(0)
-    data = {"x": jnp.asarray(30 * rng.normal(size=(40, 5)), jnp.float32)}
+    data = {"x": jnp.asarray(longer * rng.normal(size=(40, 5)), jnp.float32)}
     data["y"] = jnp.asarray(rng.integers(0, 3, 40))
     problem = problems.Risk(_softmax, jnp.zeros((5, 3)))
     gradients = jax.vmap(jax.grad(_softmax), (None, 0))(problem.init, data)
     norms = np.linalg.norm(np.asarray(gradients).reshape(40, -1), axis=1)
+    return problem, data, np.mean(np.log(norms))
+
+
+def test_narrow_looks_measure_the_same_length_by_less_noise():
+    problem, data, want = _of_known_length(30)
     options = {"clip_norm": 1.0, "optimizer": optax.adam(1.0), "learning_rate": 0.1}
 
     def logs(noise, narrow):
@@ -243,7 +249,6 @@ def test_narrow_looks_measure_the_same_length_by_less_noise():
 
         return np.log(np.asarray(jax.vmap(measured)(jax.random.split(jax.random.key(1), 50))))
 
-    want = np.mean(np.log(norms))
     np.testing.assert_allclose(logs(0.0, 6), want, atol=1e-3)
     wide, narrow = (np.mean((logs(5.0, few) - want) ** 2) ** 0.5 for few in (0, 8))
     # noise of 13 * 5 / 40 / 12^.5 = 0.47, and of 3.5 * 5 / 40 / 8^.5 = 0.16, before a prior
@@ -302,15 +307,10 @@ def test_the_average_is_shorter_where_noise_is_large():
 
 
 def test_looks_measure_the_geometric_mean_of_lengths_and_leave_all_else():
-    rng = np.random.default_rng(0)
-    data = {"x": jnp.asarray(3 * rng.normal(size=(40, 5)), jnp.float32)}
-    data["y"] = jnp.asarray(rng.integers(0, 3, 40))
-    problem = problems.Risk(_softmax, jnp.zeros((5, 3)))
-    gradients = jax.vmap(jax.grad(_softmax), (None, 0))(problem.init, data)
-    norms = np.linalg.norm(np.asarray(gradients).reshape(40, -1), axis=1)
+    problem, data, log_length = _of_known_length(3)
     solver = _noiseless(40, 3, clip_norm=0.7, looks=2, optimizer=optax.adam(1.0), learning_rate=0.1)
     solution = dpjax.solve(solver, problem, data, key=jax.random.key(0))
-    want = [0, 0, 0.7 * np.exp(np.mean(np.log(norms)))]
+    want = [0, 0, 0.7 * np.exp(log_length)]
     np.testing.assert_allclose(solution.info.clip_norm, want, rtol=1e-4)
     np.testing.assert_array_equal(solution.info.gradient_norm[:2], 0)
     assert solution.state.opt_state[0].count == 1
@@ -529,10 +529,13 @@ def test_noise_follows_a_clip_norm_that_the_bound_caps():
 
 
 def test_convex_losses_with_jumps_are_measured_by_default():
-    def made(link, **constants):
+    def made(link, n=5_000, **constants):
         problem = problems.Risk.linear(link, 8, **({"lipschitz": 1.0} | constants))
-        return DPSGD.for_budget(problem, 5_000, dpjax.Budget(1.0, 1e-6))
+        return DPSGD.for_budget(problem, n, dpjax.Budget(1.0, 1e-6))
 
+    few = made(_hinge, 500)
+    assert 10 < few.looks <= 80
+    assert 0 < few.narrow_looks <= 50
     one, ten = made(_hinge), made(lambda m, y: 10 * _hinge(m, y), lipschitz=10.0)
     assert (one.looks, one.length_bound, one.rate_power) == (10, 1.0, 2)
     # the same run in other units: rates are over the square of lengths, ten times as large

@@ -401,10 +401,9 @@ class DPSGD:
             return None
         if not self.narrow_looks:
             return self._bounded(self._wide_length(state.measured))
-        each = (self.looks - self.narrow_looks, self.narrow_looks)
-        noise = [k**0.5 * self.noise_multiplier for k in each]
-        records = [k * self.batch_size for k in each]
-        return self._bounded(typical_length(state.measured, records, noise, self._expected()))
+        each = jnp.array([self.looks - self.narrow_looks, self.narrow_looks], float)
+        records, stddev = each * self.batch_size, each**0.5 * self.noise_multiplier
+        return self._bounded(typical_length(state.measured, records, stddev, self._expected()))
 
     def _wide_length(self, total: jax.Array) -> jax.Array:
         wide = self.looks - self.narrow_looks

@@ -1,7 +1,6 @@
 """How long gradients are: private sums of the logarithms of their lengths."""
 
 import math
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -66,7 +65,7 @@ def clip_or_measure(
 
 
 def typical_length(
-    total: jax.Array, records: Any, stddev: Any, expected: ArrayLike = 1.0
+    total: jax.Array, records: ArrayLike, stddev: ArrayLike, expected: ArrayLike = 1.0
 ) -> jax.Array:
     r"""The geometric mean of lengths, from noisy sums of `clip_or_measure`; post-processing.
 
@@ -77,14 +76,15 @@ def typical_length(
 
     Args:
       total: Sum of all that was measured, `[2]`, or `[2, 2]`.
-      records: How many were expected in all, scalar, or of each row (*public*).
-      stddev: Deviation of the noise in `total`, scalar, or of each row (*public*).
+      records: How many were expected in all, scalar, or `[2]`, of each row (*public*).
+      stddev: Deviation of the noise in `total`, scalar, or `[2]`, of each row (*public*).
       expected: Length where noise hides it, scalar (*public*).
 
     Returns:
       A positive scalar; of one row between 1e-4 and 1e4.
     """
     prior = jnp.log(jnp.asarray(expected, total.dtype)), jnp.asarray(_PRIOR, total.dtype)
+    records, stddev = jnp.asarray(records), jnp.asarray(stddev)
     if total.ndim == 1:
         return jnp.exp(_measured(prior, 0, total, records, stddev, _LARGEST)[0])
     prior = _measured(prior, 0, total[0], records[0], stddev[0], _LARGEST)
