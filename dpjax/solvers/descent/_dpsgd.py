@@ -179,8 +179,8 @@ class DPSGD:
       looks: So many of the steps, the first, leave the parameters and measure how long gradients
         are, the geometric mean (static); 0, or less than `sampler.steps`. For
         independent noise.
-      narrow_looks: So many of the looks, the last, measure within a factor of $e^{2.5}$ of what the
-        others found, by less noise (static).
+      narrow_looks: Number of looks, the last ones, that measure only within a factor of $e^{2.5}$
+        of the length the others found, with a quarter of the noise in its logarithm (static).
       rate_power: p, 1 or 2 (static): with `looks` and plain descent a step is
         $\eta\, (C s / C_t) / s^p$ with $C_t$ the clip norm of the step; 2 where the scale of
         parameters follows from that of features, 1 where that of the first parameters tells it.
@@ -358,11 +358,12 @@ class DPSGD:
         length = self._length(state)
         clip_norm = self._clip_norm(length)
         noise, clip = self.make_noise(), clip_by_norm(clip_norm)
-        narrow = state.count >= self.looks - self.narrow_looks
+        wide = self.looks - self.narrow_looks
+        narrow = state.count >= wide
         if length is not None:
             near = None
             if self.narrow_looks:
-                near = jnp.where(narrow, self._wide_length(state.measured[0]), 0)
+                near = jnp.where(narrow, self._typical(state.measured[0], wide), 0)
             clip = clip_or_measure(clip_norm, looking, near)
             noise = add_gaussian(self.noise_multiplier * clip.sensitivity("add_or_remove_one"))
         total = microbatched_sum(gradients, clip, batch, mask, size=self.microbatch_size)
@@ -399,19 +400,15 @@ class DPSGD:
         """What `clip_norm` is a multiple of; of looks so far."""
         if not self.looks:
             return None
-        if not self.narrow_looks:
-            return self._bounded(self._wide_length(state.measured))
-        each = jnp.array([self.looks - self.narrow_looks, self.narrow_looks], float)
-        records, stddev = each * self.batch_size, each**0.5 * self.noise_multiplier
-        return self._bounded(typical_length(state.measured, records, stddev, self._expected()))
+        looks: ArrayLike = self.looks
+        if self.narrow_looks:
+            looks = jnp.array([self.looks - self.narrow_looks, self.narrow_looks], float)
+        return self._bounded(self._typical(state.measured, looks))
 
-    def _wide_length(self, total: jax.Array) -> jax.Array:
-        wide = self.looks - self.narrow_looks
-        stddev = wide**0.5 * self.noise_multiplier
-        return typical_length(total, wide * self.batch_size, stddev, self._expected())
-
-    def _expected(self) -> ArrayLike:
-        return 1.0 if self.length_bound is None else self.length_bound
+    def _typical(self, measured: jax.Array, looks: ArrayLike) -> jax.Array:
+        expected = 1.0 if self.length_bound is None else self.length_bound
+        records, stddev = looks * self.batch_size, looks**0.5 * self.noise_multiplier
+        return typical_length(measured, records, stddev, expected)
 
     def _clip_norm(self, length: jax.Array | None) -> ArrayLike:
         if length is None:
