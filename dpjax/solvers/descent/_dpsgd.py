@@ -56,7 +56,7 @@ from dpjax.transforms import (
     correlated_noise,
     microbatched_sum,
 )
-from dpjax.transforms.clipping._lengths import clip_or_measure, typical_length
+from dpjax.transforms.clipping._by_norm import clip_or_measure, typical_length
 from dpjax.transforms.clipping._weighted_sum import noised_sum
 
 SGD = optax.sgd(1.0)
@@ -104,8 +104,7 @@ class DPSGDState(NamedTuple):
       average: Average of the iterates, a tree like `params`; `()` if the last one is returned.
       count: Number of steps so far, `[]` int32 (*public*).
       key: Key of the noise, `[]` (*secret*).
-      measured: Noisy sums of the logarithms of lengths and of 1, `[2]`, or of wide and of narrow
-        looks, `[2, 2]`; `()` without `looks`.
+      measured: Noisy sums of the logarithms of lengths and of 1, `[2]`; `()` without `looks`.
     """
 
     params: PyTree
@@ -179,8 +178,6 @@ class DPSGD:
       looks: So many of the steps, the first, leave the parameters and measure how long gradients
         are, the geometric mean (static); 0, or less than `sampler.steps`. For
         independent noise.
-      narrow_looks: Number of looks, the last ones, that measure only within a factor of $e^{2.5}$
-        of the length the others found, with a quarter of the noise in its logarithm (static).
       rate_power: p, 1 or 2 (static): with `looks` and plain descent a step is
         $\eta\, (C s / C_t) / s^p$ with $C_t$ the clip norm of the step; 2 where the scale of
         parameters follows from that of features, 1 where that of the first parameters tells it.
@@ -211,7 +208,6 @@ class DPSGD:
     noise: NoiseStrategy | None = static_field(default=None, kw_only=True)
     schedule: str = static_field(default="constant", kw_only=True)
     looks: int = static_field(default=0, kw_only=True)
-    narrow_looks: int = static_field(default=0, kw_only=True)
     rate_power: int = static_field(default=1, kw_only=True)
     clip_floor: ArrayLike = dataclasses.field(default=0.0, kw_only=True)
     length_bound: ArrayLike | None = dataclasses.field(default=None, kw_only=True)
@@ -230,12 +226,7 @@ class DPSGD:
         if self.noise is not None:
             check_participation(self.sampler, self.noise)
         check_int("looks", self.looks, minimum=0)
-        check_int("narrow_looks", self.narrow_looks, minimum=0)
         check_choice("rate_power", self.rate_power, (1, 2))
-        if self.narrow_looks >= max(1, self.looks):
-            raise ValueError(
-                f"narrow_looks must be below looks = {self.looks}, or 0, got {self.narrow_looks}"
-            )
         most = 0 if is_correlated(self.noise) else self.sampler.steps - 1
         if self.looks > most:
             raise ValueError(
@@ -332,7 +323,7 @@ class DPSGD:
             init_average(self.average, params),
             jnp.zeros((), jnp.int32),
             key,
-            jnp.zeros((2, 2) if self.narrow_looks else 2) if self.looks else (),
+            jnp.zeros(2) if self.looks else (),
         )
 
     def step(
@@ -358,16 +349,11 @@ class DPSGD:
         length = self._length(state)
         clip_norm = self._clip_norm(length)
         noise, clip = self.make_noise(), clip_by_norm(clip_norm)
-        wide = self.looks - self.narrow_looks
-        narrow = state.count >= wide
         if length is not None:
-            near = None
-            if self.narrow_looks:
-                near = jnp.where(narrow, self._typical(state.measured[0], wide), 0)
-            clip = clip_or_measure(clip_norm, looking, near)
+            clip = clip_or_measure(clip_norm, looking)
             noise = add_gaussian(self.noise_multiplier * clip.sensitivity("add_or_remove_one"))
         total = microbatched_sum(gradients, clip, batch, mask, size=self.microbatch_size)
-        like = state.params if length is None else (state.params, jnp.zeros(2))
+        like = state.params if length is None else (state.params, state.measured)
         # a sum of factored gradients may have an axis of one that the parameters have not
         total = jax.tree.map(lambda g, p: g.reshape(p.shape), total, like)
         noisy, noise_state = noised_sum(
@@ -384,8 +370,6 @@ class DPSGD:
         norm, clipped = optax.tree.norm(mean), jnp.asarray(clip_norm, float)
         measured = state.measured
         if length is not None:
-            if self.narrow_looks:
-                more = jnp.stack([jnp.where(narrow, 0, more), jnp.where(narrow, more, 0)])
             kept = (state.params, state.opt_state, 0 * norm, 0 * clipped, measured + more)
             new = (params, opt_state, norm, clipped, measured)
             params, opt_state, norm, clipped, measured = jax.tree.map(
@@ -400,15 +384,9 @@ class DPSGD:
         """What `clip_norm` is a multiple of; of looks so far."""
         if not self.looks:
             return None
-        looks: ArrayLike = self.looks
-        if self.narrow_looks:
-            looks = jnp.array([self.looks - self.narrow_looks, self.narrow_looks], float)
-        return self._bounded(self._typical(state.measured, looks))
-
-    def _typical(self, measured: jax.Array, looks: ArrayLike) -> jax.Array:
         expected = 1.0 if self.length_bound is None else self.length_bound
-        records, stddev = looks * self.batch_size, looks**0.5 * self.noise_multiplier
-        return typical_length(measured, records, stddev, expected)
+        records, stddev = self.looks * self.batch_size, self.looks**0.5 * self.noise_multiplier
+        return self._bounded(typical_length(state.measured, records, stddev, expected))
 
     def _clip_norm(self, length: jax.Array | None) -> ArrayLike:
         if length is None:
