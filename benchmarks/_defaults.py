@@ -28,7 +28,8 @@ _DIGITS = 6
 _OF_EXECUTION = {"capacity", "method", "microbatch_size", "sharding", "shards"}
 # fields newer than some runs, at the values that leave a solver as it was
 _NEWER = {
-    "looks": 0,
+    "looks": None,
+    "narrow_looks": 0,
     "rate_power": 1,
     "clip_floor": 0.0,
     "length_bound": None,

@@ -6,7 +6,8 @@ mean loss (or duality gap) over the non-private optimum, as a share of that of t
 of the seeds. Regret is the error of the choice over the least one. The rates of `DPSGD` and the
 choice for a `Risk` come from other instances of these generators and others. Clip norm and rate in
 units of the length of gradients were chosen on others too, but with an eye on the cells of `risk`,
-so that these are not fresh for them. Momentum and rates of `PolishedFrankWolfe` were chosen on
+so that these are not fresh for them; how many looks measure that length, on others, after softmax
+regression of 3,000 records had lost here. Momentum and rates of `PolishedFrankWolfe` were chosen on
 others, because it lost on the l1 ball of a million records here; that it goes without where noise
 swamps all, because momentum lost at 500. That convex losses with a minimum for each label take
 `DPSGD`, hinges too, was decided when those of `jumping slope` had lost. `PreconditionedSGD` was

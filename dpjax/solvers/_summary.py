@@ -127,7 +127,7 @@ def _noise(descent: Any) -> list[str]:
     z, m = (getattr(descent, name, None) for name in ("noise_multiplier", "batch_size"))
     if z is None or m is None:
         return []
-    unit = " lengths" if getattr(descent, "looks", 0) else ""
+    unit = " lengths" if getattr(descent, "looks", None) is not None else ""
     line = f"noise {_number(z)} x clip norm {_number(descent.clip_norm)}{unit} in a sum"
     if np.shape(z) != () or np.shape(m) != () or is_traced(z, m):
         return [line]

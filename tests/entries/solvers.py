@@ -91,6 +91,7 @@ _DESCENT: dict[str, Any] = {
     "batch_size": 4.0,
     "decay": 0.9,
 }
+_LOOKS: dict[str, Any] = {"looks": 2, "narrow_looks": 1, "optimizer": optax.sgd(1.0)}
 
 
 def gradient_sum(build: Callable[[Any], Any], problem: Any) -> Statistic:
@@ -119,11 +120,13 @@ def gradient_sum(build: Callable[[Any], Any], problem: Any) -> Statistic:
 
 
 def _look_and_descent(build: Callable[[Any], Any], problem: Any) -> list[Statistic]:
-    """All that a look releases, and a step after the looks, by what they add to the state."""
+    """All that looks release, and a step after the looks, by what they add to the state."""
     solver = build(0.0)
     state = jax.jit(lambda key: solver.init(problem, key=key))(jax.random.key(0))
-    later = state._replace(
-        count=jnp.asarray(solver.looks, jnp.int32), measured=jnp.array([0.4, 1.5], jnp.float32)
+    seen = jnp.broadcast_to(jnp.array([0.4, 1.5], jnp.float32), state.measured.shape)
+    narrow, later = (
+        state._replace(count=jnp.asarray(count, jnp.int32), measured=seen)
+        for count in (solver.looks - 1, solver.looks)
     )
     _, info = solver.step(problem, _data(), jnp.zeros(_N, bool), later)
     scale = solver.batch_size / solver.learning_rate
@@ -138,6 +141,7 @@ def _look_and_descent(build: Callable[[Any], Any], problem: Any) -> list[Statist
 
     return [
         Statistic("a look", added(state), "l2", 1.0),
+        Statistic("a narrow look", added(narrow), "l2", 1.0),
         Statistic("a step after looks", added(later), "l2", float(info.clip_norm)),
     ]
 
@@ -274,12 +278,10 @@ register(
     "solver",
     lambda: dataclasses.replace(
         # of an optimizer that is given the learning rate is not that of gradients of length 1
-        _dpsgd(_linear, looks=2, optimizer=optax.sgd(1.0)),
+        _dpsgd(_linear, **_LOOKS),
         statistics=Later(
             lambda: _look_and_descent(
-                lambda z: DPSGD(
-                    **(_DESCENT | {"noise_multiplier": z, "looks": 2, "optimizer": optax.sgd(1.0)})
-                ),
+                lambda z: DPSGD(**(_DESCENT | _LOOKS | {"noise_multiplier": z})),
                 _linear(),
             )
         ),

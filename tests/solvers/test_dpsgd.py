@@ -15,7 +15,7 @@ import dpjax.testing as dpt
 from dpjax import problems
 from dpjax.sampling import FullBatch
 from dpjax.solvers import DPSGD
-from dpjax.transforms.clipping._by_norm import typical_length
+from dpjax.transforms.clipping._lengths import clip_or_measure, typical_length
 
 
 def _least_squares(n=50, p=3, seed=0):
@@ -184,7 +184,7 @@ def test_clip_norms_are_small_where_noise_is_large(measured):
         solver = DPSGD.for_budget(problem, n, dpjax.Budget(epsilon, 1e-7), **given)
         relative = float(solver.noise_multiplier) * 60**0.5 / float(solver.batch_size)
         assert float(solver.clip_norm) == pytest.approx(np.clip(at / relative, least, most))
-        assert solver.looks == (10 if measured else 0)
+        assert (solver.looks is not None) == measured
 
 
 def test_a_clip_norm_that_is_given_or_stated_is_not_measured():
@@ -194,27 +194,138 @@ def test_a_clip_norm_that_is_given_or_stated_is_not_measured():
 
     given, stated, few = made(clip_norm=3.0), made(stated=2.5), made(steps=19)
     assert (float(given.clip_norm), float(stated.clip_norm)) == (3.0, 2.5)
-    assert given.looks == stated.looks == few.looks == 0
+    assert given.looks is stated.looks is few.looks is None
 
 
 def test_looks_cost_steps_and_no_privacy():
     problem = problems.Risk(_softmax, jnp.zeros((20, 3)))
     solver = DPSGD.for_budget(problem, 500, dpjax.Budget(1.0, 1e-7))
-    without = dataclasses.replace(solver, looks=0)
-    assert solver.looks == 10
+    without = dataclasses.replace(solver, looks=None)
+    assert 0 < solver.narrow_looks < solver.looks
     assert solver.guarantee().event == without.guarantee().event
 
 
-def test_looks_measure_the_geometric_mean_of_lengths_and_leave_all_else():
+def test_looks_are_as_many_as_it_takes_to_know_the_length():
+    """Without records noise alone is left of what is measured, before a prior draws it to 1."""
+    problem = problems.Risk(_softmax, jnp.zeros((20, 3)))
+    started = problems.Risk(_softmax, jnp.ones((20, 3)))
+    found = []
+    for n, epsilon in ((100_000, 3.0), (4_000, 0.5), (500, 0.25)):
+        solver = DPSGD.for_budget(problem, n, dpjax.Budget(epsilon, 1e-7))
+        noise = float(solver.noise_multiplier) / float(solver.batch_size)
+        # the first number of a narrow look is log(s / wide) / 2.5 / 2^.5 a record
+        left = 2.5 * 2**0.5 * noise / max(1, solver.narrow_looks) ** 0.5
+        found.append((solver.looks - solver.narrow_looks, solver.narrow_looks, left))
+        other = DPSGD.for_budget(started, n, dpjax.Budget(epsilon, 1e-7))
+        assert (other.looks, other.narrow_looks) == (10, 0)
+    (few, none, _), (_, some, middle), (many, most, high) = found
+    assert (few, none, many, most) == (10, 0, 30, 50)
+    assert 0 < some < 50
+    assert middle == pytest.approx(0.12, rel=0.1)
+    assert high > 0.12
+
+
+@pytest.mark.parametrize("kind", ["zero start", "other start", "hinge"])
+def test_solvers_for_several_budgets_stack(kind):
+    """Their numbers of looks differ, and are leaves."""
+    start = jnp.zeros((20, 3)) if kind == "zero start" else jnp.ones((20, 3))
+    problem = problems.Risk(_softmax, start)
+    if kind == "hinge":
+        problem = problems.Risk.linear(_hinge, 4, lipschitz=1.0)
+    budgets = [dpjax.Budget(epsilon, 1e-7) for epsilon in (0.25, 1.0, 16.0)]
+    solvers = [DPSGD.for_budget(problem, 4000, budget) for budget in budgets]
+    stacked = jax.tree.map(lambda *fields: jnp.stack(fields), *solvers)
+    assert (len(set(stacked.looks.tolist())) > 1) == (kind != "other start")
+    one = jax.tree.map(lambda field: field[1], stacked)
+    assert float(one._numbers_of_looks.sum()) == solvers[1].looks
+
+
+def _of_known_length(longer):
+    """Softmax regression on 40 records, and the mean logarithm of its gradients' lengths."""
     rng = np.random.default_rng(0)
-    data = {"x": jnp.asarray(3 * rng.normal(size=(40, 5)), jnp.float32)}
+    data = {"x": jnp.asarray(longer * rng.normal(size=(40, 5)), jnp.float32)}
     data["y"] = jnp.asarray(rng.integers(0, 3, 40))
     problem = problems.Risk(_softmax, jnp.zeros((5, 3)))
     gradients = jax.vmap(jax.grad(_softmax), (None, 0))(problem.init, data)
     norms = np.linalg.norm(np.asarray(gradients).reshape(40, -1), axis=1)
+    return problem, data, np.mean(np.log(norms))
+
+
+def test_narrow_looks_measure_the_same_length_by_less_noise():
+    problem, data, want = _of_known_length(30)
+    options = {"clip_norm": 1.0, "optimizer": optax.adam(1.0), "learning_rate": 0.1}
+
+    def logs(noise, narrow):
+        solver = _noiseless(40, 13, noise_multiplier=noise, looks=12, **options)
+        solver = dataclasses.replace(solver, narrow_looks=narrow)
+
+        def measured(key):
+            return dpjax.solve(solver, problem, data, key=key).info.clip_norm[-1]
+
+        return np.log(np.asarray(jax.vmap(measured)(jax.random.split(jax.random.key(1), 50))))
+
+    np.testing.assert_allclose(logs(0.0, 6), want, atol=1e-3)
+    wide, narrow = (np.mean((logs(5.0, few) - want) ** 2) ** 0.5 for few in (0, 8))
+    # noise of 13 * 5 / 40 / 12^.5 = 0.47, and of 3.5 * 5 / 40 / 8^.5 = 0.16, before a prior
+    assert 0.3 < wide < 0.65
+    assert 0.1 < narrow < 0.25
+
+
+@pytest.mark.always  # the claim
+@pytest.mark.parametrize("count", [0, 1])
+def test_noise_of_wide_and_narrow_looks_is_that_of_a_unit(count):
+    problem = problems.Risk(_loss, jnp.zeros(3))
+    solver = _noiseless(4, 3, noise_multiplier=1.5, clip_norm=0.7, looks=2)
+    solver = dataclasses.replace(solver, narrow_looks=1)
+    batch, nobody = {"x": jnp.zeros((4, 3)), "y": jnp.zeros(4)}, jnp.zeros(4, bool)
+
+    def look(key):
+        state = solver.init(problem, key=key)._replace(count=jnp.asarray(count, jnp.int32))
+        after, _ = solver.step(problem, batch, nobody, state)
+        return after.measured
+
+    drawn = np.asarray(jax.jit(jax.vmap(look))(jax.random.split(jax.random.key(0), 4000)))
+    np.testing.assert_array_equal(drawn[:, 1 - count], 0)
+    dpt.check_scale(drawn[:, count].ravel(), lambda scale: stats.norm(scale=scale).cdf, 1.5)
+
+
+@pytest.mark.always  # the claim
+def test_a_record_adds_at_most_one_to_a_look_however_far_from_what_was_found():
+    rng = np.random.default_rng(5)
+    norms = jnp.asarray(10.0 ** rng.uniform(-38, 38, size=(3000, 1)), jnp.float32)
+    norms = norms.at[0, 0].set(jnp.inf).at[1, 0].set(jnp.nan).at[2, 0].set(0)
+
+    def add(row, near):
+        clip = clip_or_measure(0.5, True, near)
+        return clip.update(row[None], clip.init(None), mask=jnp.array([True]))[0]
+
+    for near in (0.0, 1e-4, 1.0, 37.0, 1e4):
+        values, lengths = jax.jit(jax.vmap(add, in_axes=(0, None)))(norms, near)
+        np.testing.assert_array_equal(values, 0)
+        assert float(jnp.max(jnp.linalg.norm(lengths, axis=1))) <= 1 + 1e-6
+        assert bool(jnp.all(lengths[:2] == 0))
+
+
+def test_the_average_is_shorter_where_noise_is_large():
+    problem = problems.Risk(_softmax, jnp.zeros((20, 3)))
+    found = [
+        1000 * (1 - float(DPSGD.for_budget(problem, n, dpjax.Budget(epsilon, 1e-7)).decay))
+        for n, epsilon in ((100_000, 3.0), (2_000, 1.0), (500, 0.1))
+    ]
+    assert found[0] == pytest.approx(5)
+    assert 5 < found[1] < 50
+    assert found[2] == pytest.approx(50)
+    started = problems.Risk(_softmax, jnp.ones((20, 3)))
+    assert DPSGD.for_budget(started, 500, dpjax.Budget(0.1, 1e-7)).decay == pytest.approx(0.995)
+    given = DPSGD.for_budget(problem, 500, dpjax.Budget(0.1, 1e-7), decay=0.5, looks=3)
+    assert (given.decay, given.looks) == (0.5, 3)
+
+
+def test_looks_measure_the_geometric_mean_of_lengths_and_leave_all_else():
+    problem, data, log_length = _of_known_length(3)
     solver = _noiseless(40, 3, clip_norm=0.7, looks=2, optimizer=optax.adam(1.0), learning_rate=0.1)
     solution = dpjax.solve(solver, problem, data, key=jax.random.key(0))
-    want = [0, 0, 0.7 * np.exp(np.mean(np.log(norms)))]
+    want = [0, 0, 0.7 * np.exp(log_length)]
     np.testing.assert_allclose(solution.info.clip_norm, want, rtol=1e-4)
     np.testing.assert_array_equal(solution.info.gradient_norm[:2], 0)
     assert solution.state.opt_state[0].count == 1
@@ -232,7 +343,7 @@ def test_noise_of_a_look_and_of_later_steps_is_the_multiplier_times_what_a_recor
     def two_steps(key):
         state, _ = solver.step(problem, batch, nobody, solver.init(problem, key=key))
         after, info = solver.step(problem, batch, nobody, state)
-        return state.measured, (state.params - after.params) / info.clip_norm * 4 / 0.3
+        return state.measured[0], (state.params - after.params) / info.clip_norm * 4 / 0.3
 
     looks, noise = jax.jit(jax.vmap(two_steps))(jax.random.split(jax.random.key(0), 2000))
     for drawn in (looks, noise[0]):
@@ -248,10 +359,14 @@ def test_what_is_measured_under_noise_alone_is_near_one():
 
 
 def test_looks_are_fewer_than_steps_and_of_independent_noise():
-    with pytest.raises(ValueError, match="looks must be <= 2"):
-        _noiseless(4, 3, looks=3)
-    with pytest.raises(ValueError, match="looks must be <= 0"):
+    for looks in (0, 3, jnp.array([1, 3])):
+        with pytest.raises(ValueError, match=r"looks must be in \[1, 2\]"):
+            _noiseless(4, 3, looks=looks)
+    with pytest.raises(ValueError, match="looks must be None with correlated noise"):
         _noiseless(4, 1, looks=1, noise=dpjax.transforms.BinaryTree(1))
+    for narrow in (1, 2, jnp.array([0, 1])):
+        with pytest.raises(ValueError, match="looks - narrow_looks must be > 0"):
+            dataclasses.replace(_noiseless(4, 3, looks=1), narrow_looks=narrow)
     with pytest.raises(ValueError, match="rate_power must be"):
         _noiseless(4, 3, rate_power=3)
 
@@ -272,7 +387,7 @@ def test_features_of_any_length_are_learned_by_default(length):
         each = jax.vmap(lambda key: dpjax.solve(solver, problem, data, key=key).params)(keys)
         return np.mean([float(problem.mean_loss(w, data)) for w in each])
 
-    assert loss() < 0.93 * loss(looks=0)
+    assert loss() < 0.93 * loss(looks=None)
 
 
 def test_features_of_norm_one_are_learned_by_default():
@@ -430,10 +545,13 @@ def test_noise_follows_a_clip_norm_that_the_bound_caps():
 
 
 def test_convex_losses_with_jumps_are_measured_by_default():
-    def made(link, **constants):
+    def made(link, n=5_000, **constants):
         problem = problems.Risk.linear(link, 8, **({"lipschitz": 1.0} | constants))
-        return DPSGD.for_budget(problem, 5_000, dpjax.Budget(1.0, 1e-6))
+        return DPSGD.for_budget(problem, n, dpjax.Budget(1.0, 1e-6))
 
+    few = made(_hinge, 500)
+    assert 10 < few.looks <= 80
+    assert 0 < few.narrow_looks <= 50
     one, ten = made(_hinge), made(lambda m, y: 10 * _hinge(m, y), lipschitz=10.0)
     assert (one.looks, one.length_bound, one.rate_power) == (10, 1.0, 2)
     # the same run in other units: rates are over the square of lengths, ten times as large

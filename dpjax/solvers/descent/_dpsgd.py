@@ -27,6 +27,7 @@ from dpjax.core import (
     check_unstacked,
     static_field,
 )
+from dpjax.core._checks import known_numbers
 from dpjax.privacy import Budget, Guarantee, joint_release
 from dpjax.privacy._warnings import warn
 from dpjax.solvers._request import (
@@ -56,7 +57,7 @@ from dpjax.transforms import (
     correlated_noise,
     microbatched_sum,
 )
-from dpjax.transforms.clipping._by_norm import clip_or_measure, typical_length
+from dpjax.transforms.clipping._lengths import clip_or_measure, typical_length
 from dpjax.transforms.clipping._weighted_sum import noised_sum
 
 SGD = optax.sgd(1.0)
@@ -104,7 +105,8 @@ class DPSGDState(NamedTuple):
       average: Average of the iterates, a tree like `params`; `()` if the last one is returned.
       count: Number of steps so far, `[]` int32 (*public*).
       key: Key of the noise, `[]` (*secret*).
-      measured: Noisy sums of the logarithms of lengths and of 1, `[2]`; `()` without `looks`.
+      measured: Noisy sums of the logarithms of lengths and of 1, of wide and of narrow looks,
+        `[2, 2]`; `()` without `looks`.
     """
 
     params: PyTree
@@ -176,8 +178,10 @@ class DPSGD:
       noise: A strategy that correlates noise over the steps, of at least as many (static); None for
         independent noise.
       looks: So many of the steps, the first, leave the parameters and measure how long gradients
-        are, the geometric mean (static); 0, or less than `sampler.steps`. For
-        independent noise.
+        are, the geometric mean; scalar (data), at least 1 and less than `sampler.steps`, or None
+        for none. For independent noise.
+      narrow_looks: Number of looks, the last ones, that measure only within a factor of $e^{2.5}$
+        of the length the others found, with a quarter of the noise in its logarithm; scalar (data).
       rate_power: p, 1 or 2 (static): with `looks` and plain descent a step is
         $\eta\, (C s / C_t) / s^p$ with $C_t$ the clip norm of the step; 2 where the scale of
         parameters follows from that of features, 1 where that of the first parameters tells it.
@@ -207,7 +211,8 @@ class DPSGD:
     relation: str = static_field(default="add_or_remove_one")
     noise: NoiseStrategy | None = static_field(default=None, kw_only=True)
     schedule: str = static_field(default="constant", kw_only=True)
-    looks: int = static_field(default=0, kw_only=True)
+    looks: ArrayLike | None = dataclasses.field(default=None, kw_only=True)
+    narrow_looks: ArrayLike = dataclasses.field(default=0, kw_only=True)
     rate_power: int = static_field(default=1, kw_only=True)
     clip_floor: ArrayLike = dataclasses.field(default=0.0, kw_only=True)
     length_bound: ArrayLike | None = dataclasses.field(default=None, kw_only=True)
@@ -225,14 +230,16 @@ class DPSGD:
             check_int("microbatch_size", self.microbatch_size, minimum=1)
         if self.noise is not None:
             check_participation(self.sampler, self.noise)
-        check_int("looks", self.looks, minimum=0)
         check_choice("rate_power", self.rate_power, (1, 2))
-        most = 0 if is_correlated(self.noise) else self.sampler.steps - 1
-        if self.looks > most:
-            raise ValueError(
-                f"looks must be <= {most}, all steps but one, and 0 with correlated noise, got "
-                f"{self.looks}"
-            )
+        if self.looks is None:
+            return
+        if is_correlated(self.noise):
+            raise ValueError(f"looks must be None with correlated noise, got {self.looks}")
+        check_between("looks", self.looks, 1, max(1, self.sampler.steps - 1))
+        check_nonnegative("narrow_looks", self.narrow_looks)
+        some, narrow = known_numbers("", self.looks), known_numbers("", self.narrow_looks)
+        if some is not None and narrow is not None:
+            check_positive("looks - narrow_looks", some - narrow)
 
     @classmethod
     def for_budget(
@@ -323,7 +330,7 @@ class DPSGD:
             init_average(self.average, params),
             jnp.zeros((), jnp.int32),
             key,
-            jnp.zeros(2) if self.looks else (),
+            () if self.looks is None else jnp.zeros((2, 2)),
         )
 
     def step(
@@ -345,15 +352,17 @@ class DPSGD:
         state: DPSGDState,
     ) -> tuple[DPSGDState, DPSGDInfo]:
         """A step along given per-example gradients: clip, sum, noise, optimizer, average."""
-        looking = state.count < self.looks
         length = self._length(state)
         clip_norm = self._clip_norm(length)
         noise, clip = self.make_noise(), clip_by_norm(clip_norm)
         if length is not None:
-            clip = clip_or_measure(clip_norm, looking)
+            both = self._numbers_of_looks
+            looking, narrow = state.count < both.sum(), state.count >= both[0]
+            near = jnp.where(narrow, self._typical(state.measured[0], both[0]), 0)
+            clip = clip_or_measure(clip_norm, looking, near)
             noise = add_gaussian(self.noise_multiplier * clip.sensitivity("add_or_remove_one"))
         total = microbatched_sum(gradients, clip, batch, mask, size=self.microbatch_size)
-        like = state.params if length is None else (state.params, state.measured)
+        like = state.params if length is None else (state.params, jnp.zeros(2))
         # a sum of factored gradients may have an axis of one that the parameters have not
         total = jax.tree.map(lambda g, p: g.reshape(p.shape), total, like)
         noisy, noise_state = noised_sum(
@@ -370,7 +379,8 @@ class DPSGD:
         norm, clipped = optax.tree.norm(mean), jnp.asarray(clip_norm, float)
         measured = state.measured
         if length is not None:
-            kept = (state.params, state.opt_state, 0 * norm, 0 * clipped, measured + more)
+            looked = measured.at[narrow.astype(int)].add(more.astype(measured.dtype))
+            kept = (state.params, state.opt_state, 0 * norm, 0 * clipped, looked)
             new = (params, opt_state, norm, clipped, measured)
             params, opt_state, norm, clipped, measured = jax.tree.map(
                 functools.partial(jnp.where, looking), kept, new
@@ -382,11 +392,20 @@ class DPSGD:
 
     def _length(self, state: DPSGDState) -> jax.Array | None:
         """What `clip_norm` is a multiple of; of looks so far."""
-        if not self.looks:
+        if self.looks is None:
             return None
+        return self._bounded(self._typical(state.measured, self._numbers_of_looks))
+
+    @property
+    def _numbers_of_looks(self) -> jax.Array:
+        """Wide and narrow ones, `[2]`."""
+        looks, narrow = jnp.asarray(self.looks, float), jnp.asarray(self.narrow_looks, float)
+        return jnp.stack([looks - narrow, narrow])
+
+    def _typical(self, measured: jax.Array, looks: jax.Array) -> jax.Array:
         expected = 1.0 if self.length_bound is None else self.length_bound
-        records, stddev = self.looks * self.batch_size, self.looks**0.5 * self.noise_multiplier
-        return self._bounded(typical_length(state.measured, records, stddev, expected))
+        records, stddev = looks * self.batch_size, looks**0.5 * self.noise_multiplier
+        return typical_length(measured, records, stddev, expected)
 
     def _clip_norm(self, length: jax.Array | None) -> ArrayLike:
         if length is None:

@@ -46,7 +46,7 @@ from dpjax.solvers.descent._dpsgd import (
 )
 from dpjax.solvers.descent._dpsgd_defaults import largest_batch
 from dpjax.transforms import OuterProduct, add_gaussian, clip_by_norm, microbatched_sum
-from dpjax.transforms.clipping._by_norm import clip_or_measure, typical_length
+from dpjax.transforms.clipping._lengths import clip_or_measure, typical_length
 from dpjax.transforms.clipping._weighted_sum import noised_sum
 
 _CURVATURE = 0.5  # largest eigenvalue of cross-entropy's second derivative in the logits

@@ -172,7 +172,7 @@ class RateConstrainedSGDA:
     proportional_gain: ArrayLike | None = None
 
     def __post_init__(self) -> None:
-        if self.primal.noise is not None or self.primal.looks:
+        if self.primal.noise is not None or self.primal.looks is not None:
             raise TypeError(
                 "primal must be a DPSGD with independent noise, which the joint event is made for, "
                 f"and without looks, got a {type(self.primal).__name__} with {self.primal.noise!r} "

@@ -185,7 +185,7 @@ class PolishedFrankWolfe:
     def __post_init__(self) -> None:
         check_type("draws", self.draws, FrankWolfe, "a FrankWolfe")
         check_type("descent", self.descent, DPSGD, "a DPSGD")
-        other = self.descent.noise is not None or self.descent.looks
+        other = self.descent.noise is not None or self.descent.looks is not None
         if not isinstance(self.descent.sampler, FullBatch) or other:
             raise TypeError(
                 "descent must be on FullBatch with independent noise and no looks, got "
