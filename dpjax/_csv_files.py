@@ -95,7 +95,11 @@ def key_of(args: argparse.Namespace) -> jax.Array:
 
 
 def read_rows(path: Path) -> tuple[list[str], list[list[str]]]:
-    """Header and rows of a CSV file, texts all, without empty lines; raises as `read_csv`."""
+    """Header and rows of a CSV file, texts all, without empty lines; raises as `read_csv`.
+
+    In a file of one column an empty line is a row without a value, so that their number does not
+    follow from values.
+    """
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:
             rows = list(csv.reader(file))
@@ -105,7 +109,7 @@ def read_rows(path: Path) -> tuple[list[str], list[list[str]]]:
             f"{csv.field_size_limit()} characters"
         ) from None
     header, rows = ([name.strip() for name in rows[0]], rows[1:]) if rows else ([], [])
-    rows = [row for row in rows if row]
+    rows = [row or [""] for row in rows] if len(header) == 1 else [row for row in rows if row]
     wrong = sum(len(row) != len(header) for row in rows)
     if wrong:
         raise ValueError(

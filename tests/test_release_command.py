@@ -38,6 +38,17 @@ def files(tmp_path_factory):
     return folder
 
 
+@pytest.mark.parametrize("last", ["5", ""])
+def test_a_missing_value_of_the_only_column_is_a_row(last, tmp_path, capsys):
+    """Else their public number would follow from values."""
+    domain = Domain.from_columns({"age": Numeric(0, 10, bins=2, integer=True, missing=True)})
+    (tmp_path / "schema.json").write_text(domain.to_json())
+    (tmp_path / "data.csv").write_text("\n".join(["age", *["7"] * 20, last, ""]))
+    words = [str(tmp_path / "data.csv"), "--schema", str(tmp_path / "schema.json")]
+    assert main(["release", *words, "--epsilon", "1", "--seed", "0", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["num_records"] == 21
+
+
 def _words(files, **changes):
     given = {"schema": files / "schema.json", "epsilon": 1, "seed": 0} | changes
     words = [str(files / "data.csv")]

@@ -297,7 +297,8 @@ def _records(problem: PyTree, data: PyTree) -> PyTree:
 
 def _column(name: str, leaf: PyTree, codes: bool) -> PyTree:
     """A column of a frame, of a type that follows from the problem alone; arrays as they are."""
-    if isinstance(leaf, list | tuple) or not typed_by_rows(leaf):
+    text = isinstance(leaf, np.ndarray) and leaf.dtype.kind in "OUS"
+    if isinstance(leaf, list | tuple) or not (text or typed_by_rows(leaf)):
         return leaf
     floats = float_array(name, leaf)
     if not codes:

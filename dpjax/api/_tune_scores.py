@@ -16,6 +16,7 @@ from dpjax.problems import LinearModel, RateConstrained, Risk
 from dpjax.problems._constraints import violation
 from dpjax.solvers.descent._rates import default_size_floor
 from dpjax.transforms import add_rounded_gaussian, rounded_gaussian_shortfall
+from dpjax.transforms.clipping._microbatch import in_equal_parts
 
 Correct = Callable[[PyTree, PyTree], jax.Array]
 
@@ -92,20 +93,29 @@ class Scores:
         return noisy(graded, self.levels * stddev, first) | noisy(rest, stddev, second)
 
     def _counts(self, params: PyTree, records: PyTree) -> dict[str, jax.Array]:
-        right = jnp.asarray(self.correct(params, records))
-        _check_shape(right, records)
-        if self.levels == 1:
-            steps = right.astype(bool).astype(jnp.int32)
-        else:
-            graded = jnp.clip(jnp.where(jnp.isfinite(right), right, 0), 0, 1)
-            steps = jnp.round(self.levels * graded).astype(jnp.int32)
-        counts = {"margin": jnp.sum(2 * steps - self.levels, dtype=jnp.int32)}
+        def of(part: PyTree, here: jax.Array) -> dict[str, jax.Array]:
+            right = jnp.asarray(self.correct(params, part))
+            _check_shape(right, part)
+            if self.levels == 1:
+                steps = right.astype(bool).astype(jnp.int32)
+            else:
+                graded = jnp.clip(jnp.where(jnp.isfinite(right), right, 0), 0, 1)
+                steps = jnp.round(self.levels * graded).astype(jnp.int32)
+            found = {"margin": 2 * steps - self.levels}
+            if self._constrained:
+                logits = self.problem.class_logits(params, part["x"])
+                constraints = self.problem.constraints
+                found["class"] = jax.nn.one_hot(
+                    jnp.argmax(logits, axis=-1), logits.shape[-1], dtype=int
+                )
+                found["group"] = constraints.one_hot_parts(constraints.part(part), int)
+            return found
+
+        everyone = jnp.ones(len(jax.tree.leaves(records)[0]), bool)
+        found = in_equal_parts(of, records, everyone)
+        counts = {"margin": jnp.sum(found["margin"], dtype=jnp.int32)}
         if self._constrained:
-            logits = self.problem.class_logits(params, records["x"])
-            constraints = self.problem.constraints
-            predicted = jax.nn.one_hot(jnp.argmax(logits, axis=-1), logits.shape[-1], dtype=int)
-            part = constraints.one_hot_parts(constraints.part(records), int)
-            counts["table"] = jnp.matmul(part.T, predicted)
+            counts["table"] = jnp.matmul(found["group"].T, found["class"])
         return counts
 
     def _score(self, counts: dict[str, jax.Array], noise: float) -> jax.Array:

@@ -22,6 +22,7 @@ _DEFAULTS = {
     "smoothness": None,
     "radius": None,
     "factored": False,
+    "factored_gradients": None,
     "domains": (),
     # of a solver
     "prologue": None,
@@ -227,9 +228,9 @@ def _shapes(tree: PyTree) -> str:
 def optional(part: object, name: str) -> Any:
     """An optional member of a problem, a solver or a sampler.
 
-    Of problems: `check`, and the public constants `lipschitz`, `smoothness`, `radius`, `factored`
-    and `domains`; of solvers: `prologue`, `diagnose`, `redact` and `ordered_batches`; of samplers:
-    `shards`.
+    Of problems: `check`, and the public constants `lipschitz`, `smoothness`, `radius`, `factored`,
+    `factored_gradients` and `domains`; of solvers: `prologue`, `diagnose`, `redact` and
+    `ordered_batches`; of samplers: `shards`.
 
     Args:
       part: What may have it.

@@ -23,7 +23,7 @@ from dpjax.privacy import Budget, Guarantee, check_budget
 from dpjax.problems import QueryRelease
 from dpjax.queries._workload import num_records, spread_cells
 from dpjax.sampling import FullBatch
-from dpjax.solvers._request import checked_answers, drawn_noise
+from dpjax.solvers._request import checked_answers, drawn_noise, within_budget
 from dpjax.solvers._summary import register_solver
 from dpjax.solvers.queries._budget import (
     Number,
@@ -190,6 +190,7 @@ class MirrorDescentRelease(SelectionRelease):
             "relation": relation,
         }
         solver = cls(FullBatch(steps), **(fields | overrides))
+        within_budget(solver, budget, overrides, "noise_scale")
         if solver.noise == "gumbel":
             return checked_answers(solver, drawn_noise(solver.noise_scale, problem, steps), problem)
         draws = steps if solver.noise == "per-step" else 1

@@ -23,7 +23,7 @@ from dpjax.privacy import Budget, Guarantee, bounded_range_eta, check_budget
 from dpjax.problems import QueryRelease
 from dpjax.queries._workload import num_records, spread_cells
 from dpjax.sampling import FullBatch
-from dpjax.solvers._request import checked_answers
+from dpjax.solvers._request import checked_answers, within_budget
 from dpjax.solvers._summary import register_solver
 from dpjax.solvers.queries._budget import Number, drawn_event, drawn_rho, gaussian_event
 from dpjax.solvers.queries._selection import (
@@ -190,6 +190,7 @@ class MWEM:
             "relation": relation,
         }
         solver = cls(FullBatch(steps), **(fields | overrides))
+        within_budget(solver, budget, overrides, "noise_scale")
         return checked_answers(solver, solver.stddev, problem)
 
     def init(self, problem: QueryRelease, *, key: jax.Array) -> MWEMState:

@@ -13,7 +13,7 @@ from dpjax.core._moved import moved_setting
 from dpjax.privacy import Budget, Guarantee, PureZCDpEvent, bounded_range_rho, check_budget
 from dpjax.problems import QueryRelease
 from dpjax.sampling import FullBatch
-from dpjax.solvers._request import checked_answers, drawn_noise
+from dpjax.solvers._request import checked_answers, drawn_noise, within_budget
 from dpjax.solvers._summary import register_solver
 from dpjax.solvers.queries._budget import Number, drawn_rho
 from dpjax.solvers.queries._selection import SelectionRelease, SelectionState, check_selection
@@ -139,6 +139,7 @@ class SaddleRelease(SelectionRelease):
             "relation": relation,
         }
         solver = cls(FullBatch(count - 1), **(fields | overrides))
+        within_budget(solver, budget, overrides, "dual_step_size")
         last = 1 / (solver.dual_step_size * count)  # noise in the scores of the last draw
         return checked_answers(solver, drawn_noise(last, problem, count), problem)
 

@@ -119,7 +119,7 @@ class LinearModel(OnBall):
     def check(self, data: PyTree) -> None:
         """Raises ValueError unless `data` holds inputs `x` `[n, p]` and labels `y` `[n]`.
 
-        Also where labels of classes are all positive and not all 1, as those of 1 and 2 are.
+        Also where a label of a class is none of -1, 0 and 1.
         """
         check_records(data, self.num_features)
         y = data["y"]
@@ -128,8 +128,11 @@ class LinearModel(OnBall):
             return
         known = np.asarray(y).astype(float)
         known = known[np.isfinite(known)]
-        if np.all(known > 0) and np.any(known != 1):
-            raise ValueError("labels y must be -1 or 0 for one class, and 1 for the other")
+        if not np.all(np.isin(known, (-1, 0, 1))):
+            raise ValueError(
+                "labels y must be -1 or 0 for one class, and 1 for the other: for more classes use "
+                "RateConstrained.linear"
+            )
 
     def prepare(self, batch: PyTree, share: ArrayLike | None = None) -> tuple[jax.Array, jax.Array]:
         """Inputs `[B, num_params]` and labels `[B]` within their bounds.

@@ -12,6 +12,7 @@ from jax.typing import ArrayLike
 
 from dpjax.core import PyTree, check_int, register_dataclass, static_field
 from dpjax.problems._constraints import RateConstraints, check_codes, no_constraints, violation
+from dpjax.problems._dense_layers import layered_gradients
 from dpjax.problems._risk import check_fields
 from dpjax.transforms import OuterProduct
 
@@ -313,28 +314,44 @@ class RateConstrained:
         p = jax.nn.softmax(temperature * logits, axis=-1)
         return cotangent + temperature * p * (u - jnp.sum(u * p, axis=-1, keepdims=True))
 
-    def pullback(self, params: PyTree, batch: PyTree, cotangent: jax.Array) -> PyTree:
-        """Per-example gradients `[B, *p]` of `cotangent[b] @ h(x[b])`, one vjp a record."""
+    def pullback(
+        self, params: PyTree, batch: PyTree, cotangent: jax.Array, *, factored: bool = False
+    ) -> PyTree:
+        """Per-example gradients `[B, *p]` of `cotangent[b] @ h(x[b])`.
+
+        Where `factored`, those of dense layers are `OuterProduct`, as those of `LinearLogits` are.
+        """
         if hasattr(self.logits, "pullback"):
             return self.logits.pullback(params, batch["x"], cotangent)
 
-        def one(x: PyTree, c: jax.Array) -> PyTree:
-            def forward(p: PyTree) -> jax.Array:
-                if self.batched:
-                    return self.class_logits(p, jax.tree.map(lambda a: a[None], x))[0]
-                return _two_at_least(self.logits(p, x))
+        def product(p: PyTree, record: tuple[PyTree, jax.Array]) -> jax.Array:
+            x, c = record
+            if self.batched:
+                logits = self.class_logits(p, jax.tree.map(lambda a: a[None], x))[0]
+            else:
+                logits = _two_at_least(self.logits(p, x))
+            return jnp.sum(c.astype(logits.dtype) * logits)
 
-            logits, back = jax.vjp(forward, params)
-            return back(c.astype(logits.dtype))[0]
-
-        return jax.vmap(one)(batch["x"], cotangent)
+        records = batch["x"], cotangent
+        if factored:
+            return layered_gradients(product, params, records)
+        return jax.vmap(jax.grad(product), in_axes=(None, 0))(params, records)
 
     def per_example_gradients(self, params: PyTree, batch: PyTree) -> PyTree:
         """Gradients `[B, *p]` of the loss of each record; 0 for a label out of range."""
+        return self.pullback(params, batch, self._of_loss(params, batch))
+
+    def factored_gradients(self, params: PyTree, batch: PyTree) -> PyTree:
+        """The same, with `OuterProduct` for the weights of dense layers."""
+        if type(self).per_example_gradients is not RateConstrained.per_example_gradients:
+            return self.per_example_gradients(params, batch)
+        return self.pullback(params, batch, self._of_loss(params, batch), factored=True)
+
+    def _of_loss(self, params: PyTree, batch: PyTree) -> jax.Array:
+        """Slopes `[B, K]` of the loss in the logits."""
         logits = self.class_logits(params, batch["x"])
-        cotangent = self.cotangent(logits, batch)
-        cotangent = jnp.where(self.valid(logits, batch)[:, None], cotangent, 0)
-        return self.pullback(params, batch, cotangent)
+        valid = self.valid(logits, batch)[:, None]
+        return jnp.where(valid, self.cotangent(logits, batch), 0)
 
     def project(self, params: PyTree) -> PyTree:
         """Identity: the parameters are unconstrained."""

@@ -14,6 +14,7 @@ from jax.typing import ArrayLike
 from dpjax.core import PyTree, register_dataclass, static_field
 from dpjax.core._checks import check_int, check_nonnegative, check_positive, check_shape
 from dpjax.geometry import Domain, L1Ball, Polytope, Simplex
+from dpjax.problems._dense_layers import layered_gradients
 from dpjax.transforms import OuterProduct, PackedSigns
 
 
@@ -106,6 +107,13 @@ class OfRecords:
         if isinstance(self.loss, LinearLoss):
             return self.loss.gradients(margins_at(batch["x"], params), batch)
         return jax.vmap(jax.grad(self.loss), in_axes=(None, 0))(params, batch)
+
+    def factored_gradients(self, params: PyTree, batch: PyTree) -> PyTree:
+        """The same, with `OuterProduct` for the weights of dense layers too."""
+        own = type(self).per_example_gradients is not OfRecords.per_example_gradients
+        if own or isinstance(self.loss, LinearLoss):
+            return self.per_example_gradients(params, batch)
+        return layered_gradients(self.loss, params, batch)
 
     def per_example_losses(self, params: PyTree, batch: PyTree) -> jax.Array:
         """Loss of each record, `[B]`; the loss need not be differentiable."""

@@ -187,8 +187,8 @@ def _public_rows(solver: Solver, data: Records) -> Records:
     if not least <= data.num_records <= most:
         raise ValueError(
             f"data must have {least} to {most} records where the solver is for about "
-            f"{float(expected):g}, since their number is secret under add-or-remove-one, got "
-            f"{data.num_records}: make the solver for a public number of records that is nearer"
+            f"{float(expected):g}, since their number is secret under add-or-remove-one: make the "
+            "solver for a public number of records that is nearer"
         )
     spread = any(len(a.devices()) > 1 for a in jax.tree.leaves(data.arrays) if not is_traced(a))
     if rows >= most or spread:

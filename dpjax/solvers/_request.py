@@ -15,6 +15,7 @@ from jax.typing import ArrayLike
 from dpjax.core import (
     Problem,
     Sampler,
+    Solver,
     check_choice,
     check_fields,
     check_int,
@@ -340,6 +341,29 @@ def checked_gradients(
             f"{_REMEDY} or fewer parameters"
         )
     return solver
+
+
+def within_budget(solver: Solver, budget: Budget, overrides: dict[str, Any], own_risk: str) -> None:
+    """Raises where fields that were given cost more than the budget, but for the noise itself.
+
+    Args:
+      solver: Of these fields.
+      budget: What was asked for.
+      overrides: The fields that were given.
+      own_risk: The one that sets the noise, which may be given at the caller's own risk.
+
+    Raises:
+      ValueError: If it exceeds the budget.
+    """
+    if not overrides or own_risk in overrides or is_traced(solver):
+        return
+    epsilon = solver.guarantee().epsilon(budget.delta)
+    if epsilon > budget.epsilon * (1 + 1e-9):
+        raise ValueError(
+            f"epsilon would be {epsilon:.4g} at delta {budget.delta:g}, above the budget's "
+            f"{budget.epsilon:g}, with {', '.join(sorted(overrides))} as given: leave that out, or "
+            f"give {own_risk} too"
+        )
 
 
 def checked_answers(solver: _Solver, noise: ArrayLike, problem: QueryRelease) -> _Solver:

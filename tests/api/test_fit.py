@@ -194,6 +194,8 @@ def test_columns_of_frames_as_numbers():
         with pytest.raises(TypeError, match=r"column 'z' must hold numbers: [123] of 3 rows") as e:
             _records(PARITY, pandas.DataFrame({"z": column}))
         assert "zebra" not in str(e.value)
+    with pytest.raises(TypeError, match=r"column 'y' must hold numbers: 2 of 2 rows"):
+        _records(PARITY, (np.ones((2, 3)), np.array(["yes", "no"])))
 
 
 def test_a_file_keeps_points_of_a_curve_that_is_no_event(tmp_path):

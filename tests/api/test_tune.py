@@ -280,6 +280,24 @@ def test_one_record_moves_counts_by_no_more_than_their_noise_covers(problem, rel
     assert 0.6 * covered < sensitivity <= covered * (1 + 1e-9)
 
 
+def test_a_count_does_not_depend_on_the_number_of_rows():
+    """By the shape of a batch XLA adds products in another order: ties would go the other way."""
+    rng = np.random.default_rng(2)
+    w = jnp.asarray(rng.normal(size=17), jnp.float32)
+    x = np.float32(rng.normal(size=(60, 17)))
+    # scores of about 0, by the last bits
+    x[:, 0] -= np.float32((x.astype(float) @ np.asarray(w, float)) / float(w[0]))
+    problem, found = dpjax.problems.Risk.linear(lambda m, y: jnp.log1p(jnp.exp(-m * y)), 17), []
+    scores = Scores(problem, default_correct(problem), 1.0, 1.0, 1, "add_or_remove_one")
+    counts = jax.jit(lambda data: scores._counts(w, data)["margin"])
+    for n in (60, 241, 300, 1024, 1025):
+        tiled = (np.tile(row, (n, 1)) for row in x)
+        data = ({"x": jnp.asarray(rows), "y": jnp.ones(n)} for rows in tiled)
+        found.append([int(counts(one)) / n for one in data])
+    assert np.ptp(found, axis=0).max() == 0
+    assert len(set(found[0])) == 2
+
+
 def test_scores_have_the_noise_that_they_declare():
     scores = Scores(PROBLEM, default_correct(PROBLEM), 100.0, 1.0, 1, "add_or_remove_one")
     data = records(10)

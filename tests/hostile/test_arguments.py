@@ -171,3 +171,19 @@ def test_no_message_shows_records(make):
         with pytest.raises(TypeError, match=r"num_records must be an integer, got .*shape") as told:
             call()
         assert "8.125" not in str(told.value)
+
+
+@pytest.mark.parametrize(
+    ("kind", "problem", "fields"),
+    [
+        (solvers.FrankWolfe, ON_SIMPLEX, {"grad_range": 8.0}),
+        (solvers.FrankWolfeRelease, TABLES, {"score_range": 8.0}),
+        (solvers.FrankWolfeRelease, TABLES, {"noise": "laplace", "vertices": "queries"}),
+        (dpjax.papers.MWEM, TABLES, {"answer_range": 5.0}),
+        (dpjax.papers.MirrorDescentRelease, TABLES, {"score_range": 8.0}),
+        (dpjax.papers.SaddleRelease, TABLES, {"score_range": 8.0}),
+    ],
+)
+def test_fields_that_cost_more_than_the_budget_are_refused(kind, problem, fields):
+    with pytest.raises(ValueError, match=r"above the budget's 1, with .* as given: leave that out"):
+        kind.for_budget(problem, 1000, dpjax.Budget(1.0, 1e-6), **fields)

@@ -172,3 +172,32 @@ def test_a_group_pays_for_the_failures_of_each_record(event):
     for size in (1, 4):
         group = group_guarantee(one, size)
         assert group.delta(1.0) >= 0.999 * size * 1e-7 * (1 + math.e)
+
+
+@pytest.mark.always  # the claim
+@pytest.mark.parametrize(("rate", "z", "steps", "k"), [(0.05, 2.0, 10_000, 4), (0.01, 1.0, 300, 3)])
+def test_a_group_of_many_steps_is_not_promised_what_rounding_took(rate, z, steps, k):
+    """Records that all add +1, or -1: the sum of all outputs is a binomial plus a normal number."""
+    event = dpe.SelfComposedDpEvent(dpe.PoissonSampledDpEvent(rate, dpe.GaussianDpEvent(z)), steps)
+    one = Guarantee(event, "replace_one")
+    group, present = group_guarantee(one, k), np.arange(k * steps + 1)
+    weights = stats.binom.logpmf(present, k * steps, rate)
+    noise = z * math.sqrt(steps)
+    mean = k * steps * rate
+    for epsilon in (5.0, 40.0, 80.0, 100.0):
+        true = 0.0
+        for at in np.linspace(0, 2 * mean, 41):
+            first = np.logaddexp.reduce(weights + stats.norm.logsf((at - present) / noise))
+            second = np.logaddexp.reduce(weights + stats.norm.logsf((at + present) / noise))
+            true = max(true, math.exp(first) - math.exp(min(epsilon + second, 700.0)))
+        assert true <= group.delta(epsilon) <= 1
+    assert all(one.delta(epsilon) > 0 for epsilon in (10.0, 30.0, 60.0))
+
+
+def test_a_delta_below_what_rounding_may_take_is_read_elsewhere():
+    """The two accountants agree about a delta that both can tell; one tells less."""
+    step = dpe.PoissonSampledDpEvent(1e-3, dpe.GaussianDpEvent(1.0))
+    guarantee = Guarantee(dpe.SelfComposedDpEvent(step, 1_000_000))
+    fine, finer = guarantee.epsilon(1e-8), guarantee.epsilon(1e-12)
+    assert fine < finer < 2 * fine
+    assert guarantee.delta(finer) <= 1e-12 * (1 + 1e-6)

@@ -5,6 +5,7 @@ import math
 
 import numpy as np
 import pytest
+from dp_accounting import NeighboringRelation
 from dp_accounting import dp_event as dpe
 from scipy import stats
 from scipy.special import expit
@@ -26,6 +27,7 @@ from dpjax.privacy import (
     plan_objective_perturbation,
     squared_slopes,
 )
+from dpjax.privacy.objective_perturbation._curve import gaussian_profile, noise_delta
 from dpjax.privacy.selection._curve import cells_of, hockey_stick, selected
 from tests.privacy.selection_brute import atoms_of_pair, exact_delta, generating
 
@@ -540,3 +542,24 @@ def test_the_best_of_runs_of_other_curves_and_with_failures():
         SelectionGuarantee((ours, Guarantee(dpe.GaussianDpEvent(3.0))), LAW)
     with Ledger(Budget(9.0, 1e-5, "replace_one")) as ledger:
         ledger.spend(both)
+
+
+@pytest.mark.always  # the claim
+def test_inputs_that_depend_on_an_earlier_release_have_bounds_whatever_the_angle():
+    """The mean, over its loss, of the largest delta: an angle may follow what was released."""
+    losses = np.linspace(-8, 8, 161)
+    weights = np.exp(-(losses**2) / 2) / np.exp(-(losses**2) / 2).sum()
+    shares = np.linspace(0, 0.5, 40)  # of the squared shifts, of the smaller pair
+    for epsilon, slope, nu in ((1.0, 0.05, 0.2), (0.3, 0.24, 0.16), (4.0, 0.8, 0.5)):
+        bounds = SlopeBounds(1.0, slope, True, adaptive=True)
+        claimed = noise_delta(epsilon, bounds, 1.0, NeighboringRelation.REPLACE_ONE, nu)
+        worst = 0.0
+        for z, weight in zip(losses, weights, strict=True):
+            left = epsilon - nu**2 / 2 - nu * z
+            shifts = 2 * slope * np.sqrt([shares, 1 - shares])
+            worst += weight * (2 * gaussian_profile(left, shifts)).sum(axis=0).max()
+        assert worst <= claimed * (1 + 1e-3)
+    fixed = SlopeBounds(1.0, 0.05, True)  # at the first of these more is claimed
+    assert noise_delta(1.0, fixed, 1.0, NeighboringRelation.REPLACE_ONE, 0.2) < 0.98 * noise_delta(
+        1.0, SlopeBounds(1.0, 0.05, True, adaptive=True), 1.0, NeighboringRelation.REPLACE_ONE, 0.2
+    )

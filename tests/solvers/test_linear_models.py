@@ -15,7 +15,7 @@ import dpjax
 from dpjax.privacy import Budget
 from dpjax.problems import LinearModel
 from dpjax.solvers import ObjectivePerturbation
-from dpjax.solvers.erm._draws import quantile_logits
+from dpjax.solvers.erm._draws import LABEL_OCTAVES, quantile_logits
 from dpjax.solvers.erm._minimise import Objective, _weighted_sum, minimise
 from tests.solvers.drawn_shares import check_law
 
@@ -278,7 +278,33 @@ def test_a_threshold_has_the_law_that_its_cost_is_for():
     mask = np.arange(125) % 8 > 0
     batch = {"y": jnp.asarray(y * problem.largest_threshold, jnp.float32)}
     inputs = problem, batch, jnp.asarray(mask)
-    check_law(lambda key: solver._share(key, *inputs), np.abs(y[mask]), solver.beyond, eta)
+    law = np.abs(y[mask]), solver.beyond, eta, LABEL_OCTAVES
+    check_law(lambda key: solver._share(key, *inputs), *law)
+
+
+@pytest.mark.slow  # compiles a float64 solver of 20,000 rows
+@pytest.mark.parametrize("zeros", [3.4, 1.4])
+def test_labels_that_are_mostly_one_value_are_learned(zeros):
+    """Amounts of claims, of which 93% or 75% are 0: a threshold near 0 predicts their median."""
+    rng = np.random.default_rng(5)
+    x = np.clip(rng.normal(size=(20_000, 3)), -3, 3)
+    some = rng.random(20_000) < 1 / (1 + np.exp(zeros - 2 * x[:, 0]))
+    y = np.minimum(some * rng.gamma(2, 2, size=20_000) / 15 - 1, 1)
+    problem, data = LinearModel("huber", 3, intercept=1.0), (np.float32(x / 6), np.float32(y))
+    fitted = dpjax.fit(problem, data, Budget(2.0, 1e-6, "replace_one"), key=jax.random.key(0))
+    predicted = x / 6 @ np.asarray(fitted.params)[:3] + float(fitted.params[3])
+    columns = np.c_[x, np.ones(20_000)]
+    best = np.mean((columns @ np.linalg.lstsq(columns, y, rcond=None)[0] - y) ** 2)
+    assert np.mean((predicted - y) ** 2) < best + 0.2 * (np.var(y) - best)
+
+
+def test_draws_and_metrics_that_do_not_fit_the_problem_are_refused():
+    for link in ("logistic", "squared"):
+        problem = LinearModel(link, 1, radius=2.0)
+        solver = ObjectivePerturbation.for_budget(problem, 1000, Budget(1.0, 1e-6))
+        solver = dataclasses.replace(solver, quantile_range=0.2)
+        with pytest.raises(ValueError, match='quantile_range must be None but for a "huber" loss'):
+            solver.init(problem, key=jax.random.key(0))
 
 
 @pytest.mark.parametrize("link", ["logistic", "squared", "huber"])
@@ -408,6 +434,8 @@ def test_labels_of_other_classes_are_refused():
     x = np.ones((4, 2), np.float32)
     with pytest.raises(ValueError, match="labels y must be -1 or 0 for one class, and 1"):
         problem.check({"x": x, "y": np.array([1, 2, 2, 1])})
+    with pytest.raises(ValueError, match="for more classes use"):
+        problem.check({"x": x, "y": np.array([0, 1, 2, 1])})
     problem.check({"x": x, "y": np.array([1.0, -1.0, np.nan, 1.0])})
     with pytest.raises(ValueError, match="y must"):
         problem.check({"x": x, "y": np.ones((4, 1))})

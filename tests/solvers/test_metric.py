@@ -256,7 +256,7 @@ def test_held_bounds():
     assert held_bounds(own, 1.0, in_metric=False) == own
     assert held_bounds(own, 0.5, in_metric=False) == SlopeBounds(0.25, 0.45, False, 0.9)
     # in a metric directions and slopes may be any
-    assert held_bounds(own, 1.0, in_metric=True) == SlopeBounds(0.25, 0.9, False, 1.8)
+    assert held_bounds(own, 1.0, in_metric=True) == SlopeBounds(0.25, 0.9, False, 1.8, True)
 
 
 @pytest.mark.parametrize("relation", RELATIONS)
@@ -339,9 +339,10 @@ def test_a_gaussian_release_and_objective_perturbation_cost_what_is_claimed():
 def test_the_draws_are_those_that_are_charged(monkeypatch):
     seen = []
 
-    def spy(key, sizes, mask, beyond, eta):
-        seen.append((round(float(eta), 6), beyond, float(jnp.nanmax(sizes)) <= 1 + 1e-6))
-        return _draws.drawn_share(key, sizes, mask, beyond, eta)
+    def spy(key, sizes_of, batch, mask, beyond, eta, **options):
+        longest = float(jnp.nanmax(sizes_of(batch)))
+        seen.append((round(float(eta), 6), beyond, longest <= 1 + 1e-6))
+        return _draws.drawn_share(key, sizes_of, batch, mask, beyond, eta, **options)
 
     monkeypatch.setattr(_objective_perturbation, "drawn_share", spy)
     problem, data = LinearModel("logistic", 3, intercept=1.0), records()
@@ -383,7 +384,7 @@ def test_refusals():
         ObjectivePerturbation.for_budget(
             LinearModel("logistic", 8), 20_000, Budget(1.0, 1e-6), gram_share=1.0
         )
-    with pytest.raises(ValueError, match="radius must be None with gram_stddev"):
+    with pytest.raises(ValueError, match="gram_stddev must be None but for a problem without"):
         solver_of(ball, gram_stddev=1.0).init(ball, key=jax.random.key(0))
     with pytest.raises(ValueError, match="noise must be 'gaussian' with gram_stddev"):
         solver_of(ball, gram_stddev=1.0, noise="gamma")

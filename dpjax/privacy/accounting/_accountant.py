@@ -5,6 +5,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+import dp_accounting
 import numpy as np
 from dp_accounting import NeighboringRelation
 from dp_accounting import dp_event as dpe
@@ -75,27 +76,63 @@ def compose(which: EventId) -> Curve:
         pure = math.inf
     if chosen == "pld":
         total = compose_pld(parts, which.relation)
-        epsilon, delta = total.get_epsilon_for_delta, total.get_delta_for_epsilon
+        known = Curve(total.get_epsilon_for_delta, total.get_delta_for_epsilon)
+        curve = _with_tail(known, parts, which.relation)
     else:
-        # sampled Gaussians cost a sum of as many terms as the order: the library's shorter list
-        orders = None if any(contains(part, *SAMPLED) for part, _ in parts) else _ORDERS
-        scaled = [(at_sensitivity(part, which.relation), count) for part, count in parts]
-        accountant = RdpAccountant(orders, which.relation).compose(unflatten(scaled))
-        epsilon, delta = accountant.get_epsilon, accountant.get_delta
+        curve = _renyi(parts, which.relation)
     return Curve(
-        lambda d: min(float(epsilon(d)), pure), lambda e: 0.0 if e >= pure else float(delta(e))
+        lambda d: min(float(curve.epsilon(d)), pure),
+        lambda e: 0.0 if e >= pure else max(0.0, float(curve.delta(e))),
     )
+
+
+def _renyi(parts: Parts, relation: NeighboringRelation) -> Curve:
+    # sampled Gaussians cost a sum of as many terms as the order: the library's shorter list
+    orders = None if any(contains(part, *SAMPLED) for part, _ in parts) else _ORDERS
+    scaled = [(at_sensitivity(part, relation), count) for part, count in parts]
+    accountant = RdpAccountant(orders, relation).compose(unflatten(scaled))
+    return Curve(accountant.get_epsilon, accountant.get_delta)
+
+
+def _with_tail(curve: Curve, parts: Parts, relation: NeighboringRelation) -> Curve:
+    """A curve of a PLD, where rounding is much of it the smaller of it and of Rényi's, if any."""
+    least = 100 * _rounding(parts)
+
+    @functools.cache
+    def other() -> Curve:
+        try:
+            return _renyi(parts, relation)
+        except (UnsupportedEventError, dp_accounting.UnsupportedEventError):
+            return Curve(lambda _: math.inf, lambda _: 1.0)
+
+    def epsilon(delta: float) -> float:
+        known = float(curve.epsilon(delta))
+        return known if delta > least else min(known, float(other().epsilon(delta)))
+
+    def delta(epsilon: float) -> float:
+        known = float(curve.delta(epsilon))
+        return known if known > least else min(known, float(other().delta(epsilon)))
+
+    return Curve(epsilon, delta)
+
+
+def _rounding(parts: Parts) -> float:
+    """What transforms may take from a delta: up to 0.35 times this was seen in so many steps."""
+    composed = sum(count for _, count in parts if count > 1) + len(parts) - 1
+    return composed * 2.0**-52
 
 
 def compose_pld(parts: Parts, relation: NeighboringRelation) -> pld_lib.PrivacyLossDistribution:
     """The privacy loss distribution of parts (from `flatten`) of which each has one."""
     steps = [_own_step(part, relation) for part, _ in parts]
     interval = _interval(parts, steps, relation)
-    total = None
+    each = []
     for (part, count), step in zip(parts, steps, strict=True):
         one = step.distribution(interval) if step else library_pld(part, interval, relation)
-        many = one if count == 1 else one.self_compose(count)
-        total = many if total is None else total.compose(many)
+        each.append(one if count == 1 else one.self_compose(count))
+    total = functools.reduce(lambda first, second: first.compose(second), each)
+    for pmf in {id(pmf): pmf for pmf in (total._pmf_remove, total._pmf_add)}.values():
+        pmf._infinity_mass += _rounding(parts)
     return total
 
 

@@ -38,7 +38,7 @@ def noise_delta(
     `hidden` is the distance, in deviations, of the approximate minimisers under their own noise.
     """
     corners = _corners(epsilon, bounds, scale, relation, hidden)
-    if bounds.two_sided or relation != _REPLACE_ONE or epsilon <= 0:
+    if bounds.two_sided or bounds.adaptive or relation != _REPLACE_ONE or epsilon <= 0:
         return min(1.0, corners)
     return min(1.0, corners, _cone(epsilon, bounds, scale, hidden))
 
@@ -52,11 +52,10 @@ def _corners(
         shifts = [length, length if bounds.two_sided else 0.0]
     elif not bounds.two_sided:
         shifts = [0.0, length, length, 2 * length]
-    else:
+    else:  # squares of two pairs add up to (2 length)^2
         largest = 4 * length**2 + hidden**2
-        if largest > 2 * (math.hypot(1.0, epsilon) - 1):
-            return 4 * float(gaussian_profile(epsilon, math.sqrt(largest)))
-        shifts = [2 * length, 2 * length, 0.0, 0.0]  # convex in the square: one pair at 0
+        convex = largest <= 2 * (math.hypot(1.0, epsilon) - 1) and not bounds.adaptive
+        shifts = [2 * length, 2 * length, *2 * [0.0 if convex else 2**0.5 * length]]
     return float(gaussian_profile(epsilon, np.hypot(shifts, hidden)).sum())
 
 

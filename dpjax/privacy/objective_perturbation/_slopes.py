@@ -29,6 +29,9 @@ class SlopeBounds:
         two_sided: Whether $\varphi$ takes both signs for one y (least squares), or one (logistic).
         change: Largest $|\varphi x - \varphi' x'|$ over two records at one w, at most twice
             `slope`, which is the default. *Public*.
+        adaptive: Whether inputs depend on an earlier Gaussian release, whose ratio `tolerance` of
+            the guarantee has: bounds that maximise over the angle between two inputs are then left
+            out.
 
     Raises:
         TypeError: If a value is no number.
@@ -45,6 +48,7 @@ class SlopeBounds:
     slope: float
     two_sided: bool
     change: float | None = None
+    adaptive: bool = False
 
     def __post_init__(self) -> None:
         check_positive_scalar("curvature", self.curvature)

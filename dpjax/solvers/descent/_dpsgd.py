@@ -25,6 +25,7 @@ from dpjax.core import (
     check_nonnegative,
     check_positive,
     check_unstacked,
+    optional,
     static_field,
 )
 from dpjax.core._checks import known_numbers
@@ -337,9 +338,10 @@ class DPSGD:
         self, problem: Problem, batch: PyTree, mask: jax.Array, state: DPSGDState
     ) -> tuple[DPSGDState, DPSGDInfo]:
         """One step on the records of `batch` (leaves `[B, ...]`) where `mask [B]` is True."""
+        gradients_of = optional(problem, "factored_gradients") or problem.per_example_gradients
 
         def gradients(part: PyTree) -> PyTree:
-            return problem.per_example_gradients(state.params, part)
+            return gradients_of(state.params, part)
 
         return self.descend(problem, gradients, batch, mask, state)
 

@@ -1,7 +1,6 @@
 """One threshold for each group, from one noisy histogram of a trained model's scores."""
 
 import dataclasses
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import dp_accounting
@@ -31,9 +30,9 @@ from dpjax.sampling import FullBatch
 from dpjax.solvers._request import RELATIONS, check_once, check_values, default_sampler, requested
 from dpjax.solvers._summary import register_solver
 from dpjax.solvers.descent._dpsgd import DPSGD
+from dpjax.transforms.clipping._microbatch import in_equal_parts
 from dpjax.transforms.noise import _noisy_counts as counting
 
-_PART = 1024  # records whose scores are computed at a time
 _MOST_BINS, _LEAST_BINS = 64, 8
 _MOST_NOISE = 0.01  # of a group's share of positives, over all bins
 
@@ -250,7 +249,7 @@ class GroupThresholds:
             return jnp.where(valid, (group * 2 + part["y"]) * self.bins + place, size)
 
         counts = jnp.zeros(size, jnp.int32)
-        counts = counts.at[_in_equal_parts(cells, batch, mask)].add(1, mode="drop")
+        counts = counts.at[in_equal_parts(cells, batch, mask)].add(1, mode="drop")
         key, draw = jax.random.split(state.key)
         noisy = counting.noisy_counts(draw, counts, self.histogram_noise, self._tables)
         noisy = noisy.astype(state.histogram.dtype)
@@ -332,22 +331,3 @@ def _num_groups(problem: RateConstrained) -> int:
             f"{problem.num_constraints} constraints by {part}"
         )
     return part.num_parts
-
-
-def _in_equal_parts(
-    of: Callable[[PyTree, jax.Array], jax.Array], batch: PyTree, mask: jax.Array
-) -> jax.Array:
-    """`of` for each record, by one program of so many rows: with the shape last bits could change.
-
-    Two parts at least, since XLA writes out a loop of one; numbers of masked rows follow.
-    """
-    parts = max(2, -(-mask.shape[0] // _PART))
-    more = parts * _PART - mask.shape[0]
-
-    def cut(leaf: jax.Array) -> jax.Array:
-        filled = jnp.concatenate([leaf, jnp.broadcast_to(leaf[-1:], (more, *leaf.shape[1:]))])
-        return filled.reshape(parts, _PART, *leaf.shape[1:])
-
-    present = jnp.concatenate([mask, jnp.zeros(more, bool)]).reshape(parts, _PART)
-    found = jax.lax.map(lambda part: of(*part), (jax.tree.map(cut, batch), present))
-    return found.reshape(-1)

@@ -384,7 +384,7 @@ class RateConstrainedSGDA:
         cotangent = jnp.where(valid[:, None], cotangent, 0)
 
         def gradients(part: PyTree) -> PyTree:
-            return problem.pullback(params, part["batch"], part["cotangent"])
+            return problem.pullback(params, part["batch"], part["cotangent"], factored=True)
 
         both = {"batch": batch, "cotangent": cotangent}
         primal, info = descent.descend(problem, gradients, both, valid, state.primal)

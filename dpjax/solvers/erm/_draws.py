@@ -1,19 +1,25 @@
 """Draws of how large labels mostly are, and how long inputs, by the exponential mechanism."""
 
 import math
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
 from dp_accounting import dp_event as dpe
 from jax.typing import ArrayLike
 
+from dpjax.core import PyTree
 from dpjax.geometry import sample_vertices
 from dpjax.problems import LinearModel
 from dpjax.solvers.vertices._steps import shrunk
+from dpjax.transforms.clipping._microbatch import in_equal_parts
 
 _CENTRES = 4096  # intervals of labels
 _SIZES = 256  # that may be drawn, to a four-billionth
 _PER_OCTAVE = 8  # each below the next by the eighth root of 2
+# thresholds: labels nearer to the centre do not count, since most may be one value, as zeros of
+# counts are; excess 0.01 to 1.9 for 0.4 to 3 on eight such columns, and the same on ten others
+LABEL_OCTAVES = 10
 _TILT = 3 / 64  # of logits, towards small sizes: few records tell them from much larger ones
 _RECORDS = 60.0  # n times the range of a draw: with fewer, what is drawn may be far off
 # n epsilon / sqrt(d) for each of one in so many rows, labels, and rows in a metric, beyond
@@ -43,7 +49,14 @@ def beyond_drawn(num_records: int, epsilon: float, dim: int) -> tuple[int, int, 
 
 
 def drawn_share(
-    key: jax.Array, sizes: jax.Array, mask: jax.Array, beyond: int, eta: ArrayLike
+    key: jax.Array,
+    sizes_of: Callable[[PyTree], jax.Array],
+    batch: PyTree,
+    mask: jax.Array,
+    beyond: int,
+    eta: ArrayLike,
+    *,
+    octaves: int = _SIZES // _PER_OCTAVE,
 ) -> jax.Array:
     """The size that one in `beyond` of the nonzero ones exceeds, rounded up, over the bound.
 
@@ -51,21 +64,37 @@ def drawn_share(
 
     Args:
       key: Typed key, scalar (*secret*).
-      sizes: Over their bound, `[n]`; those that are 0 or NaN do not count (*secret*).
+      sizes_of: Sizes of the records of a batch over their bound, `[B]`, each from its own record;
+        those that are 0 or NaN do not count.
+      batch: Leaves `[n, ...]` (*secret*).
       mask: Which count, `[n]` (*secret*).
       beyond: One in `beyond` sizes should be larger, an integer >= 2 (*public*).
       eta: Bounded range of the draw, a number; 0 for no draw (*public*).
+      octaves: Sizes below 2 to the minus this neither count nor are drawn (*public*).
 
     Returns:
-      A scalar, 1 without a draw, else one of 256 powers of the eighth root of 2 up to 1.
+      A scalar, 1 without a draw, else one of so many powers of the eighth root of 2 up to 1.
     """
-    eta, counted = jnp.asarray(eta, float), mask & (sizes > 0)
-    smaller = jnp.floor(-_PER_OCTAVE * jnp.log2(jnp.where(counted, sizes, 1)))
-    bins = _SIZES - 1 - jnp.clip(smaller, 0, _SIZES - 1).astype(jnp.int32)
-    counts = jnp.zeros(_SIZES, jnp.int32).at[bins].add(counted.astype(jnp.int32))
+    eta, number = jnp.asarray(eta, float), octaves * _PER_OCTAVE
+
+    def bins(part: PyTree, here: jax.Array) -> jax.Array:
+        sizes = sizes_of(part)
+        least = 0.0 if number == _SIZES else 2.0**-octaves
+        counted = here & (sizes > least)
+        smaller = jnp.floor(-_PER_OCTAVE * jnp.log2(jnp.where(counted, sizes, 1)))
+        place = number - 1 - jnp.clip(smaller, 0, number - 1).astype(jnp.int32)
+        return jnp.where(counted, place, number)
+
+    counts = jnp.zeros(number, jnp.int32)
+    counts = counts.at[in_equal_parts(bins, batch, mask)].add(1, mode="drop")
     drawn = sample_vertices(key, quantile_logits(counts, beyond, eta), 1)[0]
-    share = jnp.exp2((drawn - (_SIZES - 1)).astype(eta.dtype) / _PER_OCTAVE)
+    share = jnp.exp2((drawn - (number - 1)).astype(eta.dtype) / _PER_OCTAVE)
     return jnp.where(eta > 0, share, 1)
+
+
+def sizes_of_labels(bound: ArrayLike) -> Callable[[PyTree], jax.Array]:
+    """Sizes of the labels of a batch over a bound, `[B]`."""
+    return lambda batch: jnp.abs(batch["y"].astype(float)) / bound
 
 
 def drawn_centre(key: jax.Array, labels: jax.Array, mask: jax.Array, eta: ArrayLike) -> jax.Array:

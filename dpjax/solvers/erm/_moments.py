@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from dpjax.core import PyTree
 from dpjax.problems import LinearModel
 from dpjax.transforms import rounding_allowance
+from dpjax.transforms.clipping._microbatch import in_equal_parts
 from dpjax.transforms.noise._independent import plus_noise
 
 MOST_ROWS = 2**26  # that noise allows for: it must not tell the number of records
@@ -141,7 +142,12 @@ def metric_and_lengths(
     values, basis = jnp.linalg.eigh(noisy_symmetric(gram, stddev, draws))
     least = swamped(stddev, len(gram))
     metric = (basis * jnp.sqrt(least / (jnp.maximum(values, 0) + least))[None, :]) @ basis.T
-    lengths = jnp.minimum(jnp.linalg.norm(x @ metric, axis=1), 1)
+
+    def lengths_of(part: PyTree, here: jax.Array) -> jax.Array:
+        inputs = scaled_inputs(problem, part, here, length, _unit_factors(problem, length))[0]
+        return jnp.minimum(jnp.linalg.norm(inputs @ metric, axis=1), 1)
+
+    lengths = in_equal_parts(lengths_of, records, mask)
     return metric.astype(dtype), lengths.astype(dtype)
 
 

@@ -36,12 +36,14 @@ from dpjax.sampling import FullBatch
 from dpjax.solvers._request import RELATIONS, check_once, check_values, requested_relation
 from dpjax.solvers._summary import register_solver
 from dpjax.solvers.erm._draws import (
+    LABEL_OCTAVES,
     LEAST_BEYOND,
     beyond_drawn,
     drawn_centre,
     drawn_share,
     length_range,
     shorter_inputs,
+    sizes_of_labels,
 )
 from dpjax.solvers.erm._minimise import Objective, held_slopes, in_double, minimise
 from dpjax.solvers.erm._moments import inputs_in_metric, metric_and_lengths, statistics_change
@@ -320,14 +322,15 @@ class ObjectivePerturbation(OfLinearModel):
                 f"problem must have the slope bounds that the noise is for, {self.bounds}, got "
                 f"{problem.slope_bounds()}: make the solver for this problem"
             )
-        plain = problem.intercept is None or problem.radius is not None
-        if self.centre_range is not None and (plain or problem.link == "logistic"):
-            raise ValueError(
-                "centre_range must be None but for a regression with an intercept and no ball, got "
-                f"{self.centre_range}"
-            )
-        if self.gram_stddev is not None and problem.radius is not None:
-            raise ValueError(f"radius must be None with gram_stddev, got {problem.radius}")
+        no_ball, regression = problem.radius is None, problem.link != "logistic"
+        centred = regression and no_ball and problem.intercept is not None
+        for name, where, fits in (
+            ("centre_range", "a regression with an intercept and no ball", centred),
+            ("quantile_range", 'a "huber" loss', problem.link == "huber"),
+            ("gram_stddev", "a problem without a radius", no_ball),
+        ):
+            if getattr(self, name) is not None and not fits:
+                raise ValueError(f"{name} must be None but for {where}, got {getattr(self, name)}")
         return ObjectivePerturbationState(problem.init, *3 * (jnp.zeros(()),), key)
 
     def step(
@@ -346,8 +349,8 @@ class ObjectivePerturbation(OfLinearModel):
             labels = jnp.clip(batch["y"], -problem.label_bound, problem.label_bound)
             batch = {**batch, "y": labels - centre}
         share = self._share(keys[0], problem, batch, mask).astype(dtype)
-        sizes = problem.feature_lengths(batch)
-        length = drawn_share(keys[3], sizes, mask, self.longer, self.length_range).astype(dtype)
+        sizes = problem.feature_lengths, batch
+        length = drawn_share(keys[3], *sizes, mask, self.longer, self.length_range).astype(dtype)
         impl = jax.random.key_impl(state.key)
         records = {name: batch[name] for name in ("x", "y")}
         metric: tuple[jax.Array, ...] = ()
@@ -390,17 +393,16 @@ class ObjectivePerturbation(OfLinearModel):
         measured = in_double(functools.partial(metric_and_lengths, problem))
         stddev = jnp.asarray(self.gram_stddev, dtype)
         metric, sizes = measured(records, mask, draws, length, stddev)
-        share = drawn_share(length_key, sizes, mask, self.metric_longer, self.length_range)
+        longer, eta = self.metric_longer, self.length_range
+        share = drawn_share(length_key, lambda part: part, sizes, mask, longer, eta)
         return metric, share.astype(dtype)
 
-    def _share(
-        self, key: jax.Array, problem: LinearModel, batch: PyTree, mask: jax.Array
-    ) -> jax.Array:
+    def _share(self, key: jax.Array, problem: LinearModel, *batch: PyTree) -> jax.Array:
         """The threshold over the largest one."""
         if self.quantile_range is None:
             return jnp.ones(())
-        sizes = jnp.abs(batch["y"].astype(float)) / problem.largest_threshold
-        return drawn_share(key, sizes, mask, self.beyond, self.quantile_range)
+        draw = sizes_of_labels(problem.largest_threshold), *batch, self.beyond, self.quantile_range
+        return drawn_share(key, *draw, octaves=LABEL_OCTAVES)
 
     def redact(self, state: ObjectivePerturbationState) -> ObjectivePerturbationState:
         """The state without the residual."""

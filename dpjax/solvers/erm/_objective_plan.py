@@ -52,7 +52,7 @@ def held_bounds(own: SlopeBounds, share: float, *, in_metric: bool) -> SlopeBoun
     """
     slope = share * own.slope
     change = 2 * slope if in_metric else min(own.largest_change, 2 * slope)
-    return SlopeBounds(own.curvature, slope, own.two_sided, change)
+    return SlopeBounds(own.curvature, slope, own.two_sided, change, adaptive=in_metric)
 
 
 def planned(

@@ -33,6 +33,7 @@ from dpjax.solvers.erm._draws import (
     length_range,
     pure_event,
     shorter_inputs,
+    sizes_of_labels,
 )
 from dpjax.solvers.erm._minimise import in_double, quadratic_minimiser
 from dpjax.solvers.erm._moments import (
@@ -217,15 +218,11 @@ class SufficientStatistics(OfLinearModel):
         key, first, second, third, fourth = jax.random.split(state.key, 5)
         dtype = state.params.dtype
         draws = [normal(first, state.gram.shape, dtype), normal(second, state.moment.shape, dtype)]
-        sizes = (
-            problem.feature_lengths(batch),
-            jnp.abs(batch["y"].astype(float)) / problem.label_bound,
-        )
+        labels = sizes_of_labels(problem.label_bound)
+        draws_of = (third, problem.feature_lengths, self.longer), (fourth, labels, self.beyond)
         length, label = (
-            drawn_share(each, size, mask, beyond, self.length_range).astype(dtype)
-            for each, size, beyond in zip(
-                (third, fourth), sizes, (self.longer, self.beyond), strict=True
-            )
+            drawn_share(each, sizes, batch, mask, beyond, self.length_range).astype(dtype)
+            for each, sizes, beyond in draws_of
         )
         names = ("gram_stddev", "moment_stddev", "ridge", "shrinkage")
         numbers = [length, label, *(jnp.asarray(getattr(self, name), dtype) for name in names)]

@@ -14,7 +14,13 @@ from dpjax.privacy import Budget, Guarantee
 from dpjax.problems import QueryRelease
 from dpjax.queries import Marginals, Workload
 from dpjax.sampling import FullBatch
-from dpjax.solvers._request import check_values, checked_answers, drawn_noise, requested_relation
+from dpjax.solvers._request import (
+    check_values,
+    checked_answers,
+    drawn_noise,
+    requested_relation,
+    within_budget,
+)
 from dpjax.solvers._summary import register_solver
 from dpjax.solvers.queries import _selection as selection
 from dpjax.solvers.queries._budget import Number, drawn_event, drawn_rho, largest_range
@@ -161,6 +167,7 @@ class FrankWolfeRelease(SelectionRelease):
         fields |= {"num_records": num_records, "score_range": score_range, "vertices": vertices}
         fields |= {"schedule": "sqrt" if marginals else "constant", "relation": relation}
         solver = cls(FullBatch(steps), **(fields | overrides))
+        within_budget(solver, budget, overrides, "noise_scale")
         return checked_answers(solver, drawn_noise(solver.noise_scale, problem, steps), problem)
 
     @property

@@ -25,7 +25,13 @@ from dpjax.privacy import Budget, Guarantee, PureZCDpEvent, check_budget, zcdp_b
 from dpjax.privacy._budget import RelationLike, relation_factor
 from dpjax.sampling import FullBatch
 from dpjax.solvers._parts import part_size, sum_of_parts
-from dpjax.solvers._request import RELATIONS, check_values, checked_draws, expected_in_full
+from dpjax.solvers._request import (
+    RELATIONS,
+    check_values,
+    checked_draws,
+    expected_in_full,
+    within_budget,
+)
 from dpjax.solvers._summary import register_solver
 from dpjax.solvers._vertex_problem import VertexProblem, check_vertices, one_block
 from dpjax.solvers.vertices import _steps as vertex_steps
@@ -237,6 +243,7 @@ class FrankWolfe:
             "relation": check_budget(budget).relation_or("add_or_remove_one").name.lower(),
         }
         solver = cls(FullBatch(plan.steps), **(fields | overrides))
+        within_budget(solver, budget, overrides, "sharpness")
         return checked_draws(solver, [solver.sharpness * solver.grad_range])
 
     @property
