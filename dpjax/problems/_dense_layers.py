@@ -37,9 +37,9 @@ def layered_gradients(loss: Callable[..., jax.Array], params: PyTree, batch: PyT
     leaves, structure = jax.tree.flatten(params)
     record = jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape[1:], a.dtype), batch)
     closed = jax.make_jaxpr(loss)(params, record)
-    layers = {} if closed.effects else _layers(closed.jaxpr, len(leaves))
-    if not layers:
+    if closed.effects or len(_vars(closed.jaxpr.outvars)) != 1:
         return jax.vmap(jax.grad(loss), in_axes=(None, 0))(params, batch)
+    layers = _layers(closed.jaxpr, len(leaves))
     weights = {layer.weight for layer in layers.values()}
     others = {place: leaf for place, leaf in enumerate(leaves) if place not in weights}
     outputs = {at: _array(closed.jaxpr.eqns[at].outvars[0]) for at in layers}
@@ -66,8 +66,6 @@ def _layers(jaxpr: Jaxpr, num: int) -> dict[int, _Layer]:
         for var in _vars(eqn.invars):
             used.setdefault(var, []).append(at)
     found: dict[int, _Layer] = {}
-    if len(_vars(jaxpr.outvars)) != 1:
-        return found
     for weight, var in enumerate(jaxpr.invars[:num]):
         places = used.get(var, [])
         matrix = _array(var).ndim == 2 and jnp.issubdtype(_array(var).dtype, jnp.floating)

@@ -369,7 +369,7 @@ SCHEMAS = {
     "kind": ({"a": {"kind": "number"}}, r"column 'a': kind must be one of .*got 'number'"),
     "field": ({"a": {"kind": "numeric", "lo": 1}}, "column 'a': numeric has no field 'lo', only"),
     "value": ({"a": {"kind": "numeric", "low": 3, "high": 1}}, "column 'a': low must be < high"),
-    "type": ({"a": {"kind": "categorical"}}, "column 'a': .*labels"),
+    "type": ({"a": {"kind": "categorical"}}, "column 'a': categorical needs the field 'labels'"),
 }
 
 

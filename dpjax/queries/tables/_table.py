@@ -110,10 +110,14 @@ def _column(name: str, pairs: _Pairs) -> Column:
     kind = fields.pop("kind", None)
     if not isinstance(kind, str) or kind not in _KINDS:
         raise ValueError(f"column {name!r}: kind must be one of {list(_KINDS)}, got {kind!r}")
-    known = [field.name for field in dataclasses.fields(_KINDS[kind])]
+    every = dataclasses.fields(_KINDS[kind])
+    known = [field.name for field in every]
     for field in fields:
         if field not in known:
             raise ValueError(f"column {name!r}: {kind} has no field {field!r}, only {known}")
+    for one in every:
+        if one.default is one.default_factory is dataclasses.MISSING and one.name not in fields:
+            raise ValueError(f"column {name!r}: {kind} needs the field {one.name!r}")
     try:
         return _KINDS[kind](**fields)
     except (TypeError, ValueError) as error:

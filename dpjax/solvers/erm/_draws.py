@@ -9,6 +9,7 @@ from dp_accounting import dp_event as dpe
 from jax.typing import ArrayLike
 
 from dpjax.core import PyTree
+from dpjax.core._checks import check_finite
 from dpjax.geometry import sample_vertices
 from dpjax.problems import LinearModel
 from dpjax.solvers.vertices._steps import shrunk
@@ -32,6 +33,7 @@ _LEAST_CONSTANT = 2.0**-16  # of an intercept, over its own
 
 def length_range(num_records: int, epsilon: float) -> float:
     """The range of the draw of a length; 0, for none, where it would cost too much of epsilon."""
+    check_finite("epsilon", epsilon)
     share = _RECORDS / (num_records * epsilon)
     return max(share, _SHARES[0]) * epsilon if share <= _SHARES[1] else 0.0
 
