@@ -6,8 +6,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from scipy import stats
 
 import dpjax
+import dpjax.testing as dpt
 from dpjax import problems
 from dpjax.core import register_dataclass
 from dpjax.solvers import DPSGD
@@ -183,3 +185,37 @@ def test_a_step_is_the_same_and_a_bad_record_adds_nothing():
     for name, leaf in want.items():
         assert np.all(np.isfinite(got[name]))
         np.testing.assert_allclose(got[name], leaf, rtol=1e-5, atol=1e-6)
+
+
+def _moved(solver, problem):
+    """What a step adds to the gradient sum, by rows and mask; plain descent of rate 0.1."""
+
+    def moved(key, x, mask):
+        state = solver.init(problem, key=key)
+        after, _ = solver.step(problem, {"x": x, "y": BATCH["y"]}, mask, state)
+        gone = jax.tree.map(lambda a, b: (a - b) * _B / 0.1, state.params, after.params)
+        return jnp.concatenate([jnp.ravel(leaf) for leaf in jax.tree.leaves(gone)])
+
+    return jax.jit(jax.vmap(moved, in_axes=(0, 0, None)))
+
+
+@pytest.mark.always  # the claim
+def test_a_record_of_a_network_adds_at_most_the_clip_norm():
+    problem = problems.Risk(plain, PARAMS)
+    moved = _moved(DPSGD(dpjax.sampling.FullBatch(3), 0.0, 0.3, 0.1, float(_B)), problem)
+    rng = np.random.default_rng(1)
+    x = 10.0 ** rng.uniform(-6, 19, size=(300, _B, 1)) * rng.normal(size=(300, _B, _P))
+    x = jnp.asarray(x, jnp.float32).at[0, 0].set(jnp.inf).at[1, 0].set(jnp.nan).at[2, 0].set(3e38)
+    keys = jax.random.split(jax.random.key(0), 300)
+    both = (moved(keys, x, mask) for mask in (jnp.ones(_B, bool), jnp.arange(_B) > 0))
+    norms = np.linalg.norm(np.subtract(*both), axis=1)
+    assert 0.299 < norms.max() <= 0.3 * (1 + 1e-4)
+
+
+@pytest.mark.always  # the claim
+def test_noise_of_a_network_is_the_multiplier_times_the_clip_norm():
+    problem = problems.Risk(plain, PARAMS)
+    moved = _moved(DPSGD(dpjax.sampling.FullBatch(3), 1.5, 0.3, 0.1, float(_B)), problem)
+    keys = jax.random.split(jax.random.key(3), 200)
+    drawn = moved(keys, jnp.zeros((200, _B, _P)), jnp.zeros(_B, bool)) / 0.3
+    dpt.check_scale(np.ravel(drawn), lambda scale: stats.norm(scale=scale).cdf, 1.5)

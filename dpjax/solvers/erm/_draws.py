@@ -18,8 +18,10 @@ from dpjax.transforms.clipping._microbatch import in_equal_parts
 _CENTRES = 4096  # intervals of labels
 _SIZES = 256  # that may be drawn, to a four-billionth
 _PER_OCTAVE = 8  # each below the next by the eighth root of 2
-# thresholds: labels nearer to the centre do not count, since most may be one value, as zeros of
-# counts are; excess 0.01 to 1.9 for 0.4 to 3 on eight such columns, and the same on ten others
+# Thresholds: labels nearer to the centre do not count, because most may be one value, such as the
+# zeros of counts. Chosen on nine kinds of labels, n = 800 to 30,000: the squared error in excess of
+# least squares fell to 0.02 to 1 times what it was on the four with many zeros, and hardly changed
+# on the others. On three fresh ones, n = 2,000, it fell to 0.5 to 0.87 times.
 LABEL_OCTAVES = 10
 _TILT = 3 / 64  # of logits, towards small sizes: few records tell them from much larger ones
 _RECORDS = 60.0  # n times the range of a draw: with fewer, what is drawn may be far off
