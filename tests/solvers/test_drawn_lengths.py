@@ -262,6 +262,7 @@ def test_without_noise_it_is_the_minimiser_for_shorter_rows(intercept, radius, m
     forced(monkeypatch, share)
     problem = LinearModel("logistic", 3, radius, feature_bound=2.0, intercept=intercept)
     data = records(length=1.0)
+    data["y"] = jnp.sign(data["y"])
     solver = ObjectivePerturbation(
         FULL, problem.slope_bounds(), 1e-6, lam, 1e-7, 1e-7, length_range=0.1
     )
