@@ -18,7 +18,7 @@ from dpjax.api._public_size import public_size
 from dpjax.api._tune_candidates import Candidates, Kind, Sampled
 from dpjax.api._tune_scores import Correct, Scores, default_correct, levels_of
 from dpjax.core import PyTree, Solver, check_int, check_key, check_nonnegative, register_dataclass
-from dpjax.core._records import Records, num_rows
+from dpjax.core._records import Records, filled, num_rows, whole_rows
 from dpjax.privacy import RunsLaw, SelectionGuarantee, calibrate_noise, calibrate_selection
 from dpjax.privacy._budget import Budget, check_budget, relation_name, resolve_relation
 from dpjax.privacy._guarantee import Guarantee, compose_guarantees
@@ -208,8 +208,20 @@ def tune(
             raise ValueError(f"candidates of {pool.name_of(kind)} cannot be calibrated to {budget}")
     names = choices.choices
     block = _block(solvers, problem, public)
+    # of a secret number, as `solve` has them outside of transformations
+    filled = None if relation == "replace_one" else whole_rows(public)
     plan = _Plan(
-        problem, names, solvers, guarantee, runs, checkpoints, scores, score_noise, score, block
+        problem,
+        names,
+        solvers,
+        guarantee,
+        runs,
+        checkpoints,
+        scores,
+        score_noise,
+        score,
+        block,
+        filled,
     )
     return plan.release(data, share, constant_time, keys)
 
@@ -308,6 +320,7 @@ class _Plan:
     score_noise: float
     public_score: Callable[[PyTree], jax.Array] | None
     block: int
+    rows: int | None
 
     def release(
         self, data: PyTree, share: float, constant_time: bool, keys: Sequence[jax.Array]
@@ -323,6 +336,8 @@ class _Plan:
             executed = int(self.runs.max_runs or 1) if constant_time else counted
             drawn = _draw_candidates(len(self.solvers), executed, draw_key)
         train, held = jax.tree.map(jnp.asarray, (train, None if self.scores is None else held))
+        number = num_rows(train)
+        train = Records(train if self.rows is None else filled(train, self.rows), number)
         winner, best, found = _best(
             self.solvers, drawn, counted, run_key, self._compiled, (train, held), self.block
         )
@@ -338,7 +353,7 @@ class _Plan:
         return jax.jit(jax.vmap(self._run, in_axes=(0, 0, None, None)))
 
     def _run(
-        self, solver: Any, key: jax.Array, train: PyTree, held: PyTree
+        self, solver: Any, key: jax.Array, train: Records, held: PyTree
     ) -> tuple[PyTree, jax.Array]:
         """Parameters and place of the best iterate of one run, and its score."""
         train_key, noise_key = jax.random.split(key)
@@ -353,21 +368,22 @@ class _Plan:
         return (jax.tree.map(lambda leaf: leaf[place], params), place), found
 
 
-def _iterates(solver: Solver, problem: PyTree, data: PyTree, key: jax.Array, number: int) -> PyTree:
+def _iterates(
+    solver: Solver, problem: PyTree, data: Records, key: jax.Array, number: int
+) -> PyTree:
     """What a run would return after each of `number` equal parts of its steps, `[number, *p]`."""
     if number == 1:
         params = solve(solver, problem, data, key=key, progress=False).params
         return jax.tree.map(lambda leaf: jnp.asarray(leaf)[None], params)
     init_key, plan_key = jax.random.split(key)
-    records = Records(data, num_rows(data))
-    xs = solver.sampler.plan(plan_key, records.num_records)
+    xs = solver.sampler.plan(plan_key, data.num_records)
     parts = jax.tree.map(lambda a: a.reshape(number, -1, *a.shape[1:]), xs)
 
     def part(state: PyTree, xs: PyTree) -> tuple[PyTree, PyTree]:
         state, _ = scan(job, state, xs)
         return state, solver.finalize(problem, state)
 
-    job = Job(solver, problem, records, init_key, xs)
+    job = Job(solver, problem, data, init_key, xs)
     return jax.lax.scan(part, start(job), parts)[1]
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.experimental.multihost_utils import process_allgather
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
@@ -17,6 +18,7 @@ from dpjax.core._fields import register_dataclass, static_field
 from dpjax.core._types import PyTree
 
 _SHOWN = 6
+_BLOCK = 32
 _running: contextvars.ContextVar[Any] = contextvars.ContextVar("placement", default=None)
 
 
@@ -38,6 +40,27 @@ def many_devices() -> bool:
       examples lie.
     """
     return _running.get() is not None or jax.sharding.get_abstract_mesh().size > 1
+
+
+def shares_of_rows() -> int:
+    """Number of equal shares, each on a device, of the rows of what is traced, as far as known."""
+    placement = _running.get()
+    if placement is not None:
+        return int(placement.shares)
+    return max(1, jax.sharding.get_abstract_mesh().size)
+
+
+def whole_rows(number: int, shares: int = 1) -> int:
+    """The least number of rows, at least this one, of which each share is made of whole blocks.
+
+    A multiple of 32, or a power of two below that. XLA may compute the rows left over from a block
+    differently: where one record shifts the rows of others, or their number, it would change last
+    bits of what follows from them, and with these all of a gradient at a kink of the loss.
+    """
+    rows = -(-number // shares)
+    if rows < _BLOCK:
+        return shares << (rows - 1).bit_length()
+    return shares * _BLOCK * -(-rows // _BLOCK)
 
 
 def spans_processes(leaf: PyTree) -> bool:
@@ -98,6 +121,16 @@ def _stated(node: object) -> Iterator[Any]:
         yield from _stated(part)
 
 
+def filled(data: PyTree, rows: int) -> PyTree:
+    """Arrays `[n, ...]` with their last row repeated until there are so many, at least n."""
+
+    def fill(leaf: jax.Array) -> jax.Array:
+        missing = rows - leaf.shape[0]
+        return jnp.concatenate([leaf, jnp.broadcast_to(leaf[-1:], (missing, *leaf.shape[1:]))])
+
+    return jax.tree.map(fill, data)
+
+
 @register_dataclass
 @dataclass(frozen=True)
 class Records:
@@ -136,8 +169,8 @@ def shard_records(
       mesh: Devices, with names for their axes.
       axis: Name, or names, of the axis to spread over; other axes of the mesh hold copies.
       rows: R, a multiple of D, at least n: a sampler's `rows` where it draws by shards; default:
-        the next number that is divisible by D and, where that adds little, by powers of two, so
-        that parts of a share need not be of unequal size.
+        the next number of which each share is a multiple of 32, or a power of two below that, and
+        of larger powers of two where that adds little: so parts need not be of unequal size.
 
     Returns:
       The arrays `[R, ...]` and n.
@@ -162,7 +195,7 @@ def shard_records(
     if rows is None:
         # a multiple of a power of two, less than 2% above
         unit = shares << max(0, (number // (64 * shares)).bit_length() - 1)
-        rows = -(-number // unit) * unit
+        rows = -(-whole_rows(number, shares) // unit) * unit
     check_int("rows", rows, minimum=number)
     if rows % shares:
         raise ValueError(f"rows must be a multiple of {shares}, the size of {axis!r}, got {rows}")

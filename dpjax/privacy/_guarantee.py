@@ -17,7 +17,7 @@ from dpjax.core import GuaranteeLike, check_delta, check_nonnegative, check_type
 from dpjax.privacy._budget import RelationLike, relation_name, resolve_relation
 from dpjax.privacy._warnings import warn
 from dpjax.privacy.accounting._accountant import compose
-from dpjax.privacy.accounting._renyi import ORDERS, renyi
+from dpjax.privacy.accounting._renyi import ORDERS, above_rounding, renyi
 from dpjax.privacy.accounting._structure import (
     EventId,
     UnsupportedEventError,
@@ -298,7 +298,7 @@ def composed_epsilon(guarantees: Sequence[Guarantee], delta: float) -> float:
         return compose_guarantees(*guarantees).epsilon(delta)
     except UnsupportedEventError:
         curves = [renyi(guarantee._id) for guarantee in guarantees]
-        divergence = np.sum([curve.divergence for curve in curves], axis=0)
+        divergence = above_rounding(np.sum([curve.divergence for curve in curves], axis=0))
         infinite = math.fsum(curve.infinite for curve in curves)
         failure = math.fsum(float(g.failure_probability) for g in guarantees)
 

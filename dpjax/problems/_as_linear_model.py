@@ -17,7 +17,7 @@ _MARGINS = np.linspace(-20, 20, 161, dtype=np.float32)[:, None]  # exact
 _LABELS = np.array([-2, -1, -0.4, 0, 0.7, 1], np.float32)
 _CLASSES = [3, 5]  # 0 and 1
 _NEAR = 1e-5  # relative, or of 1
-_UNSTATED = 2.0**16  # bound on features over the root of their number, where none is stated
+UNSTATED = 2.0**16  # bound on features over the root of their number, where none is stated
 
 
 class OwnLinear(NamedTuple):
@@ -108,7 +108,7 @@ def own_linear(problem: object) -> OwnLinear | None:
         return _squared(values, width, radius, slope, curvature)
     bounds = slope, None if curvature is None else 2 * math.sqrt(curvature)
     known = [bound for bound in bounds if bound is not None]
-    longest = min(known) if known else _UNSTATED * math.sqrt(width)
+    longest = min(known) if known else UNSTATED * math.sqrt(width)
     model = LinearModel("logistic", width, radius, feature_bound=longest)
     return OwnLinear(model, labels, bool(known))
 

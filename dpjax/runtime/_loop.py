@@ -11,7 +11,7 @@ import numpy as np
 from jax.typing import ArrayLike
 
 from dpjax.core._fields import register_dataclass, static_field
-from dpjax.core._records import Records, num_rows, running
+from dpjax.core._records import Records, num_rows, running, whole_rows
 from dpjax.core._types import PyTree, Sampler, Solver, optional
 from dpjax.runtime.devices._placement import Placement
 
@@ -19,7 +19,7 @@ from dpjax.runtime.devices._placement import Placement
 def take(
     sampler: Sampler, x: PyTree, data: Records, placement: Placement | None, padded: bool = True
 ) -> tuple[PyTree, jax.Array]:
-    """The batch of one step, leaves `[B, ...]`, and its mask `[B]`.
+    """The batch of one step, leaves `[B, ...]`, and its mask `[B]`, in whole blocks of rows.
 
     A sampler of `shards` draws within equal shares of the rows, one after the other in a batch, and
     so are they taken: where shares lie on devices of their own, no record is moved.
@@ -29,7 +29,7 @@ def take(
       x: One slice of the sampler's plan.
       data: Rows `[rows, ...]` (*secret*).
       placement: How they lie on several devices.
-      padded: Whether a batch of all records may have the rows that pad them, masked.
+      padded: Whether a batch may have rows that pad it, masked.
     """
     rows = num_rows(data.arrays)
     shards = optional(sampler, "shards")
@@ -48,7 +48,15 @@ def take(
     if indices is None:
         padding = jnp.zeros(rows - data.num_records, bool)
         return data.arrays, jnp.concatenate([mask, padding]) if padding.size else mask
+    if padded:
+        indices, mask = _padded(indices), _padded(mask)
     return jax.tree.map(lambda a: a[indices], data.arrays), mask
+
+
+def _padded(drawn: jax.Array) -> jax.Array:
+    """Indices, or a mask, `[..., B]`, with zeros up to whole blocks of rows."""
+    missing = whole_rows(drawn.shape[-1]) - drawn.shape[-1]
+    return jnp.pad(drawn, [(0, 0)] * (drawn.ndim - 1) + [(0, missing)])
 
 
 def _take_by_shards(sampler: Any, x: PyTree, data: Records, rows: int) -> tuple[PyTree, jax.Array]:
@@ -57,7 +65,7 @@ def _take_by_shards(sampler: Any, x: PyTree, data: Records, rows: int) -> tuple[
             f"data must have the {sampler.rows} rows of a sampler of {sampler.shards} shards, got "
             f"{rows}: use dpjax.shard_records(data, mesh, rows=sampler.rows)"
         )
-    own, mask = sampler.batch_of_shards(x, data.num_records)
+    own, mask = map(_padded, sampler.batch_of_shards(x, data.num_records))
 
     def of_shards(leaf: jax.Array) -> jax.Array:
         parts = leaf.reshape(sampler.shards, rows // sampler.shards, *leaf.shape[1:])
@@ -158,7 +166,8 @@ def _one_step(job: Job, state: PyTree, x: PyTree) -> tuple[Any, tuple[Any, Any]]
     ordered = optional(solver, "ordered_batches")
     batch, mask = take(solver.sampler, x, job.data, placement, padded=not ordered)
     if placement is not None and not (ordered and mask.shape[0] % placement.shares):
-        batch, mask = placement.spread_batch(batch, mask)
+        drawn = solver.sampler.slots is not None and not ordered
+        batch, mask = placement.spread_batch(batch, mask, drawn=drawn)
     diagnose = optional(solver, "diagnose") if job.sensitive else None
     with running(placement):
         raw = diagnose(problem, batch, mask, state) if diagnose else None

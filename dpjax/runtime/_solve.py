@@ -14,7 +14,7 @@ from jax.typing import ArrayLike
 from tqdm.auto import tqdm
 
 from dpjax.core._checks import check_int, check_key, is_traced
-from dpjax.core._records import Records, num_rows
+from dpjax.core._records import Records, device_count, filled, num_rows, whole_rows
 from dpjax.core._types import GuaranteeLike, PyTree, Solution, Solver, check_sampler, optional
 from dpjax.runtime import _loop as loop
 from dpjax.runtime.checkpoint._checkpoint import resume
@@ -191,14 +191,15 @@ def _public_rows(solver: Solver, data: Records) -> Records:
             "solver for a public number of records that is nearer"
         )
     spread = any(len(a.devices()) > 1 for a in jax.tree.leaves(data.arrays) if not is_traced(a))
-    if rows >= most or spread:
+    if rows >= most:
         return data
-
-    def fill(leaf: jax.Array) -> jax.Array:
-        last = jnp.broadcast_to(leaf[-1:], (most - rows, *leaf.shape[1:]))
-        return jnp.concatenate([leaf, last])
-
-    return Records(jax.tree.map(fill, data.arrays), data.num_records)
+    if spread:
+        enough = whole_rows(most, device_count(data.arrays))
+        raise ValueError(
+            f"data on several devices must have at least {most} rows where their number is secret, "
+            f"got fewer: use dpjax.shard_records(data, mesh, rows={enough})"
+        )
+    return Records(filled(data.arrays, most), data.num_records)
 
 
 def _run(

@@ -6,6 +6,7 @@ import math
 
 from scipy import stats
 
+from dpjax.core import whole_rows
 from dpjax.core._checks import check_int, check_positive_scalar, check_probability, check_rate
 
 # of delta, which overflow costs at most with the default capacity
@@ -118,8 +119,9 @@ def default_capacity(
 ) -> int:
     """Capacity of a Poisson batch when none is asked for.
 
-    `poisson_capacity` for `num_records + 1` records (a neighbour may have one more), rounded
-    up to a multiple of 32, and at most `num_records + 1`, which cannot overflow.
+    `poisson_capacity` for `num_records + 1` records (a neighbour may have one more), or as many
+    if that is less, rounded up to a multiple of 32, or to a power of two below that: XLA may
+    compute rows left over from such blocks differently, and one record shifts the rows of others.
 
     Args:
       num_records: public upper bound on the number of records.
@@ -139,8 +141,8 @@ def default_capacity(
       >>> default_capacity(36_000, 512 / 36_000, 3000)
       704
       >>> default_capacity(100, 1.0, 10)
-      101
+      128
     """
     check_int("num_records", num_records, minimum=1)
     exact = poisson_capacity(num_records + 1, rate, steps, delta=delta, epsilon=epsilon)
-    return min(math.ceil(exact / MULTIPLE) * MULTIPLE, num_records + 1)
+    return whole_rows(min(math.ceil(exact / MULTIPLE) * MULTIPLE, num_records + 1))

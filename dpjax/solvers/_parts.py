@@ -1,13 +1,14 @@
 """Sums over records that are taken a part at a time, where values of all would not fit."""
 
+import sys
 from collections.abc import Callable
 from typing import Any
 
 import jax
 
-from dpjax.core import PyTree, many_devices
+from dpjax.core import PyTree
 from dpjax.core._pairs import add_pairs
-from dpjax.transforms.clipping._microbatch import fold_in_parts
+from dpjax.transforms.clipping._microbatch import in_whole_parts
 
 # by default so many numbers, but no fewer records, of features or gradients are floats at a time;
 # faster on CPU than either 4 times as many or as few, and than the data as a whole; elsewhere a
@@ -29,13 +30,5 @@ def sum_of_parts(
     add: Callable[[Any, Any], Any] = add_pairs,
 ) -> Any:
     """The sum over a batch of `of(part, mask)`, taken in parts of so many records; None for one."""
-    if size is None or mask.shape[0] <= size:
-        return of(batch, mask)
-    return fold_in_parts(
-        lambda part, here, number: of(part, here),
-        batch,
-        mask,
-        size,
-        add,
-        strided=many_devices(),
-    )
+    size = sys.maxsize if size is None else size
+    return in_whole_parts(lambda part, here, number: of(part, here), batch, mask, size, add)

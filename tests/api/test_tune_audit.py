@@ -143,7 +143,8 @@ def test_records_that_score_do_not_train(monkeypatch, relation):
 
 def test_scores_on_the_training_records_see_them_all(monkeypatch):
     train, held = handed_over(monkeypatch, key=jax.random.key(0), validation=0)[5]
-    assert train["x"].shape == held["x"].shape == (200, 1)
+    assert train.num_records == 200
+    assert train.arrays["x"][:200].shape == held["x"].shape == (200, 1)
 
 
 def test_the_number_of_runs_that_count_is_drawn_by_its_law(monkeypatch):

@@ -41,7 +41,7 @@ def test_overflow_is_as_likely_as_declared():
     # either batch of 10 records has more than 6 members
     assert sampler.failure_probability() == pytest.approx(2 * stats.binom.sf(6, 10, 0.5))
     assert IndependentPartition(10, 10_000).failure_probability() < 1e-6 * 0.01
-    assert IndependentPartition(3, 5).capacity == 6  # cannot overflow
+    assert IndependentPartition(3, 5).capacity == 8  # cannot overflow
 
 
 def test_refuses_more_records_than_declared():

@@ -51,6 +51,44 @@ def test_a_share_has_the_law_that_its_cost_is_for():
     )
 
 
+@pytest.mark.always  # the claim
+def test_rows_of_nothing_count_with_the_bound():
+    """So that few others do not leave the draw to its tilt."""
+    eta, beyond = 0.8, 4
+    sizes = np.concatenate([np.zeros(9), 2.0 ** -np.linspace(1, 5, 41), [np.nan]])
+    as_bound = np.where(sizes > 0, sizes, 1.0)
+    inputs = jnp.asarray(sizes, jnp.float32), jnp.ones(len(sizes), bool)
+    check_law(
+        lambda key: drawn_share(key, _as_given, *inputs, beyond, eta, none_at=0),
+        as_bound,
+        beyond,
+        eta,
+    )
+
+
+@pytest.mark.parametrize("rows", [50, 400, 600])
+@pytest.mark.parametrize("none_at", [0, 16])
+def test_of_indicators_that_are_mostly_zero_no_tiny_length_is_drawn(rows, none_at):
+    sizes, mask = 2.0**-none_at * (jnp.arange(1000) < rows), jnp.ones(1000, bool)
+    inputs = _as_given, sizes, mask, 4, length_range(1000, 1.0)
+    keys = jax.random.split(jax.random.key(3), 2000)
+    draw = jax.vmap(lambda key: drawn_share(key, *inputs, none_at=none_at))
+    assert np.mean(np.asarray(jax.jit(draw)(keys)) < 0.9 * 2.0**-none_at) < 0.003
+
+
+@pytest.mark.slow  # compiles a float64 solver
+def test_a_feature_that_is_mostly_zero_keeps_its_weight_within_reason():
+    rng = np.random.default_rng(0)
+    x = (rng.random((1000, 1)) < 0.4).astype(np.float32)
+    data = {"x": x, "y": (rng.random(1000) < 0.3 + 0.4 * x[:, 0]).astype(np.float32)}
+    problem = LinearModel("logistic", 1, intercept=1.0)
+    solver = ObjectivePerturbation.for_budget(problem, 1000, Budget(1.0, 1e-6))
+    found = jax.vmap(lambda key: dpjax.solve(solver, problem, data, key=key).params)(
+        jax.random.split(jax.random.key(0), 20)
+    )
+    assert np.all(np.abs(found) < 4)
+
+
 @pytest.mark.parametrize("size", [1.0, 0.3, 1e-2, 1e-4])
 def test_rows_of_one_length_are_found_below_any_bound(size):
     """Counts below an edge say nothing of how far it is above them all."""

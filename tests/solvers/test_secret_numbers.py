@@ -100,8 +100,9 @@ def test_rows_do_not_follow_the_records(name):
 def test_number_of_records_is_within_what_is_public():
     kind, problem, options = CASES["DPSGD"]
     solver = kind.for_budget(problem, 1_000, BUDGET, **options)
-    with pytest.raises(ValueError, match=r"must have 1 to 1152 records .* about 1000, .* got 1153"):
+    with pytest.raises(ValueError, match=r"must have 1 to 1152 records .* about 1000") as raised:
         dpjax.solve(solver, problem, _records("DPSGD", 1_153), key=jax.random.key(0))
+    assert "1153" not in str(raised.value)  # it is secret
     far = dataclasses.replace(solver, batch_size=1e8)
     with pytest.raises(ValueError, match="public number of records that is nearer"):
         dpjax.solve(far, problem, _records("DPSGD", 1_000), key=jax.random.key(0))

@@ -14,6 +14,7 @@ from dp_accounting.rdp import RdpAccountant
 
 from dpjax.privacy._budget import relation_factor
 from dpjax.privacy.accounting import _joint
+from dpjax.privacy.accounting._renyi import above_rounding
 from dpjax.privacy.accounting._structure import (
     SAMPLED,
     EventId,
@@ -91,6 +92,8 @@ def _renyi(parts: Parts, relation: NeighboringRelation) -> Curve:
     orders = None if any(contains(part, *SAMPLED) for part, _ in parts) else _ORDERS
     scaled = [(at_sensitivity(part, relation), count) for part, count in parts]
     accountant = RdpAccountant(orders, relation).compose(unflatten(scaled))
+    # of a divergence below the last bit of 1 the library takes the logarithm of 0
+    accountant._rdp = above_rounding(accountant._rdp)
     return Curve(accountant.get_epsilon, accountant.get_delta)
 
 

@@ -37,6 +37,11 @@ _LARGEST = 500.0  # exponents beyond it are summed in logs
 _NOT_WORTH_IT = 30.0  # a divergence at which sampling no longer helps, and is not counted
 
 
+def above_rounding(divergences: np.ndarray) -> np.ndarray:
+    """Divergences that are 0 or at least the last bit of 1, below which the library has log(0)."""
+    return np.where(divergences == 0, 0.0, np.maximum(divergences, 2.0**-52))
+
+
 class Mixture(NamedTuple):
     """sum_i weights[i] N(centres[i], 1)."""
 

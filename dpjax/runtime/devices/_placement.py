@@ -14,7 +14,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from dpjax.core._checks import is_traced
-from dpjax.core._records import shardings_of
+from dpjax.core._records import shardings_of, whole_rows
 from dpjax.core._types import PyTree
 
 _shard_map: Any
@@ -60,15 +60,19 @@ class Placement:
         alike = _shard_map(function, mesh=self.mesh, in_specs=whole, out_specs=whole, **unchecked)
         return alike(*args)
 
-    def spread_batch(self, batch: PyTree, mask: jax.Array) -> tuple[PyTree, jax.Array]:
+    def spread_batch(
+        self, batch: PyTree, mask: jax.Array, *, drawn: bool
+    ) -> tuple[PyTree, jax.Array]:
         """Rows of a batch over the axis of the records, other axes as XLA sees fit.
 
-        The last row is repeated, masked, until they divide evenly.
+        The last row is repeated, masked, until they divide evenly into whole blocks; of batches of
+        all records, whose rows stay as they are, into equal shares.
         """
         if self.records is None:
             return batch, mask
         free = PartitionSpec.UNCONSTRAINED
-        missing = -mask.shape[0] % self.shares
+        num = mask.shape[0]
+        missing = whole_rows(num, self.shares) - num if drawn else -num % self.shares
 
         def spread(leaf: jax.Array) -> jax.Array:
             if missing:
@@ -76,7 +80,7 @@ class Placement:
             spec = PartitionSpec(self.records, *[free] * (leaf.ndim - 1))
             return jax.lax.with_sharding_constraint(leaf, NamedSharding(self.mesh, spec))
 
-        spread_mask = spread(mask) & (jnp.arange(mask.shape[0] + missing) < mask.shape[0])
+        spread_mask = spread(mask) & (jnp.arange(num + missing) < num)
         return jax.tree.map(spread, batch), spread_mask
 
     def spread_state(self, state: PyTree) -> PyTree:

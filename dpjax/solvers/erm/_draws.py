@@ -12,6 +12,7 @@ from dpjax.core import PyTree
 from dpjax.core._checks import check_finite
 from dpjax.geometry import sample_vertices
 from dpjax.problems import LinearModel
+from dpjax.problems._as_linear_model import UNSTATED
 from dpjax.solvers.vertices._steps import shrunk
 from dpjax.transforms.clipping._microbatch import in_equal_parts
 
@@ -61,20 +62,24 @@ def drawn_share(
     eta: ArrayLike,
     *,
     octaves: int = _SIZES // _PER_OCTAVE,
+    none_at: int | None = None,
 ) -> jax.Array:
-    """The size that one in `beyond` of the nonzero ones exceeds, rounded up, over the bound.
+    """The size that one in `beyond` exceeds, rounded up, over the bound.
+
+    Where few count, logits hardly tell sizes apart, and tiny ones, to which all inputs would be
+    scaled down, are drawn: where most rows may be 0, as of indicators, count these with `none_at`.
 
     Guarantee: of bounded range eta, and so eta-DP, whatever the sizes.
 
     Args:
       key: Typed key, scalar (*secret*).
-      sizes_of: Sizes of the records of a batch over their bound, `[B]`, each from its own record;
-        those that are 0 or NaN do not count.
+      sizes_of: Sizes of the records of a batch over their bound, `[B]`, each from its own record.
       batch: Leaves `[n, ...]` (*secret*).
       mask: Which count, `[n]` (*secret*).
       beyond: One in `beyond` sizes should be larger, an integer >= 2 (*public*).
       eta: Bounded range of the draw, a number; 0 for no draw (*public*).
       octaves: Sizes below 2 to the minus this neither count nor are drawn (*public*).
+      none_at: Those that are 0 or NaN count as 2 to the minus this; None for not at all (*public*).
 
     Returns:
       A scalar, 1 without a draw, else one of so many powers of the eighth root of 2 up to 1.
@@ -87,13 +92,24 @@ def drawn_share(
         counted = here & (sizes > least)
         smaller = jnp.floor(-_PER_OCTAVE * jnp.log2(jnp.where(counted, sizes, 1)))
         place = number - 1 - jnp.clip(smaller, 0, number - 1).astype(jnp.int32)
-        return jnp.where(counted, place, number)
+        if none_at is None:
+            return jnp.where(counted, place, number)
+        nothing = here & ~(sizes > 0)
+        return jnp.where(
+            nothing, number - 1 - none_at * _PER_OCTAVE, jnp.where(counted, place, number)
+        )
 
     counts = jnp.zeros(number, jnp.int32)
     counts = counts.at[in_equal_parts(bins, batch, mask)].add(1, mode="drop")
     drawn = sample_vertices(key, quantile_logits(counts, beyond, eta), 1)[0]
     share = jnp.exp2((drawn - (number - 1)).astype(eta.dtype) / _PER_OCTAVE)
     return jnp.where(eta > 0, share, 1)
+
+
+def typical_octaves(problem: LinearModel) -> int:
+    """Octaves from a bound on features to their length, of no stated bound about 1 a feature."""
+    own = UNSTATED * math.sqrt(problem.num_features)
+    return int(math.log2(UNSTATED)) if problem.feature_bound == own else 0
 
 
 def sizes_of_labels(bound: ArrayLike) -> Callable[[PyTree], jax.Array]:

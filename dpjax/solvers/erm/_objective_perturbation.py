@@ -44,6 +44,7 @@ from dpjax.solvers.erm._draws import (
     length_range,
     shorter_inputs,
     sizes_of_labels,
+    typical_octaves,
 )
 from dpjax.solvers.erm._minimise import Objective, held_slopes, in_double, minimise
 from dpjax.solvers.erm._moments import inputs_in_metric, metric_and_lengths, statistics_change
@@ -349,8 +350,8 @@ class ObjectivePerturbation(OfLinearModel):
             labels = jnp.clip(batch["y"], -problem.label_bound, problem.label_bound)
             batch = {**batch, "y": labels - centre}
         share = self._share(keys[0], problem, batch, mask).astype(dtype)
-        sizes = problem.feature_lengths, batch
-        length = drawn_share(keys[3], *sizes, mask, self.longer, self.length_range).astype(dtype)
+        given = problem.feature_lengths, batch, mask, self.longer, self.length_range
+        length = drawn_share(keys[3], *given, none_at=typical_octaves(problem)).astype(dtype)
         impl = jax.random.key_impl(state.key)
         records = {name: batch[name] for name in ("x", "y")}
         metric: tuple[jax.Array, ...] = ()
@@ -394,7 +395,7 @@ class ObjectivePerturbation(OfLinearModel):
         stddev = jnp.asarray(self.gram_stddev, dtype)
         metric, sizes = measured(records, mask, draws, length, stddev)
         longer, eta = self.metric_longer, self.length_range
-        share = drawn_share(length_key, lambda part: part, sizes, mask, longer, eta)
+        share = drawn_share(length_key, lambda part: part, sizes, mask, longer, eta, none_at=0)
         return metric, share.astype(dtype)
 
     def _share(self, key: jax.Array, problem: LinearModel, *batch: PyTree) -> jax.Array:

@@ -14,6 +14,7 @@ from dpjax.privacy import (
     plan_objective_perturbation,
 )
 from dpjax.privacy._budget import relation_name
+from dpjax.privacy._warnings import warn_of_noise
 from dpjax.privacy.objective_perturbation._guarantee import mean_square
 from dpjax.problems import LinearModel
 from dpjax.solvers.erm._minimise import MOST_NEWTON_DIM
@@ -25,6 +26,7 @@ _HIDDEN = {"gaussian": 0.1, "gamma": 0.02}  # share of the noise's cost that hid
 _NOISES, _SLOPES = (0.0, 0.002, 0.01, 0.03), (1.0, 0.75, 0.75, 0.65)
 _GRAM_SHARE = 0.1  # of the precision
 _MOST_SWAMPED = 0.11  # of a sum of squared inputs of norm 1, which noise alone may reach
+_MOST_NOISE = 0.15  # over the longest sum of gradients
 
 
 class NoisePlan(NamedTuple):
@@ -85,6 +87,10 @@ def planned(
 
     Raises:
       ValueError: If the budget cannot be met, or the share is outside its bound.
+
+    Warns:
+      NoiseWarning: If noise is at least 0.15 of the longest sum of gradients of all records. There,
+        WHAT
     """
     own, relation = problem.slope_bounds(), relation_name(left.relation_or("replace_one"))
 
@@ -127,12 +133,25 @@ def planned(
         if plan is not None and plan.gram_stddev is not None:
             most = _MOST_SWAMPED * num_records
             if swamped(plan.gram_stddev, problem.num_params) <= most:
-                return plan
-        return finished(slope, 0.0)
+                return _checked(plan, problem, num_records)
+        return _checked(finished(slope, 0.0), problem, num_records)
     check_between("gram_share", share, 0, 0.9)
     if share and (problem.radius is not None or left.delta == 0):
         raise ValueError(
             f"gram_share must be 0 for a ball, or delta 0, got {share} with "
             f"radius={problem.radius}, delta={left.delta}"
         )
-    return finished(slope, share)
+    return _checked(finished(slope, share), problem, num_records)
+
+
+def _checked(plan: NoisePlan, problem: LinearModel, num_records: int) -> NoisePlan:
+    noise = math.sqrt(mean_square(plan.guarantee, problem.num_params))
+    ratio = noise / (num_records * problem.slope_bounds().slope)
+    if ratio >= _MOST_NOISE:
+        warn_of_noise(
+            f"the noise is {ratio:.2g} of the longest that a sum of gradients can be, with "
+            f"{problem.num_params} parameters and num_records = {num_records}: but for what nearly "
+            "all records have in common, hardly anything is learned; ask for a larger epsilon, or "
+            "use more records or fewer features"
+        )
+    return plan

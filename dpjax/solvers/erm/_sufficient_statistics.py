@@ -34,6 +34,7 @@ from dpjax.solvers.erm._draws import (
     pure_event,
     shorter_inputs,
     sizes_of_labels,
+    typical_octaves,
 )
 from dpjax.solvers.erm._minimise import in_double, quadratic_minimiser
 from dpjax.solvers.erm._moments import (
@@ -219,11 +220,11 @@ class SufficientStatistics(OfLinearModel):
         dtype = state.params.dtype
         draws = [normal(first, state.gram.shape, dtype), normal(second, state.moment.shape, dtype)]
         labels = sizes_of_labels(problem.label_bound)
-        draws_of = (third, problem.feature_lengths, self.longer), (fourth, labels, self.beyond)
-        length, label = (
-            drawn_share(each, sizes, batch, mask, beyond, self.length_range).astype(dtype)
-            for each, sizes, beyond in draws_of
-        )
+        eta, octaves = self.length_range, typical_octaves(problem)
+        draw = third, problem.feature_lengths, batch, mask, self.longer, eta
+        length = drawn_share(*draw, none_at=octaves).astype(dtype)
+        draw = fourth, labels, batch, mask, self.beyond, eta
+        label = drawn_share(*draw, none_at=0).astype(dtype)
         names = ("gram_stddev", "moment_stddev", "ridge", "shrinkage")
         numbers = [length, label, *(jnp.asarray(getattr(self, name), dtype) for name in names)]
         records = {name: batch[name] for name in ("x", "y")}

@@ -9,12 +9,12 @@ import jax.numpy as jnp
 
 from dpjax.core import Aggregator, PyTree, check_int, many_devices
 from dpjax.core._pairs import Pair, add_pairs, pair_of
+from dpjax.core._records import filled, shares_of_rows, whole_rows
 
 _MOST_EXAMPLES = 2**16
 _MOST_BYTES = 2**28
 _CACHED_BYTES = 2**24  # on CPU, 1.4 to 2 times faster than 2^28
 _FEW = 64
-_BLOCK = 32
 _MOST_IN_FLOAT32 = 2**24
 _EQUAL = 1024
 
@@ -77,6 +77,51 @@ def fold_in_parts(
     return jax.lax.scan(body, start(zeros), jnp.arange(parts, dtype=jnp.int32))[0]
 
 
+def in_whole_parts(
+    of: Callable[[PyTree, jax.Array, jax.Array | None], PyTree],
+    batch: PyTree,
+    mask: jax.Array,
+    size: int,
+    add: Callable[[Any, PyTree], Any],
+    *,
+    start: Callable[[PyTree], Any] = lambda zeros: zeros,
+    consecutive: bool = False,
+) -> Any:
+    """`fold_in_parts` over parts of whole blocks of rows, so that a record's row changes no bits.
+
+    Args:
+      of: Gives a tree of arrays; its number is None where there is one part.
+      batch: Leaves `[B, ...]`; the last row is repeated, masked, to fill a block.
+      mask: bool `[B]`.
+      size: Examples a part, rounded down to whole blocks.
+      add: `add(carry, tree) -> carry`.
+      start: Makes the first carry of zeros like the tree.
+      consecutive: Whether parts are consecutive on many devices too.
+
+    Returns:
+      The last carry; of one part, what `of` gives.
+    """
+    shares, given = shares_of_rows(), mask.shape[0]
+    num = whole_rows(given, shares) if given else 0
+    if shares == 1 and num > size:
+        num = given  # parts reach back over others
+    if num > given:
+        batch, mask = filled(batch, num), jnp.pad(mask, (0, num - given))
+    if num <= size:
+        return of(batch, mask, None)
+    strided = many_devices() and not consecutive
+    if strided:
+        local = num // shares
+        size = next(
+            num // parts
+            for parts in range(-(-num // size), local + 1)
+            if local % parts == 0 and whole_rows(local // parts) == local // parts
+        )
+    else:
+        size = _whole(size, shares)
+    return fold_in_parts(of, batch, mask, size, add, start=start, strided=strided)
+
+
 def in_equal_parts(
     of: Callable[[PyTree, jax.Array], PyTree], batch: PyTree, mask: jax.Array
 ) -> PyTree:
@@ -97,14 +142,9 @@ def in_equal_parts(
     if num == 0:
         return of(batch, mask)
     parts = max(2, -(-num // _EQUAL))  # XLA writes out a loop of one
-    more = parts * _EQUAL - num
-
-    def cut(leaf: jax.Array) -> jax.Array:
-        last = jnp.broadcast_to(leaf[-1:], (more, *leaf.shape[1:]))
-        return jnp.concatenate([leaf, last]).reshape(parts, _EQUAL, *leaf.shape[1:])
-
-    present = jnp.concatenate([mask, jnp.zeros(more, bool)]).reshape(parts, _EQUAL)
-    found = jax.lax.map(lambda part: of(*part), (jax.tree.map(cut, batch), present))
+    whole = filled(batch, parts * _EQUAL), jnp.pad(mask, (0, parts * _EQUAL - num))
+    cut = jax.tree.map(lambda leaf: leaf.reshape(parts, _EQUAL, *leaf.shape[1:]), whole)
+    found = jax.lax.map(lambda part: of(*part), cut)
     return jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:])[:num], found)
 
 
@@ -159,11 +199,8 @@ def microbatched_sum(
         # for its shapes a loss is traced once more, which few examples are not worth
         size = _fitting(per_example, batch, num) if num > _FEW else _FEW
     check_int("size", size, minimum=1)
-    strided = many_devices() and not consecutive
-    if not strided:  # a strided part has to divide evenly among the devices
-        size = _whole(size)
 
-    def of(part: PyTree, part_mask: jax.Array, position: jax.Array | None = None) -> PyTree:
+    def of(part: PyTree, part_mask: jax.Array, position: jax.Array | None) -> PyTree:
         part_key = key if key is None or position is None else jax.random.fold_in(key, position)
         values = per_example(part)
         total, _ = aggregator.update(values, aggregator.init(None), mask=part_mask, key=part_key)
@@ -172,12 +209,13 @@ def microbatched_sum(
     def add(carry: PyTree, term: PyTree) -> PyTree:
         return jax.tree.map(lambda one, pair: add_pairs(pair, pair_of(one)), term, carry)
 
-    if num <= size:
-        total = of(batch, mask)
-    else:
-        start = functools.partial(jax.tree.map, pair_of)
-        pairs = fold_in_parts(of, batch, mask, size, add, start=start, strided=strided)
-        total = jax.tree.map(lambda pair: pair.high, pairs, is_leaf=lambda x: isinstance(x, Pair))
+    start = functools.partial(jax.tree.map, pair_of)
+    pairs = in_whole_parts(of, batch, mask, size, add, start=start, consecutive=consecutive)
+    total = jax.tree.map(
+        lambda node: node.high if isinstance(node, Pair) else node,
+        pairs,
+        is_leaf=lambda node: isinstance(node, Pair),
+    )
     _check_number(num, total)
     return total
 
@@ -192,13 +230,10 @@ def _fitting(per_example: Callable[[PyTree], PyTree], batch: PyTree, num: int) -
     return _whole(min(_MOST_EXAMPLES, most))
 
 
-def _whole(most: int) -> int:
-    """The largest size up to this one that is made of whole blocks.
-
-    XLA may compute the rows left over from a block differently. In a Poisson batch one record
-    shifts the rows of others, and that must not change their gradients.
-    """
-    return most // _BLOCK * _BLOCK if most >= _BLOCK else 1 << most.bit_length() - 1
+def _whole(most: int, shares: int = 1) -> int:
+    """The largest size up to this one, but at least a row a share, that `whole_rows` leaves."""
+    rows = max(1, most // shares)
+    return shares * (rows // 32 * 32 if rows >= 32 else 1 << rows.bit_length() - 1)
 
 
 def _check_number(num: int, total: PyTree) -> None:
