@@ -9,6 +9,7 @@ from pathlib import Path
 import jax
 import numpy as np
 
+from dpjax.core import check_int
 from dpjax.privacy import Budget
 from dpjax.queries import Categorical, Date, Domain, Numeric
 from dpjax.random import secret_key
@@ -79,6 +80,7 @@ def budget_of(args: argparse.Namespace, rows: int) -> tuple[Budget, int]:
                 "secret then"
             )
         size = rows
+    check_int("--num-records", size, minimum=1)
     delta = min(1e-5, size**-1.5) if args.delta is None else args.delta
     return Budget(args.epsilon, delta, args.relation), size
 
@@ -87,11 +89,17 @@ def check_output(path: Path | None) -> None:
     """Raises where a file could not be written, before anything is spent."""
     if path is not None and not path.parent.is_dir():
         raise ValueError(f"--output must lie in a folder that exists, got {path}")
+    if path is not None and path.is_dir():
+        raise ValueError(f"--output must be a file, got the folder {path}")
 
 
 def key_of(args: argparse.Namespace) -> jax.Array:
     """Secret, unless a seed is given."""
-    return secret_key() if args.seed is None else jax.random.key(args.seed)
+    if args.seed is None:
+        return secret_key()
+    if not 0 <= args.seed < 2**63:
+        raise ValueError(f"--seed must lie in [0, 2^63), got {args.seed}")
+    return jax.random.key(args.seed)
 
 
 def read_rows(path: Path) -> tuple[list[str], list[list[str]]]:

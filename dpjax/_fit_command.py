@@ -59,6 +59,7 @@ def _fitted(args: argparse.Namespace) -> dict[str, Any]:
         "data": str(args.data),
         "num_records": size,
         "target": args.target,
+        "classes": model.classes,
         "method": fitted.method,
         "reason": fitted.reason,
         "epsilon": fitted.guarantee.epsilon(budget.delta),
@@ -94,12 +95,15 @@ def _errors(model: TableModel, fitted: Fitted, test: Features) -> dict[str, floa
 
 
 def _summary(result: dict[str, Any]) -> str:
+    classes = result["classes"]
+    toward = classes[1:] if len(classes) == 2 else classes
     lines = [
         f"{result['method']}: {result['reason']}",
         f"epsilon {result['epsilon']:.4g}, delta {result['delta']:.3g}, {result['relation']}, "
         f"{result['num_records']} records",
         "",
-        f"{'feature':32} weight on scaled values, numbers from -1 to 1",
+        f"{'feature':32} weight on scaled values, numbers from -1 to 1"
+        + (", for " + ", ".join(toward) if toward else ""),
     ]
     rows = {name: np.atleast_1d(weight) for name, weight in result["coefficients"].items()}
     longest = sorted(rows, key=lambda name: -float(np.abs(rows[name]).max()))

@@ -105,6 +105,9 @@ def _schema(tmp_path):
         ({"--relation": "add_or_remove_one"}, "--num-records is required"),
         ({"--missing": "none"}, "column 'age' must hold numbers: 1 of 3 rows do not"),
         ({"--schema": "nowhere.json"}, "nowhere.json"),
+        ({"--num-records": "0"}, "--num-records must be >= 1, got 0"),
+        ({"--seed": "9" * 20}, "--seed must lie in [0, 2^63)"),
+        ({"--output": "."}, "--output must be a file, got the folder ."),
     ],
 )
 def test_invalid_values_give_one_line(tmp_path, capsys, change, message):
@@ -140,6 +143,7 @@ def test_a_fit_learns_reports_and_saves(tmp_path, capsys):
     assert result["epsilon"] <= 2
     assert result["delta"] == 3_000**-1.5
     assert result["num_records"] == 3_000
+    assert result["classes"] == ["0", "1"]
     assert result["test"]["rows"] == 1_000
     assert result["test"]["error"] < 0.1
     assert result["coefficients"]["age"] > abs(result["coefficients"]["sex = M"])
@@ -154,6 +158,7 @@ def test_a_fit_learns_reports_and_saves(tmp_path, capsys):
     shown = capsys.readouterr().out
     assert "replace_one, 3000 records" in shown
     assert "why not" in shown
+    assert shown.splitlines()[3].endswith("numbers from -1 to 1, for 1")
     assert shown.splitlines()[4].startswith("age ")
 
 

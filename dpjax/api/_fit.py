@@ -297,6 +297,8 @@ def _records(problem: PyTree, data: PyTree) -> PyTree:
 
 def _column(name: str, leaf: PyTree, codes: bool) -> PyTree:
     """A column of a frame, of a type that follows from the problem alone; arrays as they are."""
+    if hasattr(leaf, "toarray"):
+        raise TypeError(f"{name} must be a dense array, got {type(leaf).__name__}: take .toarray()")
     text = isinstance(leaf, np.ndarray) and leaf.dtype.kind in "OUS"
     if isinstance(leaf, list | tuple) or not (text or typed_by_rows(leaf)):
         return leaf

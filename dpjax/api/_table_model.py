@@ -68,6 +68,11 @@ class TableModel:
         return RateConstrained.linear(len(self.names), classes)
 
     @property
+    def classes(self) -> list[str]:
+        """Labels of a target that is no number, by code; weights are for the last of two."""
+        return [] if self.regression else self._texts(self.target)
+
+    @property
     def norm(self) -> float:
         """What rows are divided by."""
         return math.sqrt(len(self.inputs))
@@ -147,9 +152,12 @@ class TableModel:
         kind = self._column(name)
         if isinstance(kind, Numeric | Date):
             return [name] + [f"{name} is missing"] * kind.missing
-        labels = labels_of(self.domain, name)
-        texts = ["missing" if label is None else str(label) for label in labels]
+        texts = self._texts(name)
         return [f"{name} = {text}" for text in (texts[1:] if len(texts) == 2 else texts)]
+
+    def _texts(self, name: str) -> list[str]:
+        labels = labels_of(self.domain, name)
+        return ["missing" if label is None else str(label) for label in labels]
 
 
 def ends(column: Numeric | Date) -> tuple[float, float]:

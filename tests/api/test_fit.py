@@ -396,3 +396,13 @@ def test_a_lone_method_says_why():
 
 def logistic_margin(margin, record):
     return jnp.logaddexp(0.0, -record * margin) + 0.01 * jnp.sin(margin)
+
+
+def test_a_sparse_matrix_is_refused_with_its_remedy():
+    class Sparse:  # as of scipy
+        def toarray(self):
+            raise AssertionError
+
+    problem = LinearModel("logistic", 2, radius=1.0)
+    with pytest.raises(TypeError, match=r"x must be a dense array, got Sparse: take \.toarray"):
+        _records(problem, (Sparse(), np.zeros(3)))

@@ -19,6 +19,7 @@ from dpjax.solvers import (
     HistogramRelease,
     MirrorDescentRelease,
     MultilevelSaddle,
+    ObjectivePerturbation,
     OnlineToBatch,
     OnlineToNonconvex,
     RateConstrainedSGDA,
@@ -86,6 +87,14 @@ def test_a_mean_gradient_of_noise_alone_is_told_of_once(kind, problem):
     assert (
         told(kind, problem, 30_000, FEW, **options) == []
     )  # the same with a hundred times the records
+
+
+@pytest.mark.parametrize("link", ["logistic", "huber"])
+def test_a_minimiser_of_noise_alone_is_told_of(link):
+    problem = dpjax.problems.LinearModel(link, 30, intercept=1.0)
+    (message,) = told(ObjectivePerturbation, problem, 400, dpjax.Budget(0.3, 1e-5))
+    assert "31 parameters and num_records = 400" in message
+    assert told(ObjectivePerturbation, problem, 4_000, dpjax.Budget(0.3, 1e-5)) == []
 
 
 def test_the_ratio_is_noise_over_the_root_of_steps():

@@ -159,8 +159,8 @@ def float_array(name: str, column: Any) -> np.ndarray:
     wrong = sum(not isinstance(value, NUMBERS) for value in values)
     if wrong:
         raise TypeError(
-            f"column {name!r} must hold numbers: {wrong} of {len(present)} rows do not; convert or "
-            "drop it"
+            f"column {name!r} must hold numbers: {wrong} of {len(present)} rows do not; give "
+            "codes, such as 0 and 1, or leave it out"
         )
     floats = np.full(len(present), np.nan)
     floats[present] = [as_float(value) for value in values]

@@ -89,8 +89,10 @@ def planned(
       ValueError: If the budget cannot be met, or the share is outside its bound.
 
     Warns:
-      NoiseWarning: If noise is at least 0.15 of the longest sum of gradients of all records. There,
-        WHAT
+      NoiseWarning: If noise is at least 0.15 of the longest sum of gradients of all records.
+        There, of three kinds of instances with 10 to 100 features and 300 to 5,000 records, the
+        logistic loss fell by at most 8% of what it can, and a Huber model's absolute error was
+        above a constant's.
     """
     own, relation = problem.slope_bounds(), relation_name(left.relation_or("replace_one"))
 
