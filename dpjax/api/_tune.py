@@ -209,7 +209,7 @@ def tune(
     names = choices.choices
     block = _block(solvers, problem, public)
     # of a secret number, as `solve` has them outside of transformations
-    filled = None if relation == "replace_one" else whole_rows(public)
+    public_rows = None if relation == "replace_one" else whole_rows(public)
     plan = _Plan(
         problem,
         names,
@@ -221,7 +221,7 @@ def tune(
         score_noise,
         score,
         block,
-        filled,
+        public_rows,
     )
     return plan.release(data, share, constant_time, keys)
 

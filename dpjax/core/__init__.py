@@ -30,7 +30,6 @@ from dpjax.core._pairs import wide as wide
 from dpjax.core._records import Records as Records
 from dpjax.core._records import many_devices as many_devices
 from dpjax.core._records import shard_records as shard_records
-from dpjax.core._records import whole_rows as whole_rows
 from dpjax.core._types import Aggregator as Aggregator
 from dpjax.core._types import GuaranteeLike as GuaranteeLike
 from dpjax.core._types import Problem as Problem

@@ -6,8 +6,8 @@ import math
 
 from scipy import stats
 
-from dpjax.core import whole_rows
 from dpjax.core._checks import check_int, check_positive_scalar, check_probability, check_rate
+from dpjax.core._records import whole_rows
 
 # of delta, which overflow costs at most with the default capacity
 DELTA_SHARE = 0.01

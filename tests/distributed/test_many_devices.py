@@ -22,7 +22,7 @@ from dpjax.solvers import DPSGD, OnlineToNonconvex
 from dpjax.testing import entries
 from tests.entries import PROGRAMS
 
-ROWS = 48  # of 24 or 36 records: two or four of the devices hold padding alone
+ROWS = 64  # of 24 or 36 records: three to five of the devices hold padding alone
 QUICK = ("DPSGD(linear)", "FrankWolfe(linear)")
 SOLVERS = {entry.name: entry for entry in entries("solver")}
 

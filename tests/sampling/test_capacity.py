@@ -3,7 +3,7 @@ import math
 import pytest
 from scipy import stats
 
-from dpjax.core import whole_rows
+from dpjax.core._records import whole_rows
 from dpjax.sampling import (
     PoissonSampler,
     default_capacity,

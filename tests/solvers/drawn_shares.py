@@ -22,7 +22,7 @@ def check_law(draw, sizes, beyond, eta, octaves=32):
     off = np.maximum(np.maximum(wanted - below, np.append(0, below[:-1]) - wanted), 0)
 
     def pvalue(sharpness):
-        tilt = TILT * np.arange(len(edges))
+        tilt = TILT * np.maximum(np.arange(len(edges)), len(edges) - 80)
         expected = DRAWS * special.softmax(-sharpness * eta / 2 * off - tilt)
         cell = np.where(expected > 20, np.arange(len(edges)), np.argmin(expected))
         pooled = [np.bincount(cell, weights=x) for x in (seen, expected)]

@@ -279,7 +279,7 @@ def forced(monkeypatch, share, label=1.0):
     """Makes solvers draw this length, and this size of labels."""
     every = iter(())
 
-    def draw(*_):
+    def draw(*_, **__):
         nonlocal every
         value = next(every, None)
         if value is None:

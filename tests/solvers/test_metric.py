@@ -40,7 +40,9 @@ def records(n=300, p=3, offset=3.0, seed=0):
 def forced(monkeypatch, *shares):
     """Draws of lengths, in order."""
     drawn = itertools.cycle(shares)
-    monkeypatch.setattr(_objective_perturbation, "drawn_share", lambda *_: jnp.float32(next(drawn)))
+    monkeypatch.setattr(
+        _objective_perturbation, "drawn_share", lambda *_, **__: jnp.float32(next(drawn))
+    )
 
 
 def solver_of(problem, **fields):

@@ -24,7 +24,9 @@ _PER_OCTAVE = 8  # each below the next by the eighth root of 2
 # least squares fell to 0.02 to 1 times what it was on the four with many zeros, and hardly changed
 # on the others. On three fresh ones, n = 2,000, it fell to 0.5 to 0.87 times.
 LABEL_OCTAVES = 10
-_TILT = 3 / 64  # of logits, towards small sizes: few records tell them from much larger ones
+# of logits, towards small sizes within so many bins of the bound: few records tell them from much
+# larger ones, and all that are tiny together must not outweigh the others
+_TILT, _TILTED = 3 / 64, 80
 _RECORDS = 60.0  # n times the range of a draw: with fewer, what is drawn may be far off
 # n epsilon / sqrt(d) for each of one in so many rows, labels, and rows in a metric, beyond
 _TOLD = 1500.0, 400.0, 150.0
@@ -176,7 +178,7 @@ def quantile_logits(
       counts: Records in each bin, int32 `[bins]` (*secret*).
       beyond: One in `beyond` records should lie above (*public*).
       eta: Bounded range of the draw, a number (*public*).
-      tilt: How much logits fall from a bin to the next (*public*).
+      tilt: How much logits fall from a bin to the next, in the highest 80 (*public*).
 
     Returns:
       `[bins]`.
@@ -184,7 +186,8 @@ def quantile_logits(
     total, below = jnp.sum(counts), jnp.cumsum(counts)
     wanted = total - total // beyond
     off = jnp.maximum(jnp.maximum(wanted - below, below - counts - wanted), 0)
-    slant = tilt * jnp.arange(counts.shape[0], dtype=eta.dtype)
+    bins = counts.shape[0]
+    slant = tilt * jnp.maximum(jnp.arange(bins, dtype=eta.dtype), bins - _TILTED)
     # exact up to here; logits up to 45 below the largest are at most 57, and rounded once more
     return -off.astype(eta.dtype) * shrunk(eta / 2, eta, eta.dtype, logit=150.0) - slant
 

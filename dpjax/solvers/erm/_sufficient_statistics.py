@@ -221,10 +221,10 @@ class SufficientStatistics(OfLinearModel):
         draws = [normal(first, state.gram.shape, dtype), normal(second, state.moment.shape, dtype)]
         labels = sizes_of_labels(problem.label_bound)
         eta, octaves = self.length_range, typical_octaves(problem)
-        draw = third, problem.feature_lengths, batch, mask, self.longer, eta
-        length = drawn_share(*draw, none_at=octaves).astype(dtype)
-        draw = fourth, labels, batch, mask, self.beyond, eta
-        label = drawn_share(*draw, none_at=0).astype(dtype)
+        of_inputs = third, problem.feature_lengths, batch, mask, self.longer, eta
+        of_labels = fourth, labels, batch, mask, self.beyond, eta
+        length = drawn_share(*of_inputs, none_at=octaves).astype(dtype)
+        label = drawn_share(*of_labels, none_at=0).astype(dtype)
         names = ("gram_stddev", "moment_stddev", "ridge", "shrinkage")
         numbers = [length, label, *(jnp.asarray(getattr(self, name), dtype) for name in names)]
         records = {name: batch[name] for name in ("x", "y")}

@@ -7,7 +7,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from dpjax.core import Aggregator, PyTree, check_int, many_devices
+from dpjax.core import Aggregator, PyTree, check_int
 from dpjax.core._pairs import Pair, add_pairs, pair_of
 from dpjax.core._records import filled, shares_of_rows, whole_rows
 
@@ -102,23 +102,17 @@ def in_whole_parts(
       The last carry; of one part, what `of` gives.
     """
     shares, given = shares_of_rows(), mask.shape[0]
-    num = whole_rows(given, shares) if given else 0
-    if shares == 1 and num > size:
-        num = given  # parts reach back over others
+    strided, num = shares > 1 and not consecutive, whole_rows(given, shares) if given else 0
+    if strided and num > size:
+        parts = -(-num // size)
+        size = whole_rows(-(-given // parts), shares)
+        num = parts * size
+    elif num > size:  # consecutive parts reach back over others
+        size, num = _whole(size, shares), given if shares == 1 else num
     if num > given:
         batch, mask = filled(batch, num), jnp.pad(mask, (0, num - given))
     if num <= size:
         return of(batch, mask, None)
-    strided = many_devices() and not consecutive
-    if strided:
-        local = num // shares
-        size = next(
-            num // parts
-            for parts in range(-(-num // size), local + 1)
-            if local % parts == 0 and whole_rows(local // parts) == local // parts
-        )
-    else:
-        size = _whole(size, shares)
     return fold_in_parts(of, batch, mask, size, add, start=start, strided=strided)
 
 
