@@ -251,7 +251,7 @@ def test_what_runs_has_the_noise_that_is_accounted(heavy, monkeypatch):
         assert one.guarantee() == charged
         assert one.solver.scale == charged.scale
         assert one.solver.lam == charged.lam
-    assert len(train["x"]) + len(held["x"]) == 4000
+    assert train.num_records + len(held["x"]) == 4000
     half = dataclasses.replace(charged, scale=charged.scale / 2)
     mutant = SelectionGuarantee((half, scoring), accounted[0].runs)
     assert mutant.epsilon(1e-5) > 1.5 * accounted[0].epsilon(1e-5)

@@ -64,7 +64,7 @@ def test_microbatches_get_keys_of_their_own(key):
 
 @pytest.mark.parametrize(
     ("width", "size", "elsewhere"),
-    [(2**14, 256, 1000), (2**17, 64, 512), (2**20, 64, 64), (2**22, 16, 16), (2**27, 1, 1)],
+    [(2**14, 256, 1024), (2**17, 64, 512), (2**20, 64, 64), (2**22, 16, 16), (2**27, 1, 1)],
 )
 def test_large_values_are_taken_a_few_at_a_time(width, size, elsewhere, monkeypatch):
     seen = []
@@ -81,7 +81,7 @@ def test_large_values_are_taken_a_few_at_a_time(width, size, elsewhere, monkeypa
     monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
     seen.clear()
     jax.eval_shape(lambda: microbatched_sum(per_example, clip, x, mask, size=None))
-    assert min(seen) == elsewhere
+    assert seen[-1] == elsewhere  # all at once, in whole blocks, is 1024
 
 
 def test_errors(batch):

@@ -285,9 +285,8 @@ class ObjectivePerturbation(OfLinearModel):
             share=overrides.get("gram_share"),
         )
         deviation = math.sqrt(mean_square(plan, dim))
-        width = math.inf if problem.radius is None else problem.radius
         per_record = num_records * plan.bounds.curvature / dim
-        error = min(deviation / (per_record + plan.lam), width)
+        error = min(deviation / (per_record + plan.lam), problem.radius or math.inf)
         output = _OUTPUT_SHARE * error / _typical_length(plan.noise, dim)
         longer, _, metric_longer = beyond_drawn(num_records, budget.epsilon, dim)
         fields: dict[str, Any] = {

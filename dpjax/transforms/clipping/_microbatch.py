@@ -104,8 +104,11 @@ def in_whole_parts(
     shares, given = shares_of_rows(), mask.shape[0]
     strided, num = shares > 1 and not consecutive, whole_rows(given, shares) if given else 0
     if strided and num > size:
-        parts = -(-num // size)
-        size = whole_rows(-(-given // parts), shares)
+        least = -(-num // size)
+        # none is added, and so none exchanged, where somewhat smaller parts come out even
+        even = (k for k in range(least, 2 * least) if num % k == 0 and _is_whole(num // k, shares))
+        parts = next(even, least)
+        size = whole_rows(-(-num // parts), shares)
         num = parts * size
     elif num > size:  # consecutive parts reach back over others
         size, num = _whole(size, shares), given if shares == 1 else num
@@ -222,6 +225,10 @@ def _fitting(per_example: Callable[[PyTree], PyTree], batch: PyTree, num: int) -
     if jax.default_backend() == "cpu":
         most = min(most, max(_FEW, _CACHED_BYTES // max(1, each)))
     return _whole(min(_MOST_EXAMPLES, most))
+
+
+def _is_whole(rows: int, shares: int) -> bool:
+    return whole_rows(rows, shares) == rows
 
 
 def _whole(most: int, shares: int = 1) -> int:
