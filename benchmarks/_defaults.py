@@ -38,6 +38,7 @@ _NEWER = {
     "gram_stddev": None,
     "metric_longer": 4,
     "centre_range": None,
+    "centres": 4096,
     "adaptive": False,
 }
 _SHOWN = 4  # entries of an array that are stored one by one

@@ -10,7 +10,7 @@ from dpjax.sampling import FullBatch
 from dpjax.solvers import ObjectivePerturbation, SufficientStatistics
 from dpjax.solvers.erm._moments import statistics_change, sums_of_products
 from dpjax.testing import SolverCase, Statistic, register
-from tests.entries.rows import SWEPT, SWEPT_POSITIVE, Choice, Number, row
+from tests.entries.rows import SWEPT, SWEPT_POSITIVE, Choice, Count, Number, row
 
 _N, _P = 24, 3
 _DRAWS = {"quantile_range": 0.2, "length_range": 0.3}
@@ -51,6 +51,7 @@ register(
         slope_share=(0.7, Number(0.0, 1.0, open_low=True, leaf=True)),
         gram_stddev=SWEPT_POSITIVE,
         centre_range=SWEPT,
+        centres=(4096, Count(2)),
         noise=("gaussian", Choice()),
         relation=("replace_one", Choice()),
     ),

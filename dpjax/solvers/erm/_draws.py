@@ -16,7 +16,7 @@ from dpjax.problems._as_linear_model import UNSTATED
 from dpjax.solvers.vertices._steps import shrunk
 from dpjax.transforms.clipping._microbatch import in_equal_parts
 
-_CENTRES = 4096  # intervals of labels
+CENTRES, _FEW_CENTRES = 4096, 256  # intervals of labels: many empty ones outweigh few records
 _SIZES = 256  # that may be drawn, to a four-billionth
 _PER_OCTAVE = 8  # each below the next by the eighth root of 2
 # Thresholds: labels nearer to the centre do not count, because most may be one value, such as the
@@ -33,6 +33,8 @@ _TOLD = 1500.0, 400.0, 150.0
 LEAST_BEYOND, _MOST_BEYOND = 4, 1000
 _SURE = 12.0  # n times the range, over one in how many: with less, much larger ones are drawn too
 _SHARES = 0.01, 0.12  # of epsilon, least and most
+# with fewer records, of draws of labels alone
+_FEW_RECORDS, _FEW_SHARE = 40.0, 0.3
 _LEAST_CONSTANT = 2.0**-16  # of an intercept, over its own
 
 
@@ -41,6 +43,24 @@ def length_range(num_records: int, epsilon: float) -> float:
     check_finite("epsilon", epsilon)
     share = _RECORDS / (num_records * epsilon)
     return max(share, _SHARES[0]) * epsilon if share <= _SHARES[1] else 0.0
+
+
+def label_draws(problem: LinearModel, num_records: int, epsilon: float) -> tuple[float, float, int]:
+    """Ranges of the draws of a Huber loss's threshold, and of a median of labels; 0 for none.
+
+    The third is the number of intervals in which the median may be.
+
+    With too few records for a length, but an intercept and no ball, it is still worth knowing where
+    labels are: without that, all noise and what parameters shrink to follow from the bound.
+    """
+    if problem.link != "huber" or problem.threshold is not None:
+        return 0.0, 0.0, CENTRES
+    own, free = length_range(num_records, epsilon), problem.radius is None
+    free &= problem.intercept is not None
+    few = _FEW_RECORDS / num_records
+    if not own and free and few <= _FEW_SHARE * epsilon:
+        return few, few, _FEW_CENTRES
+    return own, own if free else 0.0, CENTRES
 
 
 def beyond_drawn(num_records: int, epsilon: float, dim: int) -> tuple[int, int, int]:
@@ -119,8 +139,10 @@ def sizes_of_labels(bound: ArrayLike) -> Callable[[PyTree], jax.Array]:
     return lambda batch: jnp.abs(batch["y"].astype(float)) / bound
 
 
-def drawn_centre(key: jax.Array, labels: jax.Array, mask: jax.Array, eta: ArrayLike) -> jax.Array:
-    """About the median of labels in [-1, 1], the middle of one of 4096 intervals.
+def drawn_centre(
+    key: jax.Array, labels: jax.Array, mask: jax.Array, eta: ArrayLike, intervals: int = CENTRES
+) -> jax.Array:
+    """About the median of labels in [-1, 1], the middle of one of so many intervals.
 
     Guarantee: of bounded range eta, and so eta-DP, whatever the labels.
 
@@ -129,16 +151,17 @@ def drawn_centre(key: jax.Array, labels: jax.Array, mask: jax.Array, eta: ArrayL
       labels: Over their bound, `[n]`; clipped to [-1, 1], NaN does not count (*secret*).
       mask: Which count, `[n]` (*secret*).
       eta: Bounded range of the draw, a number; 0 for no draw (*public*).
+      intervals: Of equal width (*public*).
 
     Returns:
       A scalar in (-1, 1); 0 without a draw.
     """
     eta, counted = jnp.asarray(eta, float), mask & ~jnp.isnan(labels)
-    at = (jnp.clip(jnp.where(counted, labels, 0), -1, 1) + 1) * (_CENTRES / 2)
-    bins = jnp.minimum(jnp.floor(at), _CENTRES - 1).astype(jnp.int32)
-    counts = jnp.zeros(_CENTRES, jnp.int32).at[bins].add(counted.astype(jnp.int32))
+    at = (jnp.clip(jnp.where(counted, labels, 0), -1, 1) + 1) * (intervals / 2)
+    bins = jnp.minimum(jnp.floor(at), intervals - 1).astype(jnp.int32)
+    counts = jnp.zeros(intervals, jnp.int32).at[bins].add(counted.astype(jnp.int32))
     drawn = sample_vertices(key, quantile_logits(counts, 2, eta, tilt=0.0), 1)[0]
-    centre = (drawn.astype(eta.dtype) + 0.5) * (2 / _CENTRES) - 1
+    centre = (drawn.astype(eta.dtype) + 0.5) * (2 / intervals) - 1
     return jnp.where(eta > 0, centre, 0)
 
 

@@ -36,11 +36,13 @@ from dpjax.sampling import FullBatch
 from dpjax.solvers._request import RELATIONS, check_once, check_values, requested_relation
 from dpjax.solvers._summary import register_solver
 from dpjax.solvers.erm._draws import (
+    CENTRES,
     LABEL_OCTAVES,
     LEAST_BEYOND,
     beyond_drawn,
     drawn_centre,
     drawn_share,
+    label_draws,
     length_range,
     shorter_inputs,
     sizes_of_labels,
@@ -48,7 +50,7 @@ from dpjax.solvers.erm._draws import (
 )
 from dpjax.solvers.erm._minimise import Objective, held_slopes, in_double, minimise
 from dpjax.solvers.erm._moments import inputs_in_metric, metric_and_lengths, statistics_change
-from dpjax.solvers.erm._objective_plan import held_bounds, planned
+from dpjax.solvers.erm._objective_plan import held_bounds, least_growth, planned
 from dpjax.transforms.noise._independent import plus_noise
 from dpjax.transforms.noise.correlated._strategy import knorm_noise
 
@@ -177,6 +179,7 @@ class ObjectivePerturbation(OfLinearModel):
         `bounds` (data).
       centre_range: Bounded range of the draw of a median, likewise, a number; None for no draw
         (data).
+      centres: Intervals of labels that it may be the middle of, an integer >= 2 (static).
       beyond: One in `beyond` labels should exceed the threshold, an integer >= 2 (static).
       slope_share: In (0, 1], slopes are held to this times their bound, a number; None for all of
         it (data).
@@ -211,6 +214,7 @@ class ObjectivePerturbation(OfLinearModel):
     gram_stddev: ArrayLike | None = dataclasses.field(default=None, kw_only=True)
     metric_longer: int = static_field(default=LEAST_BEYOND, kw_only=True)
     centre_range: ArrayLike | None = dataclasses.field(default=None, kw_only=True)
+    centres: int = static_field(default=CENTRES, kw_only=True)
 
     def __post_init__(self) -> None:
         check_once(self.sampler)
@@ -227,9 +231,8 @@ class ObjectivePerturbation(OfLinearModel):
         check_values(
             self, positive=positive, nonnegative=zero, noise=NOISES, relation=RELATIONS[:2]
         )
-        check_int("beyond", self.beyond, minimum=2)
-        check_int("longer", self.longer, minimum=2)
-        check_int("metric_longer", self.metric_longer, minimum=2)
+        for name in ("beyond", "longer", "metric_longer", "centres"):
+            check_int(name, getattr(self, name), minimum=2)
         if self.slope_share is not None:
             check_between("slope_share", self.slope_share, 0, 1)
         if self.gram_stddev is not None and self.noise != "gaussian":
@@ -273,14 +276,13 @@ class ObjectivePerturbation(OfLinearModel):
         check_nonnegative("length_range", draw)
         problem = linear_model(problem, drawn=draw > 0)
         dim, lam = problem.num_params, overrides.get("lam")
-        estimated = problem.link == "huber" and problem.threshold is None and usual > 0
-        centred = estimated and problem.intercept is not None and problem.radius is None
+        of_threshold, of_centre, centres = label_draws(problem, num_records, budget.epsilon)
         plan, inaccuracy, slope_share, gram_stddev = planned(
             problem,
             num_records,
-            Budget(budget.epsilon - usual * (estimated + centred), budget.delta, relation),
+            Budget(budget.epsilon - of_threshold - of_centre, budget.delta, relation),
             draw,
-            counted=not estimated,
+            counted=not of_threshold,
             lam=lam,
             share=overrides.get("gram_share"),
         )
@@ -302,15 +304,13 @@ class ObjectivePerturbation(OfLinearModel):
         }
         if gram_stddev is not None:
             fields |= {"gram_stddev": gram_stddev, "metric_longer": metric_longer}
-        if estimated:
-            fields["quantile_range"] = usual
-            fields["centre_range"] = usual if centred else None
+        if of_threshold:
+            fields["quantile_range"] = of_threshold
+            fields |= {"centre_range": of_centre or None, "centres": centres}
             beyond = round(num_records * budget.epsilon / _RECORDS_PER_BEYOND)
             fields["beyond"] = min(max(beyond, _LEAST_LABELS), _MOST_BEYOND)
-            if lam is None and problem.radius is not None:
-                deviation *= math.sqrt(dim)  # sigma d
-                growth = (deviation / problem.radius) ** 2 / (num_records * plan.bounds.curvature)
-                fields["growth"] = growth
+            if lam is None:
+                fields["growth"] = least_growth(problem, plan, num_records, few=not usual)
         return cls(FullBatch(1), problem.slope_bounds(), **fields)
 
     def init(self, problem: LinearModel, *, key: jax.Array) -> ObjectivePerturbationState:
@@ -376,7 +376,7 @@ class ObjectivePerturbation(OfLinearModel):
         good = jnp.all(jnp.isfinite(batch["x"]), axis=1) & jnp.isfinite(batch["y"])
         sizes = batch["y"].astype(float) / problem.label_bound
         eta = jnp.asarray(self.centre_range, float)
-        return problem.label_bound * drawn_centre(key, sizes, mask & good, eta)
+        return problem.label_bound * drawn_centre(key, sizes, mask & good, eta, self.centres)
 
     def _metric(
         self,
