@@ -14,6 +14,7 @@ from dpjax.privacy import Budget
 from dpjax.queries import Categorical, Date, Domain, Numeric
 from dpjax.random import secret_key
 
+_LARGEST_EPSILON = 500
 MISSING = ("", "NA", "NaN", "null", "?")
 _SCHEMA = """\
 The schema says what each column may hold, from a codebook and never from the data:
@@ -81,6 +82,11 @@ def budget_of(args: argparse.Namespace, rows: int) -> tuple[Budget, int]:
             )
         size = rows
     check_int("--num-records", size, minimum=1)
+    if args.epsilon > _LARGEST_EPSILON:
+        raise ValueError(
+            f"--epsilon must be at most {_LARGEST_EPSILON}, got {args.epsilon:g}: no guarantee "
+            "tells what is above from no privacy"
+        )
     delta = min(1e-5, size**-1.5) if args.delta is None else args.delta
     return Budget(args.epsilon, delta, args.relation), size
 
@@ -149,7 +155,9 @@ def columns_of(
     table = {}
     for name, kind in domain.spec:
         if name not in header:
-            raise ValueError(f"{path} lacks column {name!r}: it has {header}")
+            raise ValueError(f"{path} lacks column {name!r}: it has {header}{_separated(header)}")
+        if (number := header.count(name)) > 1:
+            raise ValueError(f"{path} has {number} columns {name!r}: rename all but one")
         at = header.index(name)
         texts = (row[at].strip() for row in rows)
         convert, bad = _converter(kind), 0
@@ -168,6 +176,12 @@ def columns_of(
             )
         table[name] = column
     return table
+
+
+def _separated(header: list[str]) -> str:
+    """What to do where the names of columns are all in one."""
+    signs = [sign for sign in (";", "\t", "|") if len(header) == 1 and sign in header[0]]
+    return f"; write commas between columns for {signs[0]!r}" if signs else ""
 
 
 def _converter(kind: object) -> Callable[[str], object]:

@@ -68,7 +68,7 @@ def _released(args: argparse.Namespace) -> dict[str, Any]:
         texts = (row[at].strip() for row in rows)
         owners = np.array([None if text in absent else text for text in texts], object)
         data = PersonRecords(table, unit=owners, max_rows=args.max_rows)
-    asked = [tuple(names.split(",")) for names in args.tables or ()]
+    asked = [tuple(name.strip() for name in names.split(",")) for names in args.tables or ()]
     shown = asked or [(name,) for name in domain.attributes]
     # what a table could not show is told before anything is spent
     taken = sorted({name for names in shown for name in names} & set(NUMBERS_OF_A_TABLE))

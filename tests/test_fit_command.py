@@ -3,6 +3,7 @@
 import csv
 import datetime
 import json
+import re
 
 import numpy as np
 import pytest
@@ -124,6 +125,22 @@ def test_rows_of_another_length_are_refused(tmp_path, capsys):
     words = ["--schema", _schema(tmp_path), "--target", "rich", "--epsilon", "1"]
     assert main(["fit", str(path), *words]) == 2
     assert "rows must have 7 fields, as the header, got 1 others" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("age;job\n44;cook\n", "write commas between columns for ';'"),
+        ("age\tjob\n44\tcook\n", "write commas between columns for '\\t'"),
+        ("age,job,age\n44,cook,45\n", "has 2 columns 'age': rename all but one"),
+    ],
+)
+def test_what_is_wrong_with_names_of_columns_is_told(tmp_path, text, message):
+    path = tmp_path / "table.csv"
+    path.write_text(text)
+    domain = Domain.from_columns({"age": Numeric(0, 99, bins=3), "job": Categorical(["cook"])})
+    with pytest.raises(ValueError, match=re.escape(message)):
+        read_csv(path, domain, [""])
 
 
 @pytest.mark.slow

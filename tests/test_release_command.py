@@ -114,7 +114,8 @@ def test_without_a_seed_every_run_draws_anew(files, capsys):
     ("changes", "message"),
     [
         ({"epsilon": 0}, "epsilon must be > 0, got 0.0"),
-        ({"tables": ["job,wage"]}, "wage"),
+        ({"epsilon": 1000}, "--epsilon must be at most 500, got 1000"),
+        ({"tables": ["job, wage"]}, "wage"),
         ({"rows": 0}, "rows must be >= 1, got 0"),
         ({"output": "nowhere/rows.csv"}, "--output must lie in a folder that exists"),
         ({"unit": "who"}, "--unit and --max-rows must be given together"),
