@@ -147,6 +147,19 @@ def test_few_records_are_not_much_worse_than_a_constant(n):
     assert np.mean(residuals**2) < 1.5 * np.var(y)
 
 
+@pytest.mark.slow  # compiles float64 solvers
+def test_infinite_labels_contribute_nothing():
+    rng = np.random.default_rng(0)
+    x = jnp.asarray(rng.normal(size=(300, 2)), jnp.float32)
+    y = jnp.asarray(-0.9 + 0.02 * rng.normal(size=300), jnp.float32)
+    problem = LinearModel("huber", 2, intercept=1.0)
+    solver = ObjectivePerturbation.for_budget(problem, 300, Budget(1.0, 1e-6))
+    run = jax.jit(lambda y: dpjax.solve(solver, problem, {"x": x, "y": y}, key=jax.random.key(3)))
+    found = [run(y.at[:100].set(value)).params for value in (jnp.nan, jnp.inf, -jnp.inf)]
+    np.testing.assert_array_equal(found[0], found[1])
+    np.testing.assert_array_equal(found[0], found[2])
+
+
 def test_refusals():
     for problem in (
         LinearModel("huber", 3),

@@ -135,8 +135,13 @@ def typical_octaves(problem: LinearModel) -> int:
 
 
 def sizes_of_labels(bound: ArrayLike) -> Callable[[PyTree], jax.Array]:
-    """Sizes of the labels of a batch over a bound, `[B]`."""
-    return lambda batch: jnp.abs(batch["y"].astype(float)) / bound
+    """Sizes of the labels of a batch over a bound, `[B]`; NaN where one is infinite."""
+
+    def sizes(batch: PyTree) -> jax.Array:
+        y = batch["y"].astype(float)
+        return jnp.where(jnp.isinf(y), jnp.nan, jnp.abs(y)) / bound
+
+    return sizes
 
 
 def drawn_centre(

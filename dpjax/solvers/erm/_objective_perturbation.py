@@ -127,7 +127,7 @@ class ObjectivePerturbation(OfLinearModel):
     computed in float64, by Newton's method on the ball (up to 1000 parameters) and accelerated
     projected gradient, until a certificate shows it to lie within `accuracy` of $w^*$; noise of
     scale `output_scale` hides that distance. How long this takes depends on the data; the number
-    of steps is bounded, by one that provably reaches the certificate.
+    of steps is bounded, by one that reaches the certificate in real arithmetic.
 
     With `slope_share` the loss is linear beyond the margin at which its slope reaches that share of
     its bound. Few records have a logistic slope near 1, but noise must cover it.
@@ -346,8 +346,9 @@ class ObjectivePerturbation(OfLinearModel):
         dtype, centre = state.params.dtype, jnp.zeros(())
         if self.centre_range is not None:
             centre = self._centre(keys[-1], problem, batch, mask).astype(dtype)
-            labels = jnp.clip(batch["y"], -problem.label_bound, problem.label_bound)
-            batch = {**batch, "y": labels - centre}
+            y, most = batch["y"], problem.label_bound
+            y = jnp.where(jnp.isinf(y), y, jnp.clip(y, -most, most))
+            batch = {**batch, "y": y - centre}
         share = self._share(keys[0], problem, batch, mask).astype(dtype)
         given = problem.feature_lengths, batch, mask, self.longer, self.length_range
         length = drawn_share(keys[3], *given, none_at=typical_octaves(problem)).astype(dtype)
@@ -427,10 +428,8 @@ class ObjectivePerturbation(OfLinearModel):
             hidden = math.hypot(hidden, ratio)
             draws.append(self.length_range)
         prior = math.fsum(np.asarray(draw).item() for draw in draws)
-        failure = self.sampler.failure_probability()
-        return ObjectivePerturbationGuarantee(
-            self.noise, scale, lam, bounds, hidden, relation, prior, failure
-        )
+        numbers = self.noise, scale, lam, bounds, hidden, relation, prior
+        return ObjectivePerturbationGuarantee(*numbers, self.sampler.failure_probability())
 
 
 def _minimum(
