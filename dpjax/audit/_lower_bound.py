@@ -13,8 +13,19 @@ from jax.dtypes import issubdtype, prng_key
 from jax.typing import ArrayLike
 
 from dpjax.audit._events import Level, learn_score, lower_bound_of_scores
-from dpjax.core import PyTree, Sampler, Solver, check_int, check_key, optional, register_dataclass
+from dpjax.core import (
+    PyTree,
+    Records,
+    Sampler,
+    Solver,
+    check_int,
+    check_key,
+    optional,
+    register_dataclass,
+)
+from dpjax.core._records import num_rows
 from dpjax.runtime import solve
+from dpjax.runtime._solve import in_public_rows
 
 Score: TypeAlias = Callable[[PyTree], ArrayLike]
 
@@ -240,6 +251,8 @@ def collect(
     compiler_options: Mapping[str, bool | int] | None = None,
 ) -> np.ndarray:
     """What `runs` runs release, `[runs, F]` float64, or their scores `[runs, 1]`."""
+    if subject:  # as `solve` would, where the solver is not traced
+        data = in_public_rows(subject[0], Records(data, num_rows(data)))
     shape_key, plan_key, run_key = jax.random.split(key, 3)
     impl = jax.random.key_impl(key)
     # of this key only the shape of what would be drawn is asked

@@ -141,7 +141,7 @@ def solve(
     if restate is not None:
         problem, arrays = processes.agree(lambda: restate(problem, data.arrays))
         data = Records(arrays, data.num_records)
-    data = _public_rows(solver, jax.tree.map(_array, data))
+    data = in_public_rows(solver, jax.tree.map(_array, data))
 
     init_key, plan_key = jax.random.split(key)
     # also under a transformation that all arguments are constants of
@@ -171,17 +171,23 @@ def solve(
     return Solution(params, guarantee, info, state, raw if sensitive else None)
 
 
-def _public_rows(solver: Solver, data: Records) -> Records:
+def in_public_rows(solver: Solver, data: Records) -> Records:
     """The records in a number of rows that does not follow from theirs, where theirs is secret.
 
     By the shape of a batch XLA chooses the order in which a row's products are added, so that one
     more record might change the gradients of all others, if by little; and sums and noise are of
-    rows.
+    rows. Data that have more rows than records already are left alone where the solver is traced.
     """
     expected = optional(solver, "expected_records")
-    if expected is None or is_traced(expected) or np.ndim(expected):
-        return data
     rows = num_rows(data.arrays)
+    if expected is None or np.ndim(expected) or (is_traced(expected) and rows > data.num_records):
+        return data
+    if is_traced(expected):
+        raise ValueError(
+            "the solver's number of records must be known outside jit and vmap, since that of the "
+            "data is secret under add-or-remove-one: make the solver inside, or give dpjax.Records "
+            "of a public number of rows, above num_records"
+        )
     most = _ROWS * math.ceil((_SLACK * float(expected) + 16) / _ROWS)
     least = max(1, (most - _FEW) // _SPARE)
     if not least <= data.num_records <= most:

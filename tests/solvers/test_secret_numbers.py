@@ -97,6 +97,24 @@ def test_rows_do_not_follow_the_records(name):
         jax.tree.map(np.testing.assert_array_equal, more.params, fewer.params)
 
 
+def test_a_traced_number_of_records_is_no_size_of_a_batch():
+    kind, problem, options = CASES["DPSGD"]
+    solver, data = kind.for_budget(problem, 16, BUDGET, **options), _records("DPSGD", 17)
+
+    @jax.jit
+    def run(solver, data):
+        return dpjax.solve(solver, problem, data, key=jax.random.key(1)).params
+
+    with pytest.raises(ValueError, match=r"number of records must be known outside jit"):
+        run(solver, data)
+    rows = {
+        k: np.concatenate([v, np.zeros((32 - 17, *v.shape[1:]), v.dtype)]) for k, v in data.items()
+    }
+    plain = dpjax.solve(solver, problem, data, key=jax.random.key(1)).params
+    given = run(solver, dpjax.Records(rows, 17))
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4), given, plain)
+
+
 def test_number_of_records_is_within_what_is_public():
     kind, problem, options = CASES["DPSGD"]
     solver = kind.for_budget(problem, 1_000, BUDGET, **options)
