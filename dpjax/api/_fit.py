@@ -17,9 +17,8 @@ from dp_accounting import NeighboringRelation
 
 from dpjax.api._person_records import PersonRecords
 from dpjax.api._plan import Candidate, plan, table_of
-from dpjax.core import PyTree, Solver
+from dpjax.core import GuaranteeLike, PyTree, Solver
 from dpjax.core._records import num_rows
-from dpjax.core._types import GuaranteeLike
 from dpjax.privacy import Budget, Guarantee
 from dpjax.privacy._budget import relation_name, resolve_relation
 from dpjax.privacy._guarantee import epsilon_line

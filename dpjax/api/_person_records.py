@@ -10,8 +10,7 @@ from numpy.typing import ArrayLike
 from dpjax.core import check_int
 from dpjax.core._records import num_rows
 from dpjax.privacy import Guarantee
-from dpjax.queries import Domain
-from dpjax.queries._workload import Workload
+from dpjax.queries import Domain, Workload
 from dpjax.queries.tables._frames import (
     column_of,
     float_array,

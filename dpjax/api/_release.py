@@ -27,11 +27,9 @@ from dpjax.queries import Domain, Hierarchy, Marginals, Prefix, Tree
 from dpjax.queries._workload import Workload, check_records
 from dpjax.queries.tables._frames import container_of
 from dpjax.runtime import solve
+from dpjax.solvers import FrankWolfeRelease, HistogramRelease, ReleasedRows, RowsFit
 from dpjax.solvers._request import candidates
-from dpjax.solvers.queries._frank_wolfe_release import FrankWolfeRelease
 from dpjax.solvers.queries._gaussian_fit import AnswersMeasurement, GaussianFit
-from dpjax.solvers.queries._histogram_release import HistogramRelease
-from dpjax.solvers.queries._rows_fit import ReleasedRows, RowsFit
 
 METHODS: dict[str, Callable[..., Any]] = {
     "gaussian_fit": GaussianFit.for_budget,

@@ -16,8 +16,7 @@ from jax.typing import ArrayLike, DTypeLike
 
 from dpjax.core import PyTree, check_nonnegative_scalar, check_shape, check_type, register_dataclass
 from dpjax.core._pairs import Pair, pair_of, wide
-from dpjax.privacy import resolve_relation
-from dpjax.privacy._budget import RelationLike
+from dpjax.privacy import RelationLike, resolve_relation
 from dpjax.queries._domain import Domain, checked_codes
 
 _MOST_COUNTED = 2**24  # from here on float32 skips whole numbers

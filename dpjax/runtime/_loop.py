@@ -10,9 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 
-from dpjax.core._fields import register_dataclass, static_field
+from dpjax.core import PyTree, Sampler, Solver, optional, register_dataclass, static_field
 from dpjax.core._records import Records, num_rows, running, whole_rows
-from dpjax.core._types import PyTree, Sampler, Solver, optional
 from dpjax.runtime.devices._placement import Placement
 
 

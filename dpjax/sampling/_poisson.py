@@ -9,9 +9,8 @@ import numpy as np
 from dp_accounting import NeighboringRelation
 from dp_accounting import dp_event as dpe
 
-from dpjax.core._checks import check_choice, check_int, check_key, is_traced
+from dpjax.core import PyTree, check_choice, check_int, check_key, is_traced
 from dpjax.core._fields import register_dataclass, static_field
-from dpjax.core._types import PyTree
 from dpjax.random._gaps import draw_members, gaps_shortfall, keep_uniform_subset
 from dpjax.random._keys import StepKeys
 from dpjax.sampling._capacity import default_capacity, draws_needed, overflow_probability

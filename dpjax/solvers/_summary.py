@@ -9,9 +9,8 @@ from typing import Any, TypeVar
 import jax
 import numpy as np
 
-from dpjax.core import is_traced, register_dataclass
+from dpjax.core import is_traced, optional, register_dataclass
 from dpjax.core._moved import current_names
-from dpjax.core._types import optional
 from dpjax.privacy import Budget, resolve_relation
 from dpjax.privacy._guarantee import SHOWN_DELTA, epsilon_line
 from dpjax.sampling import FullBatch

@@ -8,8 +8,7 @@ from dp_accounting import NeighboringRelation
 from dp_accounting import dp_event as dpe
 from scipy import stats
 
-from dpjax.core import PyTree
-from dpjax.core._checks import check_delta, check_int, check_nonnegative
+from dpjax.core import PyTree, check_delta, check_int, check_nonnegative
 from dpjax.privacy._guarantee import (
     SHOWN_DELTA,
     Guarantee,

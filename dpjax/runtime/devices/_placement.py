@@ -13,9 +13,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from dpjax.core._checks import is_traced
+from dpjax.core import PyTree, is_traced
 from dpjax.core._records import shardings_of, whole_rows
-from dpjax.core._types import PyTree
 
 _shard_map: Any
 if hasattr(jax, "shard_map"):

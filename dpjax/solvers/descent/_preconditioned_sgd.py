@@ -26,8 +26,7 @@ from dpjax.core import (
     wide,
 )
 from dpjax.privacy import Budget, Guarantee, joint_release
-from dpjax.problems import RateConstrained
-from dpjax.problems._rate_constrained import LinearLogits
+from dpjax.problems import LinearLogits, RateConstrained
 from dpjax.solvers._request import (
     check_sampler,
     check_values,

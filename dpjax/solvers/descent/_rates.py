@@ -13,8 +13,7 @@ from jax.typing import ArrayLike
 from dpjax.core import PyTree, Sampler, Transform, check_positive, check_shape, is_traced, wide
 from dpjax.privacy import joint_release, split_noise_multiplier
 from dpjax.privacy._warnings import MultiplierWarning, ResolutionWarning, warn
-from dpjax.problems import RateConstrained
-from dpjax.problems._constraints import RateConstraints
+from dpjax.problems import RateConstrained, RateConstraints
 from dpjax.solvers._request import Request
 from dpjax.solvers.descent._dpsgd import DPSGD
 from dpjax.solvers.descent._dpsgd_defaults import MOST_WIDTH

@@ -34,8 +34,7 @@ from dpjax.solvers._summary import register_solver
 from dpjax.solvers._vertex_problem import VertexProblem, one_block
 from dpjax.solvers.descent._dpsgd import DPSGD, SGD, DPSGDState
 from dpjax.solvers.vertices._frank_wolfe import FrankWolfe, FrankWolfeState, planned
-from dpjax.transforms import OuterProduct, PackedSigns
-from dpjax.transforms.clipping._by_norm import per_example_norm
+from dpjax.transforms import OuterProduct, PackedSigns, per_example_norm
 from dpjax.transforms.clipping._microbatch import in_equal_parts
 from dpjax.transforms.noise import _noisy_counts as counting
 
