@@ -4,6 +4,7 @@ import contextlib
 import contextvars
 import dataclasses
 import math
+import operator
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple, TypeVar
 
@@ -14,6 +15,7 @@ from jax.typing import ArrayLike
 
 from dpjax.core import (
     Problem,
+    PyTree,
     Sampler,
     Solver,
     check_choice,
@@ -430,9 +432,13 @@ def checked_draws(solver: _Solver, logit_ranges: Sequence[float | jax.Array]) ->
     return solver
 
 
-def expected_in_full(
-    sampler: Sampler, relation: RelationLike, number: ArrayLike
-) -> ArrayLike | None:
-    """The *public* number of records, where batches are of all of a secret number; else None."""
-    secret = isinstance(sampler, FullBatch) and relation_factor(relation) == 1
-    return number if secret else None
+def records_in_full(name: str) -> property:
+    """`expected_records` of a solver, or of its `primal`, whose field of this name says them."""
+
+    def number(solver: PyTree) -> ArrayLike | None:
+        """*Public* number of records, where batches are of all of a secret number; else None."""
+        descent: PyTree = getattr(solver, "primal", solver)
+        secret = isinstance(descent.sampler, FullBatch) and relation_factor(descent.relation) == 1
+        return operator.attrgetter(name)(descent) if secret else None
+
+    return property(number)

@@ -38,8 +38,8 @@ from dpjax.solvers._request import (
     checked_gradients,
     default_sampler,
     event_of_run,
-    expected_in_full,
     named_strategy,
+    records_in_full,
     requested,
 )
 from dpjax.solvers._summary import register_solver
@@ -315,10 +315,7 @@ class DPSGD:
         solver = cls(sampler, relation=request.relation, **fields)
         return checked_gradients(solver, problem, num_records)
 
-    @property
-    def expected_records(self) -> ArrayLike | None:
-        """*Public* number of records, where batches are of all of a secret number."""
-        return expected_in_full(self.sampler, self.relation, self.batch_size)
+    expected_records = records_in_full("batch_size")
 
     def init(self, problem: Problem, *, key: jax.Array) -> DPSGDState:
         """The state before the first step; the key (*secret*) is for the noise."""

@@ -32,7 +32,7 @@ from dpjax.solvers._request import (
     check_values,
     checked_gradients,
     default_sampler,
-    expected_in_full,
+    records_in_full,
     requested,
 )
 from dpjax.solvers._summary import register_solver
@@ -229,10 +229,7 @@ class PreconditionedSGD:
             cls(sampler, relation=request.relation, **fields), problem, num_records
         )
 
-    @property
-    def expected_records(self) -> ArrayLike | None:
-        """*Public* number of records, where batches are of all of a secret number."""
-        return expected_in_full(self.sampler, self.relation, self.batch_size)
+    expected_records = records_in_full("batch_size")
 
     def init(self, problem: RateConstrained, *, key: jax.Array) -> PreconditionedSGDState:
         """The state before the first step; the key (*secret*) is for the noise."""

@@ -31,7 +31,7 @@ from dpjax.solvers._request import (
     check_values,
     checked_gradients,
     default_sampler,
-    expected_in_full,
+    records_in_full,
     requested,
 )
 from dpjax.solvers._summary import register_solver
@@ -322,10 +322,7 @@ class RateConstrainedSGDA:
         """Which records enter each step."""
         return self.primal.sampler
 
-    @property
-    def expected_records(self) -> ArrayLike | None:
-        """*Public* number of records, where batches are of all of a secret number."""
-        return expected_in_full(self.primal.sampler, self.primal.relation, self.primal.batch_size)
+    expected_records = records_in_full("batch_size")
 
     def init(self, problem: RateConstrained, *, key: jax.Array) -> SGDAState:
         """The state before the first step; the key (*secret*) is for the noise."""

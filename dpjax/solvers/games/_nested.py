@@ -31,7 +31,7 @@ from dpjax.solvers._request import (
     RELATIONS,
     check_once,
     check_values,
-    expected_in_full,
+    records_in_full,
     requested_relation,
 )
 from dpjax.solvers._summary import register_solver
@@ -186,10 +186,7 @@ class Game:
             **choices,
         )
 
-    @property
-    def expected_records(self) -> ArrayLike | None:
-        """*Public* number of records, where batches are of all of a secret number."""
-        return expected_in_full(self.sampler, self.relation, self.num_records)
+    expected_records = records_in_full("num_records")
 
     @classmethod
     def _public_fields(

@@ -31,7 +31,7 @@ from dpjax.solvers._request import (
     check_sampler,
     check_values,
     checked_gradients,
-    expected_in_full,
+    records_in_full,
 )
 from dpjax.solvers._summary import register_solver
 from dpjax.solvers.nonconvex._blocks import SELECTIONS, BlocksState, add_to_block, init_blocks
@@ -338,10 +338,7 @@ class OnlineToNonconvex:
         reach = (block + 1) / 2 * float(self.max_displacement) * left
         return float(self.smoothing_radius) + (reach if block > 1 else 0.0)
 
-    @property
-    def expected_records(self) -> ArrayLike | None:
-        """*Public* number of records, where batches are of all of a secret number."""
-        return expected_in_full(self.sampler, self.relation, self.batch_size)
+    expected_records = records_in_full("batch_size")
 
     def init(self, problem: LossProblem, *, key: jax.Array) -> OnlineToNonconvexState:
         """The state before the first period; the key (*secret*) is for all that is drawn."""

@@ -28,7 +28,7 @@ from dpjax.solvers._request import (
     check_values,
     checked_gradients,
     distribution_of,
-    expected_in_full,
+    records_in_full,
 )
 from dpjax.solvers._summary import register_solver
 from dpjax.solvers.online._learners import LEARNERS, Learner, make_learner
@@ -259,10 +259,7 @@ class OnlineToBatch:
         fields = plan_fields(cls, problem, num_records, budget, learner, single_pass, overrides)
         return checked_gradients(cls(**fields), problem, num_records)
 
-    @property
-    def expected_records(self) -> ArrayLike | None:
-        """*Public* number of records, where batches are of all of a secret number."""
-        return expected_in_full(self.sampler, self.relation, self.batch_size)
+    expected_records = records_in_full("batch_size")
 
     def init(self, problem: Problem, *, key: jax.Array) -> OnlineToBatchState:
         """The state before the first step; the key (*secret*) is for the noise."""

@@ -8,7 +8,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from dp_accounting import dp_event as dpe
-from jax.typing import ArrayLike
 
 from dpjax.core import (
     PyTree,
@@ -29,7 +28,7 @@ from dpjax.solvers._request import (
     RELATIONS,
     check_values,
     checked_draws,
-    expected_in_full,
+    records_in_full,
     within_budget,
 )
 from dpjax.solvers._summary import register_solver
@@ -246,10 +245,7 @@ class FrankWolfe:
         within_budget(solver, budget, overrides, "sharpness")
         return checked_draws(solver, [solver.sharpness * solver.grad_range])
 
-    @property
-    def expected_records(self) -> ArrayLike | None:
-        """*Public* number of records, where batches are of all of a secret number."""
-        return expected_in_full(self.sampler, self.relation, self.num_records)
+    expected_records = records_in_full("num_records")
 
     def init(self, problem: VertexProblem, *, key: jax.Array) -> FrankWolfeState:
         """The state before the first step; the key (*secret*) is for the draws."""

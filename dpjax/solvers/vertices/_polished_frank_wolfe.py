@@ -29,7 +29,7 @@ from dpjax.privacy import Budget, Guarantee, zcdp_budget
 from dpjax.privacy._budget import relation_factor
 from dpjax.sampling import FullBatch
 from dpjax.solvers._parts import part_size
-from dpjax.solvers._request import checked_draws, expected_in_full, requested
+from dpjax.solvers._request import checked_draws, records_in_full, requested
 from dpjax.solvers._summary import register_solver
 from dpjax.solvers._vertex_problem import VertexProblem, one_block
 from dpjax.solvers.descent._dpsgd import DPSGD, SGD, DPSGDState
@@ -308,10 +308,7 @@ class PolishedFrankWolfe:
         """Neighbouring relation of the guarantee."""
         return self.draws.relation
 
-    @property
-    def expected_records(self) -> ArrayLike | None:
-        """*Public* number of records, where batches are of all of a secret number."""
-        return expected_in_full(self.sampler, self.draws.relation, self.draws.num_records)
+    expected_records = records_in_full("draws.num_records")
 
     def init(self, problem: VertexProblem, *, key: jax.Array) -> PolishedFrankWolfeState:
         """The state before the first step; the key (*secret*) is for all noise."""
