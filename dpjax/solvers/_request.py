@@ -27,7 +27,14 @@ from dpjax.core import (
     optional,
 )
 from dpjax.core import check_sampler as check_is_sampler
-from dpjax.privacy import Budget, RelationLike, calibrate_noise, check_budget, resolve_relation
+from dpjax.privacy import (
+    Budget,
+    RelationLike,
+    calibrate_noise,
+    check_budget,
+    joint_release,
+    resolve_relation,
+)
 from dpjax.privacy._budget import relation_factor, relation_name
 from dpjax.privacy._warnings import warn_of_noise
 from dpjax.problems import QueryRelease
@@ -112,9 +119,11 @@ def check_one_or_every_step(sampler: Sampler, noise: NoiseStrategy) -> None:
 
 
 def event_of_run(
-    sampler: Sampler, noise: NoiseStrategy, noise_multiplier: float, relation: str
+    sampler: Sampler, noise: NoiseStrategy | None, noise_multiplier: float, relation: str
 ) -> DpEvent:
-    """The event of noise that was found to be made for what the sampler runs."""
+    """The event of noise that was found to be made for what the sampler runs, or independent."""
+    if noise is None:
+        return sampler.event(joint_release(gaussian=noise_multiplier))
     if isinstance(noise, Banded):
         return noise.event(noise_multiplier, relation, participation_of(sampler))
     return noise.event(noise_multiplier, relation)
@@ -185,6 +194,12 @@ class Request(NamedTuple):
         """The least with which the event, and a failure, meet the budget."""
         return calibrate_noise(
             event, self.budget, relation=self.relation, failure_probability=failure_probability
+        )
+
+    def noise_of_run(self, sampler: Sampler, noise: NoiseStrategy | None = None) -> float:
+        """The least of noise of a strategy, or independent, for what the sampler runs."""
+        return self.noise_multiplier(
+            lambda z: event_of_run(sampler, noise, z, self.relation), sampler.failure_probability()
         )
 
     def one_pass(self, steps: int) -> DisjointPartition | IndependentPartition:

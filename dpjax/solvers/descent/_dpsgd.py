@@ -10,7 +10,6 @@ from typing import Any, NamedTuple, Self
 import jax
 import jax.numpy as jnp
 import optax
-from dp_accounting import DpEvent
 from jax.typing import ArrayLike
 
 from dpjax.core import (
@@ -29,7 +28,7 @@ from dpjax.core import (
     static_field,
 )
 from dpjax.core._checks import known_numbers
-from dpjax.privacy import Budget, Guarantee, joint_release
+from dpjax.privacy import Budget, Guarantee
 from dpjax.privacy._warnings import warn
 from dpjax.solvers._request import (
     Request,
@@ -300,9 +299,7 @@ class DPSGD:
             sampler = sampler or _single_pass(request, batch_size, steps)
             noise = overrides["noise"] = named_strategy(noise, sampler.steps)
         if "noise_multiplier" not in overrides:
-            overrides["noise_multiplier"] = request.noise_multiplier(
-                lambda z: _event(sampler, noise, z, request.relation), sampler.failure_probability()
-            )
+            overrides["noise_multiplier"] = request.noise_of_run(sampler, noise)
         fields = with_defaults(cls, overrides, sampler, num_records, problem)
         if overrides.get("optimizer", SGD) is not SGD and "learning_rate" not in overrides:
             warn(
@@ -455,18 +452,10 @@ class DPSGD:
         """The guarantee of the whole run (host); raises ValueError for stacked fields."""
         check_unstacked(self, "noise_multiplier")
         return Guarantee(
-            _event(self.sampler, self.noise, float(self.noise_multiplier), self.relation),
+            event_of_run(self.sampler, self.noise, float(self.noise_multiplier), self.relation),
             self.relation,
             self.sampler.failure_probability(),
         )
-
-
-def _event(
-    sampler: Sampler, noise: NoiseStrategy | None, noise_multiplier: float, relation: str
-) -> DpEvent:
-    if noise is not None:
-        return event_of_run(sampler, noise, noise_multiplier, relation)
-    return sampler.event(joint_release(gaussian=noise_multiplier))
 
 
 def clipping_diagnostics(

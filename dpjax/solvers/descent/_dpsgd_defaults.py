@@ -1,6 +1,5 @@
 """Defaults of clipped, noisy descent from public numbers: batches, clip norm, rate and noise."""
 
-import dataclasses
 import functools
 import math
 from typing import Any, NamedTuple, TypeGuard
@@ -14,7 +13,7 @@ from dpjax.core import Problem, Sampler, check_fields, check_int, is_traced, opt
 from dpjax.problems import RateConstrained
 from dpjax.problems._link_slopes import steepest_slope
 from dpjax.sampling import CyclicPoisson, IndependentPartition, PoissonSampler, RepeatedPartition
-from dpjax.solvers._request import Request, event_of_run, stated
+from dpjax.solvers._request import Request, stated
 from dpjax.solvers._vertex_problem import VertexProblem, over_vertices
 from dpjax.transforms import Banded, BufferedToeplitz, NoiseStrategy
 from dpjax.transforms.noise.correlated._buffered_toeplitz import root_mean_square
@@ -56,8 +55,7 @@ def with_defaults(
         "batch_size": num_records * sampler.participation_rate(num_records),
         "decay": max(0.0, 1 - (5 if linear else 10) / sampler.steps),
     }
-    known = {f.name for f in dataclasses.fields(kind)} - {"sampler", "relation"}
-    check_fields(kind, overrides, known)
+    check_fields(kind, overrides)
     fields = defaults | overrides
     if _may_look(problem, fields, sampler):
         lipschitz, smoothness = optional(problem, "lipschitz"), optional(problem, "smoothness")
@@ -368,10 +366,6 @@ def chosen(request: Request, batch_size: float, steps: int) -> tuple[Plan, tuple
 
 def _banded_plan(request: Request, batch_size: float, steps: int, bands: int) -> Plan:
     sampler, noise = banded(request, batch_size, steps, bands)
-
-    def event(z: float) -> dpe.DpEvent:
-        return event_of_run(sampler, noise, z, request.relation)
-
-    z = request.noise_multiplier(event, sampler.failure_probability())
+    z = request.noise_of_run(sampler, noise)
     score = z * root_mean_square(noise.prefix_stddev()) / batch_size
     return Plan(f"banded, {bands}", sampler, noise, z, score)

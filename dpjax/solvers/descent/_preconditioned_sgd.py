@@ -205,13 +205,10 @@ class PreconditionedSGD:
         if sampler is None:
             most = largest_batch(problem.num_params)
             sampler = default_sampler(num_records, batch_size, steps, most)
-        known = {f.name for f in dataclasses.fields(cls)} - {"sampler", "relation"}
-        check_fields(cls, overrides, known)
+        check_fields(cls, overrides)
         request = requested(num_records, budget, sampler=sampler)
         if "noise_multiplier" not in overrides:
-            overrides["noise_multiplier"] = request.noise_multiplier(
-                lambda z: sampler.event(joint_release(gaussian=z)), sampler.failure_probability()
-            )
+            overrides["noise_multiplier"] = request.noise_of_run(sampler)
         defaults = {
             "clip_norm": 1.0,
             "batch_size": num_records * sampler.participation_rate(num_records),

@@ -11,7 +11,7 @@ import optax
 from jax.typing import ArrayLike
 
 from dpjax.core import PyTree, Sampler, Transform, check_positive, check_shape, is_traced, wide
-from dpjax.privacy import joint_release, split_noise_multiplier
+from dpjax.privacy import split_noise_multiplier
 from dpjax.privacy._warnings import MultiplierWarning, ResolutionWarning, warn
 from dpjax.problems import RateConstrained, RateConstraints
 from dpjax.solvers._request import Request
@@ -324,9 +324,7 @@ def default_share(steps: int) -> float:
 def default_steps(request: Request, sampler: Sampler, num_params: int) -> int:
     """Those of the sampler, or a half or a quarter where the noise of a step is large."""
     n, steps, width = request.num_records, sampler.steps, min(num_params, MOST_WIDTH) ** 0.5
-    z = request.noise_multiplier(
-        lambda z: sampler.event(joint_release(gaussian=z)), sampler.failure_probability()
-    )
+    z = request.noise_of_run(sampler)
     batch = n * sampler.participation_rate(n)
     while steps > 250 and z * (steps / sampler.steps) ** 0.5 * width > 0.14 * batch:
         steps //= 2
