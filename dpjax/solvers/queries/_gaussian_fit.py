@@ -41,6 +41,7 @@ class GaussianFitState(NamedTuple):
     key: jax.Array
 
 
+@dataclasses.dataclass(frozen=True)
 class AnswersMeasurement(Measurement):
     """Base of solvers that draw noise once, on the answers to a workload.
 
@@ -50,7 +51,10 @@ class AnswersMeasurement(Measurement):
     probability.
     """
 
+    sampler: FullBatch = dataclasses.field(metadata={"static": True})
     measured: Workload
+    stddev: Number
+    num_records: Number
 
     @classmethod
     def for_budget(
@@ -94,9 +98,10 @@ class AnswersMeasurement(Measurement):
         measured = problem.workload if measured is None else measured
         change = _changes(measured, relation, False) / num_records
         stddev = _stddev(measured, change, budget, allocation)
-        given: dict[str, Any] = {"stddev": stddev, "num_records": num_records, "relation": relation}
+        given: dict[str, Any] = {"sampler": FullBatch(1), "measured": measured, "stddev": stddev}
+        given |= {"num_records": num_records, "relation": relation}
         check_sums(num_records, measured.sensitivity("add_or_remove_one"))
-        solver = cls(**({"sampler": FullBatch(1), "measured": measured} | given | overrides))
+        solver = cls(**(given | overrides))
         return checked_answers(solver, solver.stddev, problem)
 
     def init(self, problem: QueryRelease, *, key: jax.Array) -> GaussianFitState:
@@ -227,10 +232,6 @@ class GaussianFit(AnswersMeasurement):
     hierarchical prior is that of log-linear models (Bishop, Fienberg and Holland 1975).
     """
 
-    sampler: FullBatch = dataclasses.field(metadata={"static": True})
-    measured: Workload
-    stddev: Number
-    num_records: Number
     prior: Number | tuple[float, ...] = (2.0, 0.5, 0.1)
     fit_steps: int = static_field(default=100)
     relation: str = static_field(default="replace_one")

@@ -15,7 +15,6 @@ from dpjax.problems import QueryRelease
 from dpjax.queries import Hierarchy, Marginals, RowModel
 from dpjax.queries._row_model import TableCells, table_answers
 from dpjax.queries._workload import Workload, check_counted
-from dpjax.sampling import FullBatch
 from dpjax.solvers._request import check_values
 from dpjax.solvers._summary import register_solver
 from dpjax.solvers.queries._budget import Number
@@ -98,10 +97,6 @@ class RowsFit(AnswersMeasurement):
     problem after Chizat and Bach 2018; fission after Leiner et al. 2023.
     """
 
-    sampler: FullBatch = dataclasses.field(metadata={"static": True})
-    measured: Workload
-    stddev: Number
-    num_records: Number
     information: Number | None = _INFORMATION
     excess: Number = 20.0
     rows: int = static_field(default=300)
