@@ -12,33 +12,31 @@ from dpjax.testing import entries
 
 def main(argv: list[str] | None = None) -> int:
     """Runs the audits; returns 1 if a bound is above a claim, 2 where an input cannot be used."""
-    args = _parse(argv)
+    try:
+        return _run(_parse(argv))
+    except ValueError as error:
+        print(f"python -m dpjax.audit: error: {str(error).splitlines()[0]}", file=sys.stderr)
+        return 2
+
+
+def _run(args: argparse.Namespace) -> int:
     if args.entries:
         try:
             importlib.import_module(args.entries)
         except ImportError as error:
-            print(
-                f"python -m dpjax.audit: error: --entries {args.entries}: {error}", file=sys.stderr
-            )
-            return 2
+            raise ValueError(f"--entries {args.entries}: {error}") from error
     chosen = [e for e in entries("solver") if args.all or any(n in e.name for n in args.names)]
     if not chosen:
-        print(
+        raise ValueError(
             f"no registered solver's name holds any of {args.names}; --entries MODULE imports a "
-            "module that calls dpjax.testing.register, --list prints what it registers",
-            file=sys.stderr,
+            "module that calls dpjax.testing.register, --list prints what it registers"
         )
-        return 2
     if args.list:
         print("\n".join(entry.name for entry in chosen))
         return 0
-    try:
-        chances = {name: getattr(args, name) for name in ("runs", "epsilon", "delta", "confidence")}
-        key, progress = jax.random.key(args.seed), sys.stderr.isatty()
-        rows = audit_registered(chosen, **chances, key=key, progress=progress)
-    except ValueError as error:
-        print(f"python -m dpjax.audit: error: {str(error).splitlines()[0]}", file=sys.stderr)
-        return 2
+    chances = {name: getattr(args, name) for name in ("runs", "epsilon", "delta", "confidence")}
+    key, progress = jax.random.key(args.seed), sys.stderr.isatty()
+    rows = audit_registered(chosen, **chances, key=key, progress=progress)
     print(
         f"epsilon at delta = {args.delta:g}: claimed, and shown by {args.runs} runs on each of two "
         f"neighbours\n(all bounds together hold with probability {args.confidence:g})\n"
