@@ -159,7 +159,8 @@ class Workload(abc.ABC):
           TypeError: If `j` is no integer.
           ValueError: If it is no scalar, or known and outside [0, m).
         """
-        return self.adjoint(one_hot(checked_codes("j", j, (), self.num_queries), self.num_queries))
+        index = checked_codes("j", j, (), self.num_queries)
+        return self.adjoint(jax.nn.one_hot(index, self.num_queries))
 
     def sensitivity(self, relation: RelationLike) -> QuerySensitivity:
         """How far one record moves the sum over the records (host; computed once).
@@ -228,7 +229,7 @@ class Workload(abc.ABC):
 
     def answer_of_record(self, record: ArrayLike) -> jax.Array:
         """All queries at one record, `[m]` (*secret*)."""
-        return self.answers(one_hot(self.record_cell(record), self.universe_size))
+        return self.answers(jax.nn.one_hot(self.record_cell(record), self.universe_size))
 
 
 class Tables(Workload):
@@ -296,11 +297,6 @@ def checked_sharding(sharding: object, universe_size: int) -> NamedSharding | No
         )
     mesh = Mesh(mesh.devices, mesh.axis_names, axis_types=(AxisType.Auto,) * len(mesh.axis_names))
     return NamedSharding(mesh, PartitionSpec(spec[0]))
-
-
-def one_hot(index: jax.Array, size: int) -> jax.Array:
-    """The unit vector of the default float type, `[size]`; zeros for an index out of range."""
-    return (jnp.arange(size, dtype=jnp.int32) == index).astype(float)
 
 
 def check_records(records: object) -> None:
