@@ -2,6 +2,7 @@
 
 import copy
 import dataclasses
+import functools
 import math
 
 import jax
@@ -137,7 +138,8 @@ def _check_solve(case: SolverCase, first: Solver, second: Solver, name: str) -> 
 def _check_steps(case: SolverCase, solver: Solver, name: str) -> None:
     step = asserts.Program(lambda batch, mask, state: solver.step(case.problem, batch, mask, state))
     batch, mask = _batch(case)
-    begun, _ = step(batch, mask, trees.fresh(_begin(case, solver, jax.random.key(3))))
+    begin = jax.jit(functools.partial(_begin, case, solver))
+    begun, _ = step(batch, mask, trees.fresh(begin(jax.random.key(3))))
 
     here, there = begun, trees.save_and_load(begun)
     for _ in range(2):
@@ -176,15 +178,10 @@ def _check_draws(case: SolverCase, solver: Solver, program: asserts.Program, nam
 
 def _begin(case: SolverCase, solver: Solver, key: jax.Array) -> PyTree:
     """The state before the first step, with what the solver computes from all records."""
-
-    @jax.jit
-    def begin(key: jax.Array) -> PyTree:
-        state = solver.init(case.problem, key=key)
-        if hasattr(solver, "prologue"):
-            state = solver.prologue(case.problem, case.data, state)
-        return state
-
-    return begin(key)
+    state = solver.init(case.problem, key=key)
+    if hasattr(solver, "prologue"):
+        state = solver.prologue(case.problem, case.data, state)
+    return state
 
 
 def _batch(case: SolverCase) -> tuple[PyTree, jax.Array]:

@@ -263,16 +263,15 @@ def state_to_json(state: State) -> dict[str, Any]:
     budget = state.budget
     relation = relation_name(budget.relation) if budget.relation else None
     epsilon, delta = float(budget.epsilon), float(budget.delta)
+    entries = []
+    for entry, chosen in state.records:
+        own = {"guarantee": guarantee_to_json(entry.guarantee), "filter": chosen._asdict()}
+        entries.append(entry._asdict() | own)
     return {
         "budget": {"epsilon": epsilon, "delta": delta, "relation": relation},
         "adaptive": state.adaptive,
-        "entries": [_entry_to_json(*record) for record in state.records],
+        "entries": entries,
     }
-
-
-def _entry_to_json(entry: LedgerEntry, chosen: Plan) -> dict[str, Any]:
-    own = {"guarantee": guarantee_to_json(entry.guarantee), "filter": chosen._asdict()}
-    return entry._asdict() | own
 
 
 def state_from_json(content: dict[str, Any]) -> State:
