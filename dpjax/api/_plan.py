@@ -169,12 +169,11 @@ def plan(
     if method == "auto":
         # the first, where there is no formula: offers come in order of preference
         chosen = min(offers, key=lambda o: math.inf if o.predicted is None else o.predicted)
+        reason = chosen.remark or f"least predicted excess, {chosen.predicted:.2g}"
     else:
         chosen = next(offer for offer in offers if offer.method == method)
+        reason = "asked for"
     solver = chosen.make(problem, num_records, budget, **options)
-    reason = "asked for"
-    if method == "auto":
-        reason = chosen.remark or f"least predicted excess, {chosen.predicted:.2g}"
     others = [offer for offer in offers if offer is not chosen]
     with candidates():
         rejected = [_rejected(each, chosen, problem, num_records, budget) for each in others]

@@ -1,6 +1,7 @@
 """A run from data to solution: one loop over a static number of steps."""
 
 import contextlib
+import dataclasses
 import functools
 import math
 import os
@@ -257,6 +258,7 @@ def _array(leaf: ArrayLike) -> jax.Array:
 
 
 @jax.tree_util.register_static
+@dataclasses.dataclass(frozen=True, repr=False)
 class UnknownGuarantee:
     """Stands for the guarantee where the noise itself was traced by a transformation."""
 
@@ -264,12 +266,6 @@ class UnknownGuarantee:
         "the solver's fields were traced by jit or vmap, so its event is unknown here: "
         "call solver.guarantee() on each solver outside the transformation"
     )
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, UnknownGuarantee)
-
-    def __hash__(self) -> int:
-        return hash(UnknownGuarantee)
 
     def __repr__(self) -> str:
         return f"UnknownGuarantee: {self._why}"

@@ -244,11 +244,10 @@ def requested_relation(
     budget: Budget,
     overrides: Iterable[str],
     known: Iterable[str] | None = None,
-    default: RelationLike = "replace_one",
 ) -> str:
     """The relation that `kind.for_budget` is to meet; checks what was asked of it."""
     check_fields(kind, overrides, known)
-    return relation_name(check_budget(budget, num_records).relation_or(default))
+    return relation_name(check_budget(budget, num_records).relation_or("replace_one"))
 
 
 def default_sampler(
