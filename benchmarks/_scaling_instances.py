@@ -139,7 +139,8 @@ def multilevel(**s: int) -> Instance:
 
 
 def frank_wolfe(**s: int) -> Instance:
-    solver = solvers.FrankWolfe(sampling.FullBatch(s["T"]), 50.0, 2.0, float(s["n"]))
+    shape = sampling.FullBatch(s["T"]), 50.0, 2.0, float(s["n"])
+    solver = solvers.FrankWolfe(*shape, relation="replace_one")
     return Instance(solver, _ball(s), _records(s), s)
 
 

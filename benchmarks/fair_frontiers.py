@@ -126,7 +126,7 @@ def frontier(
     plain = dpjax.solvers.RateConstrainedSGDA.for_budget(
         problem,
         size,
-        dpjax.Budget(1.0, DELTA),
+        dpjax.Budget(1.0, DELTA, "replace_one"),
         sampler=dpjax.sampling.FullBatch(options.get("steps", 3000)),
         noise_multiplier=0.0,
         histogram_noise=0.0,

@@ -209,7 +209,7 @@ def tune(
     names = choices.choices
     block = _block(solvers, problem, public)
     # of a secret number, as `solve` has them outside of transformations
-    public_rows = None if relation == "replace_one" else whole_rows(public)
+    public_rows = None if relation == "replace_one" else whole_rows(public + 1)
     plan = _Plan(
         problem,
         names,

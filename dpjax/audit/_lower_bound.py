@@ -13,17 +13,7 @@ from jax.dtypes import issubdtype, prng_key
 from jax.typing import ArrayLike
 
 from dpjax.audit._events import Level, learn_score, lower_bound_of_scores
-from dpjax.core import (
-    PyTree,
-    Records,
-    Sampler,
-    Solver,
-    check_int,
-    check_key,
-    optional,
-    register_dataclass,
-)
-from dpjax.core._records import num_rows
+from dpjax.core import PyTree, Sampler, Solver, check_int, check_key, optional, register_dataclass
 from dpjax.runtime import solve
 from dpjax.runtime._solve import in_public_rows
 
@@ -252,7 +242,7 @@ def collect(
 ) -> np.ndarray:
     """What `runs` runs release, `[runs, F]` float64, or their scores `[runs, 1]`."""
     if subject:  # as `solve` would, where the solver is not traced
-        data = in_public_rows(subject[0], Records(data, num_rows(data)))
+        data = in_public_rows(subject[0], data)
     shape_key, plan_key, run_key = jax.random.split(key, 3)
     impl = jax.random.key_impl(key)
     # of this key only the shape of what would be drawn is asked

@@ -17,6 +17,7 @@ from tqdm.auto import tqdm
 from dpjax.core._checks import check_int, check_key, is_traced
 from dpjax.core._records import Records, device_count, filled, num_rows, whole_rows
 from dpjax.core._types import GuaranteeLike, PyTree, Solution, Solver, check_sampler, optional
+from dpjax.privacy._warnings import PrivacyWarning, warn
 from dpjax.runtime import _loop as loop
 from dpjax.runtime.checkpoint._checkpoint import resume
 from dpjax.runtime.checkpoint._fingerprint import check_alike
@@ -95,6 +96,9 @@ def solve(
       RuntimeError: If another process has `checkpoint` open.
       ImportError: If `checkpoint` is used without orbax.
 
+    Warns:
+      PrivacyWarning: If the number of rows follows from that of records, which is secret.
+
     Example:
       >>> import dpjax, jax, jax.numpy as jnp
       >>> problem = dpjax.problems.RateConstrained.linear(num_features=2, num_classes=2)
@@ -172,23 +176,27 @@ def solve(
     return Solution(params, guarantee, info, state, raw if sensitive else None)
 
 
-def in_public_rows(solver: Solver, data: Records) -> Records:
+def in_public_rows(solver: Solver, data: PyTree) -> Records:
     """The records in a number of rows that does not follow from theirs, where theirs is secret.
 
     By the shape of a batch XLA chooses the order in which a row's products are added, so that one
     more record might change the gradients of all others, if by little; and sums and noise are of
-    rows. Data that have more rows than records already are left alone where the solver is traced.
+    rows. Where the solver is traced its number is not known: data stay as they are, with a warning
+    unless they have more rows than records.
     """
-    expected = optional(solver, "expected_records")
-    rows = num_rows(data.arrays)
-    if expected is None or np.ndim(expected) or (is_traced(expected) and rows > data.num_records):
+    data = data if isinstance(data, Records) else Records(data, num_rows(data))
+    expected, rows = optional(solver, "expected_records"), num_rows(data.arrays)
+    if expected is None or np.ndim(expected):
         return data
     if is_traced(expected):
-        raise ValueError(
-            "the solver's number of records must be known outside jit and vmap, since that of the "
-            "data is secret under add-or-remove-one: make the solver inside, or give dpjax.Records "
-            "of a public number of rows, above num_records"
-        )
+        if rows == data.num_records:
+            warn(
+                "the rows of data are as many as its records, whose number add-or-remove-one keeps "
+                "secret, and under jit or vmap of the solver none is known to fill them up to: "
+                "give dpjax.Records of a public number of rows, above num_records",
+                PrivacyWarning,
+            )
+        return data
     most = _ROWS * math.ceil((_SLACK * float(expected) + 16) / _ROWS)
     least = max(1, (most - _FEW) // _SPARE)
     if not least <= data.num_records <= most:

@@ -27,7 +27,8 @@ def sum_of_parts(
     batch: PyTree,
     mask: jax.Array,
     size: int | None,
+    add: Callable[[Any, Any], Any] = add_pairs,
 ) -> Any:
     """The sum over a batch of `of(part, mask)`, taken in parts of so many records; None for one."""
     size = sys.maxsize if size is None else size
-    return in_whole_parts(lambda part, here, number: of(part, here), batch, mask, size, add_pairs)
+    return in_whole_parts(lambda part, here, number: of(part, here), batch, mask, size, add)

@@ -232,6 +232,7 @@ def test_early_stopping_inside_one_run():
 def test_iterates_are_those_of_the_run():
     (solver,) = solvers(1.0)
     key, data = jax.random.key(4), records()
+    data = dpjax.Records(data, len(data["y"]))
 
     @jax.jit
     def both(solver, key):

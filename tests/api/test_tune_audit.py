@@ -59,7 +59,8 @@ def noise_that_runs(plan):
     """Deviation of a sum of one step, over the clip norm."""
     stacked = jax.tree.map(lambda leaf: jnp.full((4000,), leaf, float), plan.solvers[0])
     keys = jax.random.split(jax.random.key(1), 4000)
-    (params, _), _ = plan._compiled(stacked, keys, ABSENT, None)
+    rows = dpjax.Records({"x": np.pad(ABSENT["x"], ((0, 24), (0, 0)))}, 8)
+    (params, _), _ = plan._compiled(stacked, keys, rows, None)
     return float(np.std(np.asarray(params))) * 8
 
 

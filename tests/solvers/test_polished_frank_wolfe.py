@@ -103,28 +103,6 @@ def test_what_does_not_fit_is_refused():
         PolishedFrankWolfe.for_budget(ball(3), 100, dpjax.Budget(1.0, 0.0))
 
 
-@pytest.mark.parametrize("p", [64, 100])
-def test_one_record_more_moves_no_other_to_another_bin(p):
-    """By rows of 32 and 33 XLA adds a norm's squares in another order, at an edge of bins."""
-    domain = dpjax.geometry.L1Ball(p)
-    problem = SimplexRisk.linear(lambda m, y: m * y, domain, grad_range=4.0, smoothness=1.0)
-    face = OnSupport(problem, jnp.ones(p, bool), jnp.zeros(p))
-    edges = 2.0 ** (-jnp.arange(12.0) / 2)
-
-    @jax.jit
-    def counts(x, mask):
-        batch = {"x": x, "y": jnp.ones(len(x))}
-        return norm_counts(face, jnp.zeros(p), edges, batch, mask, None)
-
-    rng = np.random.default_rng(0)
-    for _ in range(200):
-        x = rng.normal(size=p)
-        x *= float(edges[4]) * (1 + rng.uniform(-2e-7, 2e-7)) / np.linalg.norm(x)
-        rows = jnp.asarray(np.repeat(x[None], 33, 0), jnp.float32)
-        one_more = counts(rows, jnp.ones(33, bool)) - counts(rows[:32], jnp.ones(32, bool))
-        assert int(jnp.sum(jnp.abs(one_more))) == 1
-
-
 def _hostile(rng, count, p):
     scale = 10.0 ** rng.integers(-1, 5, (count, 1))
     x = rng.normal(size=(count, p)) * scale + rng.choice([0, 100.0], (count, 1))

@@ -11,6 +11,7 @@ import pytest
 
 import dpjax
 from dpjax.geometry import L1Ball
+from dpjax.privacy._warnings import PrivacyWarning
 from dpjax.problems import RateConstrained, Risk, Saddle, SimplexRisk
 from dpjax.sampling import FullBatch
 from dpjax.solvers import (
@@ -105,7 +106,7 @@ def test_a_traced_number_of_records_is_no_size_of_a_batch():
     def run(solver, data):
         return dpjax.solve(solver, problem, data, key=jax.random.key(1)).params
 
-    with pytest.raises(ValueError, match=r"number of records must be known outside jit"):
+    with pytest.warns(PrivacyWarning, match=r"rows of data are as many as its records"):
         run(solver, data)
     rows = {
         k: np.concatenate([v, np.zeros((32 - 17, *v.shape[1:]), v.dtype)]) for k, v in data.items()

@@ -28,14 +28,13 @@ from dpjax.geometry import L1Ball, Simplex
 from dpjax.privacy import Budget, Guarantee, zcdp_budget
 from dpjax.privacy._budget import relation_factor
 from dpjax.sampling import FullBatch
-from dpjax.solvers._parts import part_size
+from dpjax.solvers._parts import part_size, sum_of_parts
 from dpjax.solvers._request import checked_draws, records_in_full, requested
 from dpjax.solvers._summary import register_solver
 from dpjax.solvers._vertex_problem import VertexProblem, one_block
 from dpjax.solvers.descent._dpsgd import DPSGD, SGD, DPSGDState
 from dpjax.solvers.vertices._frank_wolfe import FrankWolfe, FrankWolfeState, planned
 from dpjax.transforms import OuterProduct, PackedSigns, per_example_norm
-from dpjax.transforms.clipping._microbatch import in_equal_parts
 from dpjax.transforms.noise import _noisy_counts as counting
 
 _BINS = 12  # of gradient norms, each narrower by sqrt(2): clip norms to 1 / 45 of the bound
@@ -47,7 +46,6 @@ _MOMENTUM = optax.sgd(1.0, momentum=0.9)  # is stable where twenty coordinates m
 _LEAST_RATE = 0.1  # over the largest
 _REACH = 0.1  # times 1 / (1 - momentum)
 _DENSE = 0.1
-_MOST = 1024  # records whose norms are computed at once
 
 
 class PolishedFrankWolfeState(NamedTuple):
@@ -427,7 +425,7 @@ def norm_counts(
 ) -> jax.Array:
     """Records by the norm of their gradient, `[bins]` int32. **Not private**: each is in one bin.
 
-    Which one does not follow from how many others there are.
+    Which one follows from the number of rows too, by a last bit: `solve` makes that public.
 
     Args:
       face: The problem.
@@ -435,16 +433,18 @@ def norm_counts(
       edges: From the largest down, `[bins]`; the first bin is of what exceeds the second edge.
       batch: Leaves `[B, ...]` (*secret*).
       mask: bool `[B]`.
-      size: Records whose gradients coexist, up to 1024; None for so many.
+      size: Records whose gradients coexist; None for all.
     """
 
-    def bins(part: PyTree, part_mask: jax.Array) -> jax.Array:
+    def count(part: PyTree, part_mask: jax.Array) -> jax.Array:
         norms = per_example_norm(face.per_example_gradients(point, part))
         place = jnp.sum(norms[:, None] <= edges[None, 1:], axis=1)
-        return jnp.where(part_mask & jnp.isfinite(norms), place, edges.size)
+        counts = jnp.zeros(edges.shape, jnp.int32)
+        kept = part_mask & jnp.isfinite(norms)
+        return counts.at[jnp.where(kept, place, edges.size)].add(1, mode="drop")
 
-    place = in_equal_parts(bins, batch, mask, _MOST if size is None else min(size, _MOST))
-    return jnp.zeros(edges.shape, jnp.int32).at[place].add(1, mode="drop")
+    counts: jax.Array = sum_of_parts(count, batch, mask, size, jnp.add)
+    return counts
 
 
 def largest_coordinates(point: jax.Array) -> jax.Array:

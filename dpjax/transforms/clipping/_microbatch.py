@@ -120,18 +120,17 @@ def in_whole_parts(
 
 
 def in_equal_parts(
-    of: Callable[[PyTree, jax.Array], PyTree], batch: PyTree, mask: jax.Array, size: int = _EQUAL
+    of: Callable[[PyTree, jax.Array], PyTree], batch: PyTree, mask: jax.Array
 ) -> PyTree:
-    """`of(part, part_mask)` for each record, by one program of so many rows whatever their number.
+    """`of(part, part_mask)` for each record, by one program of 1024 rows whatever their number.
 
     By the shape of a batch XLA chooses the order in which a row's products are added, and with it
     last bits: counts of what follows from a record could else change for all of them with one more.
 
     Args:
-      of: Gives a tree of arrays with leading axis `[size]`, a row for each record.
+      of: Gives a tree of arrays with leading axis `[1024]`, a row for each record.
       batch: Tree with leaves `[B, ...]` (*secret*).
       mask: bool `[B]` (*secret*).
-      size: Rows of a part (*public*).
 
     Returns:
       The tree, leaves `[B, ...]`.
@@ -139,9 +138,9 @@ def in_equal_parts(
     num = mask.shape[0]
     if num == 0:
         return of(batch, mask)
-    parts = max(2, -(-num // size))  # XLA writes out a loop of one
-    whole = filled(batch, parts * size), jnp.pad(mask, (0, parts * size - num))
-    cut = jax.tree.map(lambda leaf: leaf.reshape(parts, size, *leaf.shape[1:]), whole)
+    parts = max(2, -(-num // _EQUAL))  # XLA writes out a loop of one
+    whole = filled(batch, parts * _EQUAL), jnp.pad(mask, (0, parts * _EQUAL - num))
+    cut = jax.tree.map(lambda leaf: leaf.reshape(parts, _EQUAL, *leaf.shape[1:]), whole)
     found = jax.lax.map(lambda part: of(*part), cut)
     return jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:])[:num], found)
 
