@@ -226,8 +226,8 @@ def fit(
         fields; for a `QueryRelease` what `Domain.encode` takes (*secret*). The type of an array is
         *public*. That of a frame's column follows from its rows (integers are floats if one is
         missing), so numbers of frames and their columns enter as floats, missing ones as NaN; but
-        labels and groups of a `RateConstrained` as int32, -1 where they are no integer. For a loss
-        that needs other integers, pass arrays.
+        labels and groups of a `RateConstrained` as int32, -1 where they are no integer, arrays of
+        bools or floats too. For a loss that needs other integers, pass arrays.
       budget: epsilon, delta and relation to meet.
       key: Typed key, scalar (*secret*). Never use one key for two fits.
       num_records: *Public* number of records. By default it is read from the data, with a warning
@@ -295,11 +295,14 @@ def _records(problem: PyTree, data: PyTree) -> PyTree:
 
 
 def _column(name: str, leaf: PyTree, codes: bool) -> PyTree:
-    """A column of a frame, of a type that follows from the problem alone; arrays as they are."""
+    """A column of a frame, of a type that follows from the problem alone; arrays of codes too."""
     if hasattr(leaf, "toarray"):
         raise TypeError(f"{name} must be a dense array, got {type(leaf).__name__}: take .toarray()")
-    text = isinstance(leaf, np.ndarray) and leaf.dtype.kind in "OUS"
-    if isinstance(leaf, list | tuple) or not (text or typed_by_rows(leaf)):
+    if isinstance(leaf, list) and any(isinstance(each, str) for each in leaf):
+        leaf = np.asarray(leaf)
+    kinds = "OUSbf" if codes else "OUS"
+    converted = isinstance(leaf, np.ndarray | jax.Array) and leaf.dtype.kind in kinds
+    if isinstance(leaf, list | tuple) or not (converted or typed_by_rows(leaf)):
         return leaf
     floats = float_array(name, leaf)
     if not codes:

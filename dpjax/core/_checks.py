@@ -176,10 +176,13 @@ def _real(value: object) -> bool:
 
 
 def _shown(value: Any) -> str:
-    # arrays may be records, which messages end up in logs with
+    # arrays and what holds them may be records, which messages end up in logs with
+    kind = type(value).__name__
+    if isinstance(value, list | tuple | dict | set):
+        return f"{kind} of length {len(value)}"
     if np.shape(value):
-        return f"{type(value).__name__} of shape {list(np.shape(value))}"
-    return f"{value!r} of type {type(value).__name__}"
+        return f"{kind} of shape {list(np.shape(value))}"
+    return f"{value!r} of type {kind}"
 
 
 def check_int(name: str, value: object, *, minimum: int) -> None:

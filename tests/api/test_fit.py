@@ -160,6 +160,16 @@ def test_who_joins_does_not_change_the_type_of_other_records(library, problem):
     assert codes == ({"y", "group"} if problem is PARITY else set())
 
 
+def test_labels_that_are_bools_or_whole_floats_are_codes():
+    codes = {"x": np.zeros((3, 1), np.float32), "group": np.array([0, 1, 1])}
+    for y in (np.array([False, True, True]), np.array([0.0, 1.0, 1.0]), jnp.array([0.0, 1, 1])):
+        found = _records(PARITY, codes | {"y": y})["y"]
+        assert found.dtype == jnp.int32
+        assert found.tolist() == [0, 1, 1]
+    assert _records(PARITY, codes | {"y": np.array([0.5, 1, np.nan])})["y"].tolist() == [-1, 1, -1]
+    assert _records(Risk(logistic, jnp.zeros(1)), codes | {"y": np.array([0.5])})["y"] == 0.5
+
+
 def test_a_table_whose_columns_are_no_names_is_read_by_its_names():
     class Arrow:
         column_names = ("x", "y")
@@ -188,8 +198,8 @@ def test_columns_of_frames_as_numbers():
     with pytest.raises(ValueError, match=r'data\["group"\] must lie in 0..1: 1 of 3'):
         PARITY.check({"x": records["x"][:, None], "y": records["y"], "group": records["group"]})
     # of arrays types are public
-    arrays = {"x": np.ones(3, np.int8), "y": jnp.ones(3, jnp.float16)}
-    assert [array.dtype for array in _records(PARITY, arrays).values()] == [jnp.int8, jnp.float16]
+    arrays = {"x": jnp.ones(3, jnp.float16), "y": np.ones(3, np.int8)}
+    assert [array.dtype for array in _records(PARITY, arrays).values()] == [jnp.float16, jnp.int8]
     for column in (["a", "b", "c"], [1, "zebra", 2], pandas.to_datetime(["2020-01-01"] * 3)):
         with pytest.raises(TypeError, match=r"column 'z' must hold numbers: [123] of 3 rows") as e:
             _records(PARITY, pandas.DataFrame({"z": column}))

@@ -49,6 +49,7 @@ def learned(table):
     return sklearn.PrivateSynthesizer(DOMAIN).fit(table)
 
 
+BUDGET, KEY = dpjax.Budget(1.0, 1e-6), jax.random.key(0)
 SITES = {
     "a label": lambda: DOMAIN.encode(TABLE | {"sex": ["F", TEXT]}),
     "a number for a label": lambda: DOMAIN.encode(TABLE | {"mixed": ["a", SENTINEL]}),
@@ -82,6 +83,9 @@ SITES = {
     "groups that are read": lambda: fitted(group=np.array([TEXT] * 2), groups=None),
     "text among features": lambda: fitted(x=[["1", TEXT], ["1", "2"]]),
     "a table": lambda: learned(TABLE | {"sex": ["F", TEXT]}),
+    "records for their number": lambda: dpjax.plan(PARITY, {"x": [SENTINEL]}, BUDGET),
+    "a pair for their number": lambda: dpjax.plan(PARITY, ([[SENTINEL] * 2], [1]), BUDGET),
+    "text to fit": lambda: dpjax.fit(PARITY, ROWS | {"y": ["0", TEXT]}, BUDGET, key=KEY),
     "a number of records": lambda: PoissonSampler(0.5, 2, 9).plan(jax.random.key(0), SENTINEL),
     "one of shares": lambda: IndependentPartition(2, 9).plan(jax.random.key(0), SENTINEL),
     "a code of a file": lambda: check_codes("age", np.array([1, SENTINEL]), (1, 2)),
