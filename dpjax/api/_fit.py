@@ -295,14 +295,19 @@ def _records(problem: PyTree, data: PyTree) -> PyTree:
 
 
 def _column(name: str, leaf: PyTree, codes: bool) -> PyTree:
-    """A column of a frame, of a type that follows from the problem alone; arrays of codes too."""
+    """A column of a frame, of a type that follows from the problem alone, as are codes of any kind.
+
+    Other arrays and lists stay as they are.
+    """
     if hasattr(leaf, "toarray"):
         raise TypeError(f"{name} must be a dense array, got {type(leaf).__name__}: take .toarray()")
-    if isinstance(leaf, list) and any(isinstance(each, str) for each in leaf):
-        leaf = np.asarray(leaf)
-    kinds = "OUSbf" if codes else "OUS"
-    converted = isinstance(leaf, np.ndarray | jax.Array) and leaf.dtype.kind in kinds
-    if isinstance(leaf, list | tuple) or not (converted or typed_by_rows(leaf)):
+    if isinstance(leaf, list | tuple):
+        converted = codes or any(isinstance(each, str) for each in leaf)
+    elif isinstance(leaf, np.ndarray | jax.Array):
+        converted = leaf.dtype.kind in ("OUSbf" if codes else "OUS")
+    else:
+        converted = typed_by_rows(leaf)
+    if not converted:
         return leaf
     floats = float_array(name, leaf)
     if not codes:

@@ -162,7 +162,8 @@ def test_who_joins_does_not_change_the_type_of_other_records(library, problem):
 
 def test_labels_that_are_bools_or_whole_floats_are_codes():
     codes = {"x": np.zeros((3, 1), np.float32), "group": np.array([0, 1, 1])}
-    for y in (np.array([False, True, True]), np.array([0.0, 1.0, 1.0]), jnp.array([0.0, 1, 1])):
+    arrays = np.array([False, True, True]), np.array([0.0, 1.0, 1.0]), jnp.array([0.0, 1, 1])
+    for y in (*arrays, [0, 1, 1], [False, True, 1.0]):
         found = _records(PARITY, codes | {"y": y})["y"]
         assert found.dtype == jnp.int32
         assert found.tolist() == [0, 1, 1]

@@ -127,6 +127,13 @@ def test_when_a_centre_is_drawn():
     assert made(LinearModel("huber", 3, intercept=1.0), n=400) == pytest.approx(0.1)
     assert made(LinearModel("huber", 3), n=400) is None
     assert made(LinearModel("huber", 3, intercept=1.0), n=130) is None  # too dear
+    few = ObjectivePerturbation.for_budget(
+        LinearModel("huber", 3, intercept=1.0), 300, Budget(1.0, 1e-6)
+    )
+    assert few.quantile_range == few.centre_range == pytest.approx(40 / 300)
+    assert few.guarantee().prior == pytest.approx(80 / 300)
+    assert 0.99 < few.guarantee().epsilon(1e-6) <= 1.0
+    assert dataclasses.replace(few, scale=few.scale / 2).guarantee().epsilon(1e-6) > 1.3
 
 
 @pytest.mark.slow  # compiles float64 solvers
