@@ -17,6 +17,7 @@
 # library.
 
 # %%
+import math
 import os
 import sys
 
@@ -109,17 +110,12 @@ print("slacks x seeds:", error.shape)
 
 # %% [markdown]
 # The same descent without privacy, for comparison: the full batch, no noise, no clipping. It is no
-# private release.
+# private release, so the number of records is no secret either, as under replace-one.
 
 # %%
+no_budget = dpjax.Budget(epsilon=math.inf, delta=1e-5, relation="replace_one")
 non_private_solver = dpjax.solvers.RateConstrainedSGDA.for_budget(
-    problem,
-    len(train),
-    budget,
-    sampler=dpjax.sampling.FullBatch(50 if FAST else 300),
-    noise_multiplier=0.0,
-    histogram_noise=0.0,
-    clip_norm=1e6,
+    problem, len(train), no_budget, steps=50 if FAST else 300
 )
 plain_error, plain_disparity = sweep(
     non_private_solver, problems, keys[:, :1], train.as_dict(), test.as_dict()
