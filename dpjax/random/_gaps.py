@@ -14,15 +14,22 @@ from dpjax.random._keys import StepKeys
 # Fixed point with this many bits: exact for every float64 rate, subnormal ones included.
 _BITS = 1280
 _ONE = 1 << _BITS
+# Of thresholds: 64 bits of a draw, 32 of the step's shared word, and rounding.
+_SPREAD = 97
 # Drawing a 64-bit word costs about as much as this many comparisons.
 _WORD_COST = 25
 
 
 class Digit(NamedTuple):
-    """One digit of a gap: `sum(u >= thresholds) * weight` for 64 random bits `u`."""
+    """One digit of a gap: `sum(u >= thresholds) * weight` for 64 random bits `u`.
+
+    Thresholds are floors, each raised by 1 where the word of the step is below its part, so that
+    their means are right to 96 bits.
+    """
 
     weight: int
     thresholds: tuple[int, ...]  # ascending, in [0, 2**64)
+    parts: tuple[int, ...]  # what the floors leave out, in units of 2**-32, in [0, 2**32)
 
 
 @functools.lru_cache(maxsize=64)
@@ -38,9 +45,9 @@ def gap_digits(rate: float, num_records: int) -> tuple[Digit, ...]:
         P[lower <= k] = (1 - v^(k+1)) / (1 - v^radix),   P[top <= k] = 1 - v^(k+1),
         v = (1 - rate)^weight
 
-    Thresholds are `2^64 * P[digit <= k]`, rounded to the nearest integer from 1280-bit fixed
-    point. The table of the top digit ends where its thresholds round to `2^64`, or earlier
-    where the gap exceeds `num_records` and its value no longer matters.
+    Thresholds are `2^64 * P[digit <= k]`, to 32 bits behind the point, from 1280-bit fixed point.
+    The table of the top digit ends where at most 2^-97 is left, or earlier where the gap exceeds
+    `num_records` and its value no longer matters.
 
     Args:
       rate: probability with which each record takes part, in (0, 1].
@@ -51,24 +58,38 @@ def gap_digits(rate: float, num_records: int) -> tuple[Digit, ...]:
     """
     numerator, denominator = rate.as_integer_ratio()
     miss = _ONE - (numerator << _BITS) // denominator
-    # (1 - rate)^g <= e^(-rate g) is below 2^-65 from here on
-    span = max(1, min(num_records, math.ceil(min(65 * math.log(2) / rate, 2.0**53))))
-    radices = _radices(span)
+    radices = _radices(_span(rate, num_records, 65))
     digits, weight = [], 1
     for radix in radices[:-1]:
-        digits.append(Digit(weight, _thresholds(_power(miss, weight), radix - 1, radix)))
+        digits.append(Digit(weight, *_thresholds(_power(miss, weight), radix - 1, radix)))
         weight *= radix
-    digits.append(Digit(weight, _thresholds(_power(miss, weight), radices[-1], None)))
+    entries = max(radices[-1], -(-_span(rate, num_records, _SPREAD) // weight))
+    digits.append(Digit(weight, *_thresholds(_power(miss, weight), entries, None)))
     return tuple(digits)
 
 
-def rounding_error(digits: tuple[Digit, ...]) -> float:
-    """Total variation between one gap drawn from the tables and a geometric variable.
+def _span(rate: float, num_records: int, bits: int) -> int:
+    """Where gaps end: `(1 - rate)^g <= e^(-rate g)` is below 2^-bits from here on."""
+    return max(1, min(num_records, math.ceil(min(bits * math.log(2) / rate, 2.0**53))))
 
-    Each threshold is off by at most 2^-65 and moves that much mass between two neighbouring
-    values; the last table omits at most 2^-65 besides.
+
+def gaps_shortfall(num_records: int, rate: float, draws: int) -> float:
+    """Total variation between one drawn batch and Poisson sampling, but for overflow.
+
+    A threshold's mean is off by at most 2^-97, and the last table omits as much. Given the word
+    that all draws of a step share, m thresholds move at most m 2^-64 of the mass of each gap. By
+    the mean over words that is nothing to first order; to second order all draws together are off
+    by the square of what they move.
+
+    Args:
+      num_records: for which the tables are made.
+      rate: of the sampling.
+      draws: of the step, those of all shards.
     """
-    return (sum(len(digit.thresholds) for digit in digits) + 1) * 2.0**-65
+    digits = gap_digits(rate, num_records)
+    count = sum(len(digit.thresholds) for digit in digits)
+    moved = draws * count * 2.0**-64
+    return min(1.0, draws * (count + 1) * 2.0**-_SPREAD + moved**2 * math.exp(2 * moved))
 
 
 def _radices(span: int) -> list[int]:
@@ -81,17 +102,19 @@ def _radices(span: int) -> list[int]:
     return min(map(equal, range(1, 9)), key=lambda each: _WORD_COST * len(each) + sum(each))
 
 
-def _thresholds(v: int, entries: int, radix: int | None) -> tuple[int, ...]:
-    """`2^64 * P[digit <= k]` for k < entries, less those that round to 2^64."""
+def _thresholds(v: int, entries: int, radix: int | None) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """`2^64 * P[digit <= k]` for k < entries, but for those that are all but 2^64: floor, rest."""
     total = _ONE if radix is None else _ONE - _power(v, radix)
-    thresholds, tail = [], v
+    thresholds, parts, tail = [], [], v
     for _ in range(entries):
-        threshold = (((_ONE - tail) << 65) // total + 1) >> 1
-        if threshold >= 1 << 64:
+        fine = (((_ONE - tail) << _SPREAD) // total + 1) >> 1
+        if fine >= 1 << 96:
             break
-        thresholds.append(threshold)
+        floor, part = divmod(fine, 1 << 32)
+        thresholds.append(floor)
+        parts.append(part)
         tail = (tail * v) >> _BITS
-    return tuple(thresholds)
+    return tuple(thresholds), tuple(parts)
 
 
 def _power(base: int, exponent: int) -> int:
@@ -105,13 +128,22 @@ def _power(base: int, exponent: int) -> int:
     return result
 
 
-def gaps_shortfall(num_records: int, rate: float, draws: int) -> float:
-    """Total variation between one drawn batch and Poisson sampling, but for overflow."""
-    return draws * rounding_error(gap_digits(rate, num_records))
+def step_words(key: jax.Array, steps: int) -> tuple[StepKeys, jax.Array]:
+    """Keys of steps, unwrapped, and the word `[steps]` uint32 that all draws of one share.
+
+    Outside the loop over steps: inside it XLA would draw the word again for each comparison.
+    """
+    keys = StepKeys.of(jax.random.split(key, steps))
+    return keys, keys.words(2)
 
 
 def draw_members(
-    keys: StepKeys, rate: float, bound: int, num_records: ArrayLike, draws: int
+    keys: StepKeys,
+    shared: jax.Array,
+    rate: float,
+    bound: int,
+    num_records: ArrayLike,
+    draws: int,
 ) -> tuple[jax.Array, jax.Array]:
     """First `draws` members of a Poisson batch, ascending.
 
@@ -119,6 +151,7 @@ def draw_members(
 
     Args:
       keys: one PRNG key, unwrapped; its stream 0 is used up.
+      shared: the word of `StepKeys.words` that all draws of a step share, `[]` uint32.
       rate: probability with which each record takes part (static).
       bound: public upper bound on the number of records, for which the tables are made (static).
       num_records: number of records `n`, at most `bound` (it may be traced).
@@ -136,7 +169,7 @@ def draw_members(
         high, low = keys.bits64(0, len(digits) * draws)
         for row, digit in enumerate(digits):
             part = slice(row * draws, (row + 1) * draws)
-            stride += _invert(digit, high[part], low[part]) * np.uint32(digit.weight)
+            stride += _invert(digit, high[part], low[part], shared) * np.uint32(digit.weight)
         stride = jnp.minimum(stride, last + np.uint32(1))
     position = jnp.cumsum(stride, dtype=jnp.uint32)  # index + 1
     slot = jnp.arange(draws, dtype=jnp.uint32)
@@ -146,14 +179,20 @@ def draw_members(
     return indices, mask
 
 
-def _invert(digit: Digit, high: jax.Array, low: jax.Array) -> jax.Array:
-    """Number of thresholds that the 64-bit words `(high, low)` reach, `[draws]` uint32."""
+def _invert(digit: Digit, high: jax.Array, low: jax.Array, shared: jax.Array) -> jax.Array:
+    """Number of thresholds that the words `(high, low)` reach, `[draws]` uint32.
+
+    `shared` is the word `[]` that raises thresholds.
+    """
     thresholds = np.array(digit.thresholds, np.uint64)[:, None]
     table_high = (thresholds >> np.uint64(32)).astype(np.uint32)
     table_low = thresholds.astype(np.uint32)
+    late = shared < np.array(digit.parts, np.uint32)[:, None]
     high, low = high[None, :], low[None, :]
     reached = (high > table_high) | ((high == table_high) & (low >= table_low))
-    return jnp.sum(reached, axis=0, dtype=jnp.uint32)
+    # apart: one sum over all of it takes up to four times as long
+    missed = (high == table_high) & (low == table_low) & late
+    return jnp.sum(reached, axis=0, dtype=jnp.uint32) - jnp.sum(missed, axis=0, dtype=jnp.uint32)
 
 
 def keep_uniform_subset(

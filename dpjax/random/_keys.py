@@ -43,6 +43,17 @@ class StepKeys:
         key = jax.random.wrap_key_data(self.data, impl=self.impl)
         return StepKeys.of(jax.random.split(key, number))
 
+    def words(self, stream: int) -> jax.Array:
+        """A word of each of several keys, `[keys]` uint32, in a stream of their own."""
+
+        def one(data: jax.Array) -> jax.Array:
+            return StepKeys(data, self.impl).bits64(stream, 1)[0][0]
+
+        # what hardware generators draw under vmap depends on the whole batch of keys
+        return (jax.vmap(one) if self.counter_based else lambda all_: jax.lax.map(one, all_))(
+            self.data
+        )
+
     def bits64(self, stream: int, count: int) -> tuple[jax.Array, jax.Array]:
         """Draws `count` times 64 bits from one key, in a stream of their own.
 

@@ -9,7 +9,7 @@ import numpy as np
 from dp_accounting import NeighboringRelation
 
 from dpjax.core import check_choice, check_int, check_key, register_dataclass, static_field
-from dpjax.random._gaps import draw_members, gaps_shortfall
+from dpjax.random._gaps import draw_members, gaps_shortfall, step_words
 from dpjax.random._keys import StepKeys
 from dpjax.sampling._capacity import default_capacity, draws_needed, overflow_probability
 from dpjax.sampling._participation import (
@@ -84,9 +84,12 @@ class CyclicPoisson(Planned):
                 f"groups must be <= num_records = {self.num_records}, got {self.groups}"
             )
         if self.capacity is None:
-            records, rate = self._law
-            object.__setattr__(self, "capacity", default_capacity(records, rate, self.steps))
+            object.__setattr__(self, "capacity", self.capacity_for())
         check_int("capacity", self.capacity, minimum=1)
+
+    def capacity_for(self, delta: float = 1e-5, epsilon: float = 10.0) -> int:
+        """Slots with which overflow costs at most a hundredth of delta up to epsilon."""
+        return default_capacity(*self._law, self.steps, delta, epsilon)
 
     @property
     def participation(self) -> Participation:
@@ -120,19 +123,20 @@ class CyclicPoisson(Planned):
             order = jnp.arange(num_records, dtype=jnp.int32)
             sizes = jnp.full(1, num_records, jnp.int32)
         first = jnp.cumsum(sizes) - sizes
-        keys = StepKeys.of(jax.random.split(key, self.steps))
+        keys, words = step_words(key, self.steps)
         draws = self._draws()
 
-        def step(given: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
-            data, group = given
+        def step(given: tuple[jax.Array, ...]) -> tuple[jax.Array, jax.Array]:
+            data, word, group = given
             own = StepKeys(data, keys.impl)
             size = sizes[group].astype(jnp.uint32)
-            place, mask = draw_members(own, self.rate, self.num_records, size, draws)
+            place, mask = draw_members(own, word, self.rate, self.num_records, size, draws)
             place, mask = place[: self.capacity], mask[: self.capacity]
             rows = order[jnp.minimum(first[group] + place, num_records - 1)]
             return jnp.where(mask, rows, 0), mask
 
-        return jax.lax.map(step, (keys.data, jnp.arange(self.steps, dtype=jnp.int32) % self.groups))
+        turns = jnp.arange(self.steps, dtype=jnp.int32) % self.groups
+        return jax.lax.map(step, (keys.data, words, turns))
 
     def _grouped(self, key: jax.Array, num_records: int) -> tuple[jax.Array, jax.Array]:
         """Records sorted by group, and the groups' sizes `[groups]`."""

@@ -12,8 +12,6 @@ from dpjax.core import check_int, check_key, register_dataclass, static_field
 from dpjax.sampling._capacity import default_capacity
 from dpjax.sampling._participation import Participation, SinglePass, check_bound, check_num_records
 
-_DELTA = 1e-6
-
 
 @register_dataclass
 @dataclasses.dataclass(frozen=True)
@@ -72,10 +70,13 @@ class IndependentPartition(SinglePass):
         if self.tapered and self.epochs > 1:
             raise ValueError(f"epochs must be 1 with tapered=True, got {self.epochs}")
         if self.capacity is None:
-            largest = float(self.shares.max())
-            capacity = default_capacity(self.num_records, largest, self._batches, _DELTA)
-            object.__setattr__(self, "capacity", capacity)
+            object.__setattr__(self, "capacity", self.capacity_for())
         check_int("capacity", self.capacity, minimum=1)
+
+    def capacity_for(self, delta: float = 1e-6, epsilon: float = 10.0) -> int:
+        """Slots with which overflow costs at most a hundredth of delta up to epsilon."""
+        largest = float(self.shares.max())
+        return default_capacity(self.num_records, largest, self._batches, delta, epsilon)
 
     @property
     def shares(self) -> np.ndarray:

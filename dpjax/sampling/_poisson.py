@@ -11,7 +11,7 @@ from dp_accounting import dp_event as dpe
 
 from dpjax.core import PyTree, check_choice, check_int, check_key, is_traced
 from dpjax.core._fields import register_dataclass, static_field
-from dpjax.random._gaps import draw_members, gaps_shortfall, keep_uniform_subset
+from dpjax.random._gaps import draw_members, gaps_shortfall, keep_uniform_subset, step_words
 from dpjax.random._keys import StepKeys
 from dpjax.sampling._capacity import default_capacity, draws_needed, overflow_probability
 from dpjax.sampling._participation import (
@@ -104,9 +104,13 @@ class PoissonSampler:
                 f"{self.method!r} and {self.overflow!r}"
             )
         if self.capacity is None:
-            capacity = default_capacity(self._share, self.rate, self.steps * self.shards)
-            object.__setattr__(self, "capacity", capacity)
+            object.__setattr__(self, "capacity", self.capacity_for())
         check_int("capacity", self.capacity, minimum=1)
+
+    def capacity_for(self, delta: float = 1e-5, epsilon: float = 10.0) -> int:
+        """Slots with which overflow costs at most a hundredth of delta up to epsilon."""
+        steps = self.steps * self.shards
+        return default_capacity(self._share, self.rate, steps, delta, epsilon)
 
     @property
     def participation(self) -> Participation:
@@ -169,13 +173,13 @@ class PoissonSampler:
           num_records: number of records there are (static).
 
         Returns:
-          With `"gaps"` the keys of the steps; with `"host"` indices `[steps, capacity]` int32
-          and masks `[steps, capacity]`.
+          With `"gaps"` a key and a word of each step; with `"host"` indices
+          `[steps, capacity]` int32 and masks `[steps, capacity]`.
         """
         self._check(num_records)
         check_key("key", key)
         if self.method == "gaps":
-            return StepKeys.of(jax.random.split(key, self.steps))
+            return step_words(key, self.steps)
         return self._drawn_on_host(key, num_records)
 
     def _drawn_on_host(self, key: jax.Array, num_records: int) -> tuple[jax.Array, jax.Array]:
@@ -221,10 +225,11 @@ class PoissonSampler:
             own, mask = self.batch_of_shards(x, num_records)
             first = self._share * jnp.arange(self.shards, dtype=jnp.int32)
             return (own + first[:, None]).reshape(-1), mask.reshape(-1)
-        indices, mask = draw_members(x, self.rate, self.num_records, num_records, self._draws())
+        bound, draws = self.num_records, self._draws()
+        indices, mask = draw_members(x[0], x[1], self.rate, bound, num_records, draws)
         if self.overflow == "declare":
             return indices[: self.capacity], mask[: self.capacity]
-        return keep_uniform_subset(x, indices, mask, self.capacity)
+        return keep_uniform_subset(x[0], indices, mask, self.capacity)
 
     def batch_of_shards(self, x: PyTree, num_records: int) -> tuple[jax.Array, jax.Array]:
         """Members of one step by shards.
@@ -237,17 +242,18 @@ class PoissonSampler:
           Indices within the shard `[shards, capacity]` int32 and their mask, both *secret*.
         """
         self._check(num_records)
-        share, draws = self._share, self._draws()
+        (keys, shared), share, draws = x, self._share, self._draws()
         present = np.clip(num_records - share * np.arange(self.shards), 0, share)
 
         def members(given: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
             data, present = given
-            indices, mask = draw_members(StepKeys(data, x.impl), self.rate, share, present, draws)
+            own = StepKeys(data, keys.impl)
+            indices, mask = draw_members(own, shared, self.rate, share, present, draws)
             return indices[: self.capacity], mask[: self.capacity]
 
-        given = (x.split(self.shards).data, jnp.asarray(present, jnp.uint32))
+        given = (keys.split(self.shards).data, jnp.asarray(present, jnp.uint32))
         # what hardware generators draw under vmap depends on the whole batch of keys
-        each = jax.vmap(members) if x.counter_based else lambda all_: jax.lax.map(members, all_)
+        each = jax.vmap(members) if keys.counter_based else lambda all_: jax.lax.map(members, all_)
         indices, mask = each(given)
         return indices, mask
 
@@ -268,16 +274,16 @@ class PoissonSampler:
         `"gaps"`, the total variation between its integer tables and the distributions they stand
         for (and, with `"truncate"`, the probability that there were more members than it can see).
         """
+        steps, draws = self.steps * self.shards, self._draws()
         total = 0.0
         if self.overflow == "declare":
-            total += overflow_probability(self._share + 1, self.rate, self.capacity)
+            total += steps * overflow_probability(self._share + 1, self.rate, self.capacity)
         if self.method == "gaps":
-            total += gaps_shortfall(self._share, self.rate, self._draws())
+            total += self.steps * gaps_shortfall(self._share, self.rate, draws * self.shards)
             if self.overflow == "truncate":
-                draws = self._draws()
-                total += overflow_probability(self.num_records + 1, self.rate, draws)
-                total += draws**2 * 2.0**-65
-        return min(1.0, self.steps * self.shards * total)
+                total += steps * overflow_probability(self.num_records + 1, self.rate, draws)
+                total += steps * draws**2 * 2.0**-65
+        return min(1.0, total)
 
     def _draws(self) -> int:
         see_all = self.overflow == "truncate"

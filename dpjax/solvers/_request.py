@@ -39,6 +39,7 @@ from dpjax.privacy._budget import relation_factor, relation_name
 from dpjax.privacy._warnings import warn_of_noise
 from dpjax.problems import QueryRelease
 from dpjax.sampling import (
+    CyclicPoisson,
     DisjointPartition,
     FullBatch,
     IndependentPartition,
@@ -52,6 +53,7 @@ STRATEGIES = ("buffered", "tree", "variance_reduced_tree")
 _Value = TypeVar("_Value")
 RELATIONS = ("replace_one", "add_or_remove_one", "replace_special")
 _Solver = TypeVar("_Solver")
+_Sized = TypeVar("_Sized", PoissonSampler, CyclicPoisson, IndependentPartition)
 _MOST_NOISE = 4.0
 _comparing = contextvars.ContextVar("_comparing", default=False)
 _REMEDY = "ask for a larger epsilon, or use more records"
@@ -212,7 +214,7 @@ class Request(NamedTuple):
             return DisjointPartition(steps, n // steps)
         if self.budget.delta == 0:  # nothing may overflow
             return IndependentPartition(steps, n, n + 1)
-        return IndependentPartition(steps, n)
+        return with_room(IndependentPartition(steps, n), self.budget)
 
 
 def requested(
@@ -251,7 +253,11 @@ def requested_relation(
 
 
 def default_sampler(
-    num_records: int, batch_size: float | None, steps: int | None, most: int = 1024
+    num_records: int,
+    batch_size: float | None,
+    steps: int | None,
+    budget: Budget,
+    most: int = 1024,
 ) -> PoissonSampler:
     """Poisson batches of an expected size, by default a sixteenth, from 256 to `most`."""
     check_int("num_records", num_records, minimum=1)
@@ -260,7 +266,25 @@ def default_sampler(
     check_positive("batch_size", batch_size)
     if batch_size > num_records:
         raise ValueError(f"batch_size must be <= num_records = {num_records}, got {batch_size}")
-    return PoissonSampler(batch_size / num_records, 1000 if steps is None else steps, num_records)
+    steps = 1000 if steps is None else steps
+    return with_room(PoissonSampler(batch_size / num_records, steps, num_records), budget)
+
+
+def with_room(sampler: _Sized, budget: Budget) -> _Sized:
+    """More slots, where those by default would cost a budget of small delta or large epsilon much.
+
+    Slots shape programs, so they are alike for all epsilons up to 10, to 20, to 40 and so on: a
+    sweep over these compiles once.
+    """
+    if check_budget(budget).delta == 0:
+        return sampler
+    epsilon = 10.0
+    while epsilon < budget.epsilon < math.inf:
+        epsilon *= 2
+    needed = sampler.capacity_for(min(1e-5, 10 * budget.delta), epsilon)
+    if needed <= sampler.capacity:
+        return sampler
+    return dataclasses.replace(sampler, capacity=needed)
 
 
 def stated(problem: object, name: str, default: _Value) -> _Value:

@@ -316,7 +316,7 @@ def _poisson(sampler, n):
     @functools.partial(jax.jit, compiler_options=QUICK)
     @jax.vmap
     def every(high, low):
-        return sampler.batch(Words(high, low), n)
+        return sampler.batch((Words(high, low), jnp.uint32(2**32 - 1)), n)  # raises no threshold
 
     parts = (words >> np.uint64(32)).astype(np.uint32), words.astype(np.uint32)
     return _merged(np.tile(chances, 2), *every(*parts))

@@ -1,4 +1,4 @@
-"""The integer tables are right to the last of their 64 bits, and jit inverts them exactly."""
+"""The integer tables are right to 96 bits, and jit inverts them exactly."""
 
 import bisect
 import itertools
@@ -12,7 +12,7 @@ import pytest
 from jax.extend.random import threefry_2x32
 from scipy import stats
 
-from dpjax.random._gaps import _invert, draw_members, gap_digits, rounding_error
+from dpjax.random._gaps import Digit, _invert, draw_members, gap_digits, gaps_shortfall
 from dpjax.random._keys import StepKeys
 from dpjax.testing import count_false_alarm
 
@@ -29,12 +29,17 @@ def misses(rate, exponent):
 
 
 def below(digit, value):
-    """Realised probability that a digit is below `value`."""
+    """Realised probability that a digit is below `value`, over words of draw and step."""
     if value <= 0:
         return Fraction(0)
     if value > len(digit.thresholds):
         return Fraction(1)
-    return Fraction(digit.thresholds[value - 1], 2**64)
+    return Fraction(digit.thresholds[value - 1] * 2**32 + digit.parts[value - 1], 2**96)
+
+
+def raised(digit, shared):
+    """Thresholds of a step with this word."""
+    return [t + (shared < part) for t, part in zip(digit.thresholds, digit.parts, strict=True)]
 
 
 def threefry_reference(key, count, stream=0):
@@ -45,20 +50,21 @@ def threefry_reference(key, count, stream=0):
 
 
 @pytest.mark.parametrize("rate", RATES)
-def test_thresholds_are_nearest_integers(rate):
+def test_thresholds_are_right_to_96_bits(rate):
     digits = gap_digits(rate, 10**9)
     for digit, following in itertools.zip_longest(digits, digits[1:]):
         total = 1 - misses(rate, following.weight) if following else Fraction(1)
-        for k, threshold in enumerate(digit.thresholds):
+        for k in range(len(digit.thresholds)):
             exact = (1 - misses(rate, digit.weight * (k + 1))) / total
-            assert abs(threshold - exact * 2**64) <= Fraction(1, 2) + Fraction(1, 10**60)
+            error = abs(below(digit, k + 1) - exact) * 2**96
+            assert error <= Fraction(1, 2) + Fraction(1, 10**60)
         assert list(digit.thresholds) == sorted(digit.thresholds)
         if following:
             assert len(digit.thresholds) == following.weight // digit.weight - 1
 
 
 @pytest.mark.parametrize("rate", RATES)
-def test_gap_distribution_to_2_to_minus_60(rate):
+def test_gap_distribution_to_2_to_minus_92(rate):
     digits = gap_digits(rate, 10**9)
     for gap in [0, 1, 2, 7, 13, 14, 15, 100, 197, 1000, 3000]:
         realised, weight_of_prefix, rest = Fraction(0), Fraction(1), gap + 1
@@ -67,7 +73,7 @@ def test_gap_distribution_to_2_to_minus_60(rate):
             realised += weight_of_prefix * below(digit, value)
             weight_of_prefix *= below(digit, value + 1) - below(digit, value)
         exact = 1 - misses(rate, gap + 1)
-        assert abs(realised - exact) < Fraction(1, 2**60)
+        assert abs(realised - exact) < Fraction(1, 2**92)
 
 
 @pytest.mark.parametrize("rate", [1e-300, 1e-12, 1e-6, 1e-3, 0.9, 1 - 2**-53, 1.0])
@@ -77,9 +83,9 @@ def test_tables_stay_small_and_gaps_fit_uint32(rate, bound):
     largest = sum(len(d.thresholds) * d.weight for d in digits)
     assert largest + 1 < 2**32
     assert sum(len(d.thresholds) for d in digits) < 200
-    assert rounding_error(digits) < 200 * 2.0**-65
-    # the longest gap leaves the data set, or longer ones have probability below 2^-65
-    assert largest >= bound or (1 - rate) ** (largest + 1) <= 2.0**-64.9
+    assert gaps_shortfall(bound, rate, 1) < 200 * 2.0**-97 + (200 * 2.0**-64) ** 2
+    # the longest gap leaves the data set, or longer ones have probability below 2^-97
+    assert largest >= bound or (1 - rate) ** (largest + 1) <= 2.0**-96.9
 
 
 @pytest.mark.parametrize(
@@ -89,14 +95,16 @@ def test_tables_stay_small_and_gaps_fit_uint32(rate, bound):
 def test_jit_inverts_the_tables_exactly(x64, rate, bound, n):
     draws, key = 60, jax.random.key(3)
     digits = [d for d in gap_digits(rate, bound) if d.thresholds]
-    draw = jax.jit(draw_members, static_argnums=(1, 2, 3, 4))
-    indices, mask = draw(StepKeys.of(key), rate, bound, n, draws)
+    draw = jax.jit(draw_members, static_argnums=(2, 3, 4, 5))
+    word = StepKeys.of(key[None]).words(2)[0]
+    indices, mask = draw(StepKeys.of(key), word, rate, bound, n, draws)
     want, position = [], -1
     high, low = threefry_reference(key, len(digits) * draws)
     words = (high.astype(object) << 32 | low).reshape(len(digits), draws)
+    shared = int(threefry_reference(key, 1, stream=2)[0][0])
     for column in words.T.tolist():
         gap = sum(
-            bisect.bisect_right(d.thresholds, u) * d.weight
+            bisect.bisect_right(raised(d, shared), u) * d.weight
             for d, u in zip(digits, column, strict=True)
         )
         position += 1 + gap
@@ -106,19 +114,33 @@ def test_jit_inverts_the_tables_exactly(x64, rate, bound, n):
     assert not np.asarray(indices)[~np.asarray(mask)].any()
 
 
-def test_ties_of_the_high_word_go_by_the_low_word():
-    """Words next to a threshold land on its two sides."""
-    (digit, *_) = gap_digits(0.3, 50)
-    for k, threshold in enumerate(digit.thresholds):
-        if k and threshold - 1 <= digit.thresholds[k - 1]:
-            continue
-        words = np.array([threshold - 1, threshold], dtype=np.uint64)
-        high = (words >> np.uint64(32)).astype(np.uint32)
-        low = (words & np.uint64(0xFFFFFFFF)).astype(np.uint32)
-        assert _invert(digit, jnp.asarray(high), jnp.asarray(low)).tolist() == [
-            k,
-            k + 1,
-        ]
+@pytest.mark.parametrize("shared", [0, 2**31, 2**32 - 1])
+def test_words_next_to_a_threshold_land_on_its_two_sides(shared):
+    """Also where the word of the step has raised it, over a carry and up to 2^64."""
+    (first, *_) = gap_digits(0.3, 50)
+    hostile = Digit(1, (0, 2**32 - 1, 2**32, 2**63, 2**64 - 1), (0, 2**32 - 1, 1, 2**31, 2**32 - 1))
+    for digit in (first, hostile):
+        for k, threshold in enumerate(raised(digit, shared)):
+            words = np.array([max(threshold - 1, 0), min(threshold, 2**64 - 1)], dtype=np.uint64)
+            high = (words >> np.uint64(32)).astype(np.uint32)
+            low = (words & np.uint64(0xFFFFFFFF)).astype(np.uint32)
+            parts = (jnp.asarray(part) for part in (high, low, np.array(shared, np.uint32)))
+            want = [bisect.bisect_right(raised(digit, shared), int(word)) for word in words]
+            assert _invert(digit, *parts).tolist() == want
+            assert threshold in (0, 2**64) or want[1] > k >= want[0]
+
+
+def test_two_thresholds_of_one_step_are_off_only_to_second_order():
+    """Exact enumeration in 2 bits in place of 64, and 2 behind the point: the law of two draws."""
+    exact = Fraction(11, 16)  # of a threshold: floor 2 of 4, part 3 of 4
+    words = list(itertools.product(range(4), repeat=2))
+    both = Fraction(0)
+    for shared in range(4):
+        threshold = 2 + (shared < 3)
+        both += Fraction(sum(max(pair) < threshold for pair in words), 4 * len(words))
+    one = sum(Fraction(2 + (shared < 3), 16) for shared in range(4))
+    assert one == exact
+    assert 0 < abs(both - exact**2) <= Fraction(2 * 1, 4) ** 2
 
 
 @pytest.mark.slow
@@ -127,7 +149,7 @@ def test_gaps_are_geometric(rate, bound):
     """Gaps of one long draw against the geometric distribution (KS), and not against 1.05 rate."""
     n = min(bound, int(20_000 / rate))
     keys = StepKeys.of(jax.random.key(0))
-    indices, mask = draw_members(keys, rate, bound, bound, 20_000)
+    indices, mask = draw_members(keys, jnp.uint32(0), rate, bound, bound, 20_000)
     members = np.asarray(indices)[np.asarray(mask)]
     gaps = np.diff(members[members < n])
     assert len(gaps) > 400

@@ -4,6 +4,7 @@ import pytest
 from scipy import stats
 
 from dpjax.core._records import whole_rows
+from dpjax.random._gaps import gaps_shortfall
 from dpjax.sampling import (
     PoissonSampler,
     default_capacity,
@@ -47,8 +48,10 @@ def test_failure_probability_declare():
     gaps = PoissonSampler(rate, steps, n, capacity)
     exact = steps * stats.binom.sf(capacity, n + 1, rate)
     assert host.failure_probability() == pytest.approx(exact, rel=1e-12)
-    # three digits, fewer than 64 thresholds: the tables cost less than this
-    assert 0 < gaps.failure_probability() - exact < steps * capacity * 64 * 2.0**-65
+    # three digits, fewer than 100 thresholds: the tables cost less than this
+    tables = gaps_shortfall(n, rate, gaps._draws())
+    assert 0 < tables < capacity * 100 * 2.0**-97 + (608 * 100 * 2.0**-64) ** 2
+    assert gaps.failure_probability() == pytest.approx(exact, rel=1e-12)
 
 
 def test_failure_probability_truncate():

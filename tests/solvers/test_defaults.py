@@ -1,10 +1,13 @@
 """Defaults follow from public sizes and the budget alone."""
 
+import math
+
 import jax.numpy as jnp
 import pytest
 
 import dpjax
 from dpjax.solvers import RateConstrainedSGDA
+from dpjax.solvers._request import default_sampler
 from dpjax.solvers.descent._rates import dual_step
 
 
@@ -30,6 +33,35 @@ def test_steps_shrink_under_heavy_noise_only():
         steps.append(float(found.max()))
     assert steps[0] < 0.05
     assert steps[1] == pytest.approx(0.15)
+
+
+BANDED = {"noise": "banded", "bands": 4, "steps": 50}
+
+
+@pytest.mark.parametrize(
+    ("kind", "options", "epsilon", "delta"),
+    [
+        (dpjax.solvers.DPSGD, {}, 1.0, 1e-12),
+        (dpjax.solvers.DPSGD, {}, 8.0, 1e-9),
+        (dpjax.solvers.DPSGD, {}, 30.0, 1e-5),
+        (dpjax.solvers.DPFTRL, BANDED, 8.0, 1e-9),
+        (dpjax.solvers.DPFTRL, {"noise": "buffered", "epochs": 1}, 30.0, 1e-5),
+    ],
+)
+def test_a_budget_of_small_delta_or_large_epsilon_is_used_up(kind, options, epsilon, delta):
+    """What sampling may do otherwise than declared costs little of it."""
+    problem = dpjax.problems.Risk.linear(lambda m, y: jnp.square(m - y), 3, 1.0, lipschitz=2.0)
+    budget = dpjax.Budget(epsilon, delta, "add_or_remove_one")
+    solver = kind.for_budget(problem, 5_000, budget, **options)
+    assert 0.99 * epsilon < solver.guarantee().epsilon(delta) <= epsilon
+    failure = solver.sampler.failure_probability()
+    assert failure * (1 + math.exp(epsilon)) < 0.11 * delta
+
+
+@pytest.mark.parametrize("epsilons", [(0.1, 1.0, 10.0), (11.0, 19.0)])
+def test_slots_are_alike_over_a_sweep(epsilons):
+    samplers = {default_sampler(5_000, None, None, dpjax.Budget(e, 1e-9)) for e in epsilons}
+    assert len(samplers) == 1
 
 
 def test_what_is_given_is_kept():

@@ -144,7 +144,7 @@ class DPFTRL(DPSGD):
         elif auto or noise == "banded":
             request = _request(num_records, budget, "add_or_remove_one")
             most = most_records(problem) if epochs is None else 1024
-            plain = default_sampler(num_records, batch_size, steps, most)
+            plain = default_sampler(num_records, batch_size, steps, budget, most)
             size, total = num_records * plain.rate, plain.steps
             if epochs is not None:
                 check_int("epochs", epochs, minimum=1)
@@ -158,7 +158,7 @@ class DPFTRL(DPSGD):
             budget = dataclasses.replace(budget, relation=request.relation)
         elif noise == "buffered" and epochs is not None:
             request = _request(num_records, budget, "replace_one")
-            default = default_sampler(num_records, None, None).rate * num_records
+            default = default_sampler(num_records, None, None, budget).rate * num_records
             default = math.sqrt(num_records) if epochs == 1 else default
             size = default if batch_size is None else batch_size
             check_positive("batch_size", size)

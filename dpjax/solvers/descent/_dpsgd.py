@@ -289,7 +289,9 @@ class DPSGD:
         """
         if noise is None:
             if sampler is None:
-                sampler = default_sampler(num_records, batch_size, steps, most_records(problem))
+                sampler = default_sampler(
+                    num_records, batch_size, steps, budget, most_records(problem)
+                )
             request = requested(num_records, budget, sampler=sampler)
             if two_players(problem):
                 overrides.setdefault("average", "uniform")

@@ -13,7 +13,7 @@ from dpjax.core import Problem, Sampler, check_fields, check_int, is_traced, opt
 from dpjax.problems import RateConstrained
 from dpjax.problems._link_slopes import steepest_slope
 from dpjax.sampling import CyclicPoisson, IndependentPartition, PoissonSampler, RepeatedPartition
-from dpjax.solvers._request import Request, stated
+from dpjax.solvers._request import Request, stated, with_room
 from dpjax.solvers._vertex_problem import VertexProblem, over_vertices
 from dpjax.transforms import Banded, BufferedToeplitz, NoiseStrategy
 from dpjax.transforms.noise.correlated._buffered_toeplitz import root_mean_square
@@ -309,8 +309,9 @@ def banded(request: Request, batch_size: float, steps: int, bands: int) -> tuple
         )
     rate = min(1.0, batch_size * bands / n)
     if bands == 1:
-        return PoissonSampler(rate, steps, n), Banded(steps, 1)
-    return CyclicPoisson(rate, bands, steps, n), Banded(steps, min(bands, steps))
+        return with_room(PoissonSampler(rate, steps, n), request.budget), Banded(steps, 1)
+    sampler = with_room(CyclicPoisson(rate, bands, steps, n), request.budget)
+    return sampler, Banded(steps, min(bands, steps))
 
 
 def in_fixed_order(
@@ -325,7 +326,8 @@ def in_fixed_order(
     noise = BufferedToeplitz(once * epochs, participations=epochs, separation=once)
     if request.relation != "add_or_remove_one":
         return RepeatedPartition(epochs, once, n // once), noise
-    return IndependentPartition(once * epochs, n, epochs=epochs), noise
+    batches = IndependentPartition(once * epochs, n, epochs=epochs)
+    return with_room(batches, request.budget), noise
 
 
 @functools.lru_cache(maxsize=64)

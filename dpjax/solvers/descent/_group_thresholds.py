@@ -217,7 +217,7 @@ class GroupThresholds:
         Raises:
           ValueError: If the histogram leaves nothing of the budget.
         """
-        chosen = sampler or default_sampler(num_records, batch_size, steps)
+        chosen = sampler or default_sampler(num_records, batch_size, steps, budget)
         request = requested(num_records, budget, self.relation, chosen)
         own = self.guarantee()
 

@@ -204,7 +204,7 @@ class PreconditionedSGD:
         problem = _of_linear_logits(problem)
         if sampler is None:
             most = largest_batch(problem.num_params)
-            sampler = default_sampler(num_records, batch_size, steps, most)
+            sampler = default_sampler(num_records, batch_size, steps, budget, most)
         check_fields(cls, overrides)
         request = requested(num_records, budget, sampler=sampler)
         if "noise_multiplier" not in overrides:

@@ -251,11 +251,13 @@ class RateConstrainedSGDA:
             without = {"noise_multiplier": 0.0, "histogram_noise": 0.0, "clip_norm": 1e6}
             overrides = without | overrides
         shortened = sampler is None and steps is None and problem.num_constraints > 0
-        sampler = default_sampler(num_records, batch_size, steps) if sampler is None else sampler
+        sampler = (
+            default_sampler(num_records, batch_size, steps, budget) if sampler is None else sampler
+        )
         request = requested(num_records, budget, sampler=sampler)
         if shortened:
             steps = default_steps(request, sampler, problem.num_params)
-            sampler = default_sampler(num_records, batch_size, steps)
+            sampler = default_sampler(num_records, batch_size, steps, budget)
         if histogram_share is None:
             histogram_share = default_share(sampler.steps)
         check_probability("histogram_share", histogram_share)

@@ -202,7 +202,11 @@ def _sampling(
     check_int("steps", steps, minimum=period)
     periods = steps // period
     if not single:
-        several = FullBatch(periods) if period > 1 else default_sampler(n, None, steps, most)
+        several = (
+            FullBatch(periods)
+            if period > 1
+            else default_sampler(n, None, steps, request.budget, most)
+        )
         return {"sampler": several}
     if periods * (2 * period - 1) > n:
         raise ValueError(
