@@ -2,7 +2,6 @@
 
 import copyreg
 import dataclasses
-import enum
 import functools
 import hashlib
 import sys
@@ -77,22 +76,20 @@ class _Digests:
         self._strict = strict
         # with the objects, so that no other takes the place of one in memory
         self._known: dict[int, tuple[Any, bytes]] = {}
-        self._open: dict[int, int] = {}
+        self._depth = 0
 
     def of(self, value: object) -> bytes:
         if isinstance(value, _Bytes):
             return hashlib.sha256(value).digest()
-        if id(value) in self._known:
-            return self._known[id(value)][1]
-        if id(value) in self._open:  # a value that holds itself
-            return hashlib.sha256(b"the one %d above" % self._open[id(value)]).digest()
-        self._open[id(value)] = len(self._open)
-        total = hashlib.sha256()
-        for part in self._parts(value):
-            total.update(self.of(part))
-        del self._open[id(value)]
-        self._known[id(value)] = value, total.digest()
-        return total.digest()
+        if id(value) not in self._known:
+            # what a value that holds itself finds
+            above = hashlib.sha256(b"the one %d above" % self._depth).digest()
+            self._known[id(value)] = value, above
+            self._depth += 1
+            parts = b"".join(map(self.of, self._parts(value)))
+            self._depth -= 1
+            self._known[id(value)] = value, hashlib.sha256(parts).digest()
+        return self._known[id(value)][1]
 
     def _parts(self, value: object) -> Iterator[Any]:
         if isinstance(value, np.generic | np.ndarray | jax.Array):
@@ -101,32 +98,36 @@ class _Digests:
         yield _name(type(value))
         if value is None or value is ... or value is NotImplemented:
             return
-        if isinstance(value, enum.Enum):
-            yield from (value.name, value.value)
-        elif isinstance(value, str):
+        if isinstance(value, str):
             yield _Bytes(str.encode(value, errors="surrogatepass"))
         elif isinstance(value, bytes | bytearray | memoryview):
             yield _Bytes(value)
-        elif isinstance(value, int):
-            yield _Bytes(hex(value).encode())
-        elif isinstance(value, float):
-            yield _Bytes(float.__repr__(value).encode())
-        elif isinstance(value, complex):
-            yield from (value.real, value.imag)
-        elif isinstance(value, slice | range):
-            yield from (value.start, value.stop, value.step)
+        elif isinstance(value, int | float):
+            yield _Bytes((hex(value) if isinstance(value, int) else float.__repr__(value)).encode())
         elif isinstance(value, Mapping):
             yield from value.items()
         elif isinstance(value, tuple | list):
             yield from value
         elif isinstance(value, set | frozenset):  # its order follows the process's hash seed
             yield from map(_Bytes, sorted(map(self.of, value)))
-        elif isinstance(value, np.dtype | jax.Device):
+        elif isinstance(value, jax.Device):
             yield _Bytes(str(value).encode())
-        elif isinstance(value, types.ModuleType | type):
+        elif isinstance(value, types.ModuleType | type) or _of_library(value):
             yield _name(value)
+        elif isinstance(value, types.CodeType):
+            yield from (value.co_code, value.co_exceptiontable, value.co_names, value.co_consts)
+            yield (value.co_argcount, value.co_posonlyargcount, value.co_kwonlyargcount)
+            yield value.co_flags
+        elif isinstance(value, types.MethodType):
+            yield from (value.__func__, value.__self__)
+        elif isinstance(value, types.FunctionType):
+            yield from self._function_parts(value)
+        elif callable(value) and hasattr(value, "__wrapped__"):  # jitted, cached
+            yield from (_name(value), value.__wrapped__)
         else:
-            yield from self._function_or_object_parts(value)
+            if callable(value) and isinstance(type(value).__call__, types.FunctionType):
+                yield type(value).__call__
+            yield from self._object_parts(value)
 
     def _array_parts(self, array: Any) -> Iterator[Any]:
         if isinstance(array, np.ndarray) and type(array) is not np.ndarray:  # masks and the like
@@ -143,28 +144,6 @@ class _Digests:
             yield from np.asarray(array).ravel().tolist()
         else:
             yield _Bytes(array_bytes(np.asarray(array)))
-
-    def _function_or_object_parts(self, value: object) -> Iterator[Any]:
-        if isinstance(value, types.CodeType):
-            yield from (value.co_code, value.co_exceptiontable, value.co_names, value.co_consts)
-            yield (value.co_argcount, value.co_posonlyargcount, value.co_kwonlyargcount)
-            yield value.co_flags
-        elif isinstance(value, types.MethodType):
-            yield from (value.__func__, value.__self__)
-        elif isinstance(value, functools.partial):
-            yield from (value.func, value.args, sorted(value.keywords.items()))
-        elif callable(value) and _of_library(value):
-            yield _name(value)
-        elif isinstance(value, types.FunctionType):
-            yield from self._function_parts(value)
-        elif isinstance(value, types.BuiltinFunctionType):
-            yield from (_name(value), getattr(value, "__self__", None))
-        elif callable(value) and hasattr(value, "__wrapped__"):  # jitted, cached
-            yield from (_name(value), value.__wrapped__)
-        else:
-            if callable(value) and isinstance(type(value).__call__, types.FunctionType):
-                yield type(value).__call__
-            yield from self._object_parts(value)
 
     def _function_parts(self, function: Any) -> Iterator[Any]:
         yield from (function.__qualname__, function.__code__)
@@ -196,8 +175,8 @@ class _Digests:
             return
         make, arguments, state, *items = (*reduced, None, None, None)[:5]
         yield from (make if make is not copyreg.__newobj__ else None, arguments)  # type: ignore[attr-defined]
+        derived = _derived(type(value))
         for part in state if isinstance(state, tuple) else (state,):
-            derived = _derived(type(value))
             yield _sorted(part, derived) if isinstance(part, dict) else part
         yield [None if entries is None else list(entries) for entries in items]
 
@@ -210,13 +189,8 @@ def _sorted(attributes: Any, without: Any = ()) -> list[tuple[str, Any]]:
 
 def _derived(kind: type) -> set[str]:
     """Attributes that are there once somebody asked for them."""
-    of_classes = (vars(parent).items() for parent in kind.__mro__)
-    return {
-        name
-        for entries in of_classes
-        for name, entry in entries
-        if isinstance(entry, functools.cached_property)
-    }
+    entries = [item for parent in kind.__mro__ for item in vars(parent).items()]
+    return {name for name, entry in entries if isinstance(entry, functools.cached_property)}
 
 
 def _names(code: types.CodeType) -> set[str]:
@@ -231,9 +205,10 @@ def _name(value: Any) -> _Bytes:
 
 
 def _of_library(value: object) -> bool:
-    """Whether a callable is what its name stands for in a library, or a Python builtin."""
-    name = getattr(value, "__qualname__", getattr(value, "__name__", None))
-    module = getattr(value, "__module__", None) or "numpy"  # ufuncs say nothing
-    if name is None or str(module).split(".")[0] not in _LIBRARIES:
+    """Whether it is a callable that its name stands for in a library, or a Python builtin."""
+    if not callable(value):
         return False
-    return getattr(sys.modules.get(str(module)), name, None) is value
+    name = getattr(value, "__qualname__", getattr(value, "__name__", ""))
+    module = str(getattr(value, "__module__", None) or "numpy")  # ufuncs say nothing
+    known = getattr(sys.modules.get(module), name, None) is value
+    return known and module.split(".")[0] in _LIBRARIES
