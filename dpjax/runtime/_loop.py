@@ -215,18 +215,15 @@ def words(tree: PyTree) -> PyTree:
 
 def typed(tree: PyTree, like: PyTree) -> PyTree:
     """Takes `words` back, where `like` (arrays or shapes) holds typed keys."""
-    impls: list[Any] = []
 
-    def look(leaves: list[Any]) -> None:
-        impls.extend(jax.random.key_impl(a) if _is_key(a) else None for a in leaves)
+    def wrap(leaf: ArrayLike, shape: jax.ShapeDtypeStruct) -> ArrayLike:
+        if not _is_key(shape):
+            return leaf
+        impl: list[Any] = []
+        jax.eval_shape(lambda key: impl.append(jax.random.key_impl(key)), shape)
+        return jax.random.wrap_key_data(jnp.asarray(leaf), impl=impl[0])
 
-    jax.eval_shape(look, jax.tree.leaves(like))
-    leaves, treedef = jax.tree.flatten(tree)
-    wrapped = [
-        leaf if impl is None else jax.random.wrap_key_data(jnp.asarray(leaf), impl=impl)
-        for leaf, impl in zip(leaves, impls, strict=True)
-    ]
-    return jax.tree.unflatten(treedef, wrapped)
+    return jax.tree.map(wrap, tree, like)
 
 
 def _is_key(leaf: object) -> bool:
