@@ -129,7 +129,7 @@ def solve(
         if checkpoint is None:
             raise ValueError(f"every = {every} needs checkpoint, a folder to write to")
     processes = processes_of((data, solver, problem))
-    if processes.devices and is_traced(key, solver, problem, data, jnp.zeros(())):
+    if processes.several and is_traced(key, solver, problem, data, jnp.zeros(())):
         processes = Processes()  # a transformation is no place to talk
     check_alike(
         processes,

@@ -177,7 +177,8 @@ def solvers(job):
     mesh = jax.make_mesh((4,), ("records",))
     for name in job["names"]:
         solver, problem, data = entry(name)
-        solution = run((solver, problem, dpjax.shard_records(data, mesh)))
+        # of a public number where theirs is secret
+        solution = run((solver, problem, dpjax.shard_records(data, mesh, rows=64)))
         results |= parts(f"{name}/params", solution.params) | parts(f"{name}/info", solution.info)
     mesh = mesh_of(records=2, params=2)
     for name in ("noise_alone", "many_parameters"):
@@ -200,12 +201,12 @@ def refusals(job):
     other = jax.random.key(jax.process_index())
     results = {"keys": raised((solver, problem, shared), key=other)}
     bad = dict(data) | {"y": np.asarray(data["y"]).copy()}
-    bad["y"][-1] = 9  # in the last share
+    bad["y"][-2] = 9  # in the last share; rows that pad it repeat the last record
     bad = dpjax.shard_records(bad, mesh)
     results["codes"] = raised((solver, problem, bad))
     solver, problem, data = entry("GaussianFit(one noise)")
     bad = np.asarray(data).copy()
-    bad[-1, 1] = 9
+    bad[-2, 1] = 9
     bad = dpjax.shard_records(bad, mesh)
     results["cells"] = raised((solver, problem, bad))
     return results

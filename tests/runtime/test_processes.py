@@ -1,5 +1,7 @@
 """What one process can show of the talk between several; tests/distributed has several."""
 
+from types import SimpleNamespace
+
 import filelock
 import jax
 import numpy as np
@@ -9,6 +11,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 import dpjax
 from dpjax.core._records import device_count, held, own_parts, spans_processes, whole
 from dpjax.runtime.checkpoint._fingerprint import check_alike
+from dpjax.runtime.devices import _placement
 from dpjax.runtime.devices._placement import Processes, _packed, _unpacked, processes_of
 
 DEVICES = np.array(jax.devices())
@@ -35,11 +38,24 @@ def test_one_process_talks_to_nobody():
         alone.on_first(fail)
 
 
-@pytest.mark.parametrize("error", [ValueError("a: b"), OSError("disk full"), ImportError("orbax")])
+def test_arrays_of_some_processes_alone_are_refused(monkeypatch):
+    """Whoever talks, talks to all."""
+    devices = [SimpleNamespace(process_index=i) for i in (0, 2)]
+    sharding = SimpleNamespace(is_fully_addressable=False, device_set=devices)
+    monkeypatch.setattr(_placement, "shardings_of", lambda tree: [sharding])
+    monkeypatch.setattr(jax, "process_count", lambda: 2)
+    assert processes_of(()) == Processes(True)
+    monkeypatch.setattr(jax, "process_count", lambda: 4)
+    with pytest.raises(ValueError, match="of one process or of all, got 2 of 4"):
+        processes_of(())
+
+
+@pytest.mark.parametrize("error", [ValueError("a: b"), OSError("full"), ImportError("x" * 5000)])
 def test_errors_of_python_come_over_as_they_are(error):
-    other = _unpacked(_packed(error).ljust(200))
+    other = _unpacked(_packed(error))
     assert type(other) is type(error)
-    assert str(other) == str(error)
+    assert str(error).startswith(str(other))
+    assert len(str(other)) >= min(len(str(error)), 4000)
 
 
 def test_errors_of_others_come_over_by_name():

@@ -70,22 +70,17 @@ def fingerprint(
     }
     if device_count(job) > 1:
         own["devices"] = _devices(job)
-    if not processes.devices:
-        return own
-    shared = [
-        name for name, tree in trees.items() if any(map(spans_processes, jax.tree.leaves(tree)))
-    ]
+    shared = [k for k, tree in trees.items() if any(map(spans_processes, jax.tree.leaves(tree)))]
     processes.check_alike({k: str(v).encode() for k, v in own.items() if k not in shared})
-    held = processes.gather(b"".join(bytes.fromhex(own[name]) for name in shared))
-    for i, name in enumerate(shared):
-        digests = b"".join(digest[32 * i : 32 * i + 32] for digest in held)
-        own[name] = hashlib.sha256(digests).hexdigest()
+    for name in shared:
+        held = processes.gather(bytes.fromhex(own[name]))
+        own[name] = hashlib.sha256(b"".join(held)).hexdigest()
     return own
 
 
 def check_alike(processes: Processes, **parts: PyTree) -> None:
     """Raises ValueError, in all processes, unless each has the same trees but for shared arrays."""
-    if processes.devices:
+    if processes.several:
         alone = {name: jax.tree.map(_unshared, tree) for name, tree in parts.items()}
         processes.check_alike({k: tree_digest(v) for k, v in alone.items()})
 

@@ -2,7 +2,6 @@
 
 import builtins
 import hashlib
-import json
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,6 +10,7 @@ from typing import Any, TypeVar
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.experimental.multihost_utils import broadcast_one_to_all, process_allgather
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from dpjax.core import PyTree, is_traced
@@ -25,7 +25,7 @@ else:  # before jax 0.8
 Axis = str | tuple[str, ...] | None
 T = TypeVar("T")
 
-_LENGTH = 8
+_LENGTH = 4096  # bytes of a message
 
 
 @dataclass(frozen=True)
@@ -143,7 +143,7 @@ def automatic(tree: PyTree) -> PyTree:
 
     def convert(leaf: jax.Array) -> jax.Array:
         sharding = _spread(leaf)
-        if sharding is None or not hasattr(jax.sharding, "AxisType"):
+        if sharding is None:
             return leaf
         mesh: Any = sharding.mesh
         auto = (jax.sharding.AxisType.Auto,) * len(mesh.axis_names)
@@ -164,56 +164,59 @@ def _spread(leaf: PyTree) -> NamedSharding | None:
 
 @dataclass(frozen=True)
 class Processes:
-    """Those whose devices hold the arrays of a run; what one does here, all do.
+    """All processes, or this one alone; what one does here, all do.
 
     Guarantee: none; what is said, digests, messages of errors and states of runs, crosses the
     network as the arrays of the run do, unencrypted.
 
     Attributes:
-      devices: One device of each process, in order of the processes; empty for this one alone.
+      several: Whether all of them hold the arrays of a run.
     """
 
-    devices: tuple[jax.Device, ...] = ()
+    several: bool = False
 
     @property
     def is_first(self) -> bool:
         """Whether this process writes files and shows progress for all."""
-        return not self.devices or self.devices[0].process_index == jax.process_index()
+        return not self.several or jax.process_index() == 0
 
     def gather(self, own: bytes) -> list[bytes]:
         """What each process gives, of one length."""
-        if not self.devices:
+        if not self.several:
             return [own]
-        rows = self._everywhere(_rows, np.frombuffer(own, np.uint8))
-        return [row.tobytes() for row in rows]
+        return [row.tobytes() for row in process_allgather(np.frombuffer(own, np.uint8))]
 
-    def send(self, array: np.ndarray) -> np.ndarray:
-        """The first process's array; the others give one of the same shape and type."""
-        if not self.devices or not array.size:
-            return array
-        own = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
-        total = self._everywhere(_add_rows, own if self.is_first else np.zeros_like(own))
-        return total.view(array.dtype).reshape(array.shape)
+    def send(self, tree: PyTree) -> PyTree:
+        """The first process's arrays; the others give some of the same shapes and types."""
+
+        def sent(array: np.ndarray) -> np.ndarray:
+            own = np.asarray(array, order="C")
+            if not self.several or not own.size:
+                return own
+            # as bytes: it is sent by a sum, which changes -0.0, and wide types without x64
+            sent = broadcast_one_to_all(own.reshape(-1).view(np.uint8))
+            return sent.view(own.dtype).reshape(own.shape)
+
+        return jax.tree.map(sent, tree)
 
     def agree(self, call: Callable[[], T]) -> T:
         """The result of `call()` here; where it raises in any process, all of them raise.
 
         Else the others would wait for ever for one that went another way.
         """
-        if not self.devices:
+        if not self.several:
             return call()
         error, result = None, None
         try:
             result = call()
         except Exception as raised:
             error = raised
-        message = b"" if error is None else _packed(error)
-        lengths = [int.from_bytes(own) for own in self.gather(len(message).to_bytes(_LENGTH))]
-        if any(lengths):
-            messages = self.gather(message.ljust(max(lengths), b" "))
-            if error is not None:
-                raise error
-            raise _unpacked(next(m for m, n in zip(messages, lengths, strict=True) if n))
+        messages = self.gather(_packed(error))
+        if error is not None:
+            raise error
+        for message in messages:
+            if message.strip():
+                raise _unpacked(message)
         return result  # type: ignore[return-value]
 
     def on_first(self, call: Callable[[], T]) -> T | None:
@@ -235,45 +238,32 @@ class Processes:
                 "the noise of one host must be that of all"
             )
 
-    def _everywhere(self, of: Callable[[jax.Array], jax.Array], own: np.ndarray) -> np.ndarray:
-        """`of(rows)` of the bytes of all processes, `[P, size]`."""
-        mesh = Mesh(np.array(self.devices), ("process",))
-        (here,) = (d for d in self.devices if d.process_index == jax.process_index())
-        rows = jax.make_array_from_single_device_arrays(
-            (len(self.devices), own.size),
-            NamedSharding(mesh, PartitionSpec("process")),
-            [jax.device_put(own[None], here)],
-        )
-        everywhere = NamedSharding(mesh, PartitionSpec())
-        return np.asarray(jax.jit(of, out_shardings=everywhere)(rows).addressable_data(0))
-
 
 def processes_of(tree: PyTree) -> Processes:
-    """Those that hold the arrays of a tree together; none where this one has all."""
-    found: dict[int, jax.Device] = {}
-    for sharding in shardings_of(tree):
-        if not sharding.is_fully_addressable:
-            for device in sharding.device_set:
-                index = device.process_index
-                found[index] = min(found.get(index, device), device, key=lambda d: d.id)
-    return Processes(tuple(found[index] for index in sorted(found)))
+    """All, if they hold arrays of a tree together; this one alone where it has all of them.
+
+    Raises:
+      ValueError: If only some of the processes hold them: all must take part.
+    """
+    spread = [known for known in shardings_of(tree) if not known.is_fully_addressable]
+    held_by = {device.process_index for known in spread for device in known.device_set}
+    if spread and len(held_by) < jax.process_count():
+        raise ValueError(
+            "arrays must lie on devices of one process or of all, got "
+            f"{len(held_by)} of {jax.process_count()} processes"
+        )
+    return Processes(bool(spread))
 
 
-def _rows(rows: jax.Array) -> jax.Array:
-    return rows
-
-
-def _add_rows(rows: jax.Array) -> jax.Array:
-    return jnp.sum(rows, 0, dtype=rows.dtype)
-
-
-def _packed(error: Exception) -> bytes:
-    return json.dumps([type(error).__name__, str(error)]).encode()
+def _packed(error: Exception | None) -> bytes:
+    """An error's type and the start of its message, blanks for none; of one length."""
+    message = "" if error is None else f"{type(error).__name__}:{error}"
+    return message.encode()[:_LENGTH].ljust(_LENGTH)
 
 
 def _unpacked(message: bytes) -> Exception:
     """An error as another process raised it; of a type that is no built-in, a RuntimeError."""
-    name, text = json.loads(message)
+    name, text = message.decode(errors="ignore").rstrip().split(":", 1)
     kind = getattr(builtins, name, None)
     if kind in (ValueError, TypeError, RuntimeError, ImportError, OSError, KeyError):
         return kind(text)
