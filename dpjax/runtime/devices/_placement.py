@@ -193,8 +193,9 @@ class Processes:
             own = np.asarray(array, order="C")
             if not self.several or not own.size:
                 return own
-            # as bytes: it is sent by a sum, which changes -0.0, and wide types without x64
-            sent = broadcast_one_to_all(own.reshape(-1).view(np.uint8))
+            # as bytes: it is sent by a sum, which changes -0.0, wide types without x64, and in
+            # old versions of jax the type
+            sent = broadcast_one_to_all(own.reshape(-1).view(np.uint8)).astype(np.uint8)
             return sent.view(own.dtype).reshape(own.shape)
 
         return jax.tree.map(sent, tree)
