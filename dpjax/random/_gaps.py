@@ -63,7 +63,7 @@ def gap_digits(rate: float, num_records: int) -> tuple[Digit, ...]:
     for radix in radices[:-1]:
         digits.append(Digit(weight, *_thresholds(_power(miss, weight), radix - 1, radix)))
         weight *= radix
-    entries = max(radices[-1], -(-_span(rate, num_records, _SPREAD) // weight))
+    entries = -(-_span(rate, num_records, _SPREAD) // weight)
     digits.append(Digit(weight, *_thresholds(_power(miss, weight), entries, None)))
     return tuple(digits)
 

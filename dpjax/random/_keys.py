@@ -2,13 +2,13 @@
 
 import dataclasses
 import secrets
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from dpjax.core import is_traced, register_dataclass
+from dpjax.core import PyTree, is_traced, register_dataclass
 from dpjax.random._threefry import threefry_2x32
 
 
@@ -49,10 +49,15 @@ class StepKeys:
         def one(data: jax.Array) -> jax.Array:
             return StepKeys(data, self.impl).bits64(stream, 1)[0][0]
 
-        # what hardware generators draw under vmap depends on the whole batch of keys
-        return (jax.vmap(one) if self.counter_based else lambda all_: jax.lax.map(one, all_))(
-            self.data
-        )
+        return self.each(one, self.data)
+
+    def each(self, function: Callable[[PyTree], PyTree], given: PyTree) -> PyTree:
+        """`function` of each row of what is given, which draws with keys of this generator.
+
+        One after the other where what is drawn under `vmap` depends on the whole batch of keys, as
+        with hardware generators.
+        """
+        return jax.vmap(function)(given) if self.counter_based else jax.lax.map(function, given)
 
     def bits64(self, stream: int, count: int) -> tuple[jax.Array, jax.Array]:
         """Draws `count` times 64 bits from one key, in a stream of their own.

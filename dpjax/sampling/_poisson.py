@@ -252,9 +252,7 @@ class PoissonSampler:
             return indices[: self.capacity], mask[: self.capacity]
 
         given = (keys.split(self.shards).data, jnp.asarray(present, jnp.uint32))
-        # what hardware generators draw under vmap depends on the whole batch of keys
-        each = jax.vmap(members) if keys.counter_based else lambda all_: jax.lax.map(members, all_)
-        indices, mask = each(given)
+        indices, mask = keys.each(members, given)
         return indices, mask
 
     @property

@@ -282,9 +282,7 @@ def with_room(sampler: _Sized, budget: Budget) -> _Sized:
     while epsilon < budget.epsilon < math.inf:
         epsilon *= 2
     needed = sampler.capacity_for(min(1e-5, 10 * budget.delta), epsilon)
-    if needed <= sampler.capacity:
-        return sampler
-    return dataclasses.replace(sampler, capacity=needed)
+    return dataclasses.replace(sampler, capacity=max(sampler.capacity, needed))
 
 
 def stated(problem: object, name: str, default: _Value) -> _Value:

@@ -97,11 +97,12 @@ def test_jit_inverts_the_tables_exactly(x64, rate, bound, n):
     digits = [d for d in gap_digits(rate, bound) if d.thresholds]
     draw = jax.jit(draw_members, static_argnums=(2, 3, 4, 5))
     word = StepKeys.of(key[None]).words(2)[0]
+    shared = int(threefry_reference(key, 1, stream=2)[0][0])
+    assert int(word) == shared
     indices, mask = draw(StepKeys.of(key), word, rate, bound, n, draws)
     want, position = [], -1
     high, low = threefry_reference(key, len(digits) * draws)
     words = (high.astype(object) << 32 | low).reshape(len(digits), draws)
-    shared = int(threefry_reference(key, 1, stream=2)[0][0])
     for column in words.T.tolist():
         gap = sum(
             bisect.bisect_right(raised(d, shared), u) * d.weight
@@ -130,17 +131,18 @@ def test_words_next_to_a_threshold_land_on_its_two_sides(shared):
             assert threshold in (0, 2**64) or want[1] > k >= want[0]
 
 
-def test_two_thresholds_of_one_step_are_off_only_to_second_order():
-    """Exact enumeration in 2 bits in place of 64, and 2 behind the point: the law of two draws."""
-    exact = Fraction(11, 16)  # of a threshold: floor 2 of 4, part 3 of 4
-    words = list(itertools.product(range(4), repeat=2))
-    both = Fraction(0)
-    for shared in range(4):
-        threshold = 2 + (shared < 3)
-        both += Fraction(sum(max(pair) < threshold for pair in words), 4 * len(words))
-    one = sum(Fraction(2 + (shared < 3), 16) for shared in range(4))
-    assert one == exact
-    assert 0 < abs(both - exact**2) <= Fraction(2 * 1, 4) ** 2
+def test_draws_that_share_a_word_are_off_only_to_second_order():
+    """Two draws by enumeration, with words of 2 bits in place of 64 and of 2 in place of 32."""
+    digit = Digit(1, (2,), (3 << 30,))  # a threshold of 2 3/4 of 4
+    exact = Fraction(11, 16)
+    low = jnp.arange(4, dtype=jnp.uint32)
+    below = [
+        Fraction(int(jnp.sum(_invert(digit, jnp.zeros_like(low), low, np.uint32(s << 30)) == 0)), 4)
+        for s in range(4)
+    ]
+    assert sum(below) / 4 == exact
+    both = sum(share**2 for share in below) / 4
+    assert 0 < abs(both - exact**2) <= (2 * Fraction(1, 4)) ** 2
 
 
 @pytest.mark.slow

@@ -186,19 +186,15 @@ class Processes:
             return [own]
         return [row.tobytes() for row in process_allgather(np.frombuffer(own, np.uint8))]
 
-    def send(self, tree: PyTree) -> PyTree:
-        """The first process's arrays; the others give some of the same shapes and types."""
-
-        def sent(array: np.ndarray) -> np.ndarray:
-            own = np.asarray(array, order="C")
-            if not self.several or not own.size:
-                return own
-            # as bytes: it is sent by a sum, which changes -0.0, wide types without x64, and in
-            # old versions of jax the type
-            sent = broadcast_one_to_all(own.reshape(-1).view(np.uint8)).astype(np.uint8)
-            return sent.view(own.dtype).reshape(own.shape)
-
-        return jax.tree.map(sent, tree)
+    def send(self, array: np.ndarray) -> np.ndarray:
+        """The first process's array; the others give one of the same shape and type."""
+        if not self.several or not array.size:
+            return array
+        own = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+        # as bytes: a sum sends them, which changes -0.0, wide types without x64, and in old
+        # versions of jax the type
+        sent = broadcast_one_to_all(own).astype(np.uint8)
+        return sent.view(array.dtype).reshape(array.shape)
 
     def agree(self, call: Callable[[], T]) -> T:
         """The result of `call()` here; where it raises in any process, all of them raise.
