@@ -618,7 +618,7 @@ def test_what_comes_back_is_released_but_for_the_key(single_pass):
 
 @pytest.mark.slow
 def test_a_sweep_compiles_once_and_equals_its_runs():
-    data = _least_squares()
+    data = dpjax.Records(jax.tree.map(lambda a: jnp.concatenate([a, a]), _least_squares()), 20)
     base = OnlineToBatch.for_budget(BALL, 20, BUDGET, steps=6, shrinkage=False)
     traces = []
 

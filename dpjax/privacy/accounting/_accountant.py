@@ -11,10 +11,11 @@ from dp_accounting import NeighboringRelation
 from dp_accounting import dp_event as dpe
 from dp_accounting.pld import privacy_loss_distribution as pld_lib
 from dp_accounting.rdp import RdpAccountant
+from dp_accounting.rdp.rdp_privacy_accountant import compute_delta, compute_epsilon
 
 from dpjax.privacy._budget import relation_factor
 from dpjax.privacy.accounting import _joint
-from dpjax.privacy.accounting._renyi import above_rounding
+from dpjax.privacy.accounting._renyi import ORDERS, above_rounding, renyi
 from dpjax.privacy.accounting._structure import (
     SAMPLED,
     EventId,
@@ -88,8 +89,16 @@ def compose(which: EventId) -> Curve:
 
 
 def _renyi(parts: Parts, relation: NeighboringRelation) -> Curve:
-    # sampled Gaussians cost a sum of as many terms as the order: the library's shorter list
-    orders = None if any(contains(part, *SAMPLED) for part, _ in parts) else _ORDERS
+    sampled = [batch_releases(part) for part, _ in parts if contains(part, *SAMPLED)]
+    if sampled and None not in sampled:  # sums of the library may not end at fractional orders
+        total = renyi(EventId(unflatten(parts), relation))
+        rdp, infinite = above_rounding(total.divergence), total.infinite
+        return Curve(
+            lambda d: compute_epsilon(ORDERS, rdp, d - infinite)[0] if d > infinite else math.inf,
+            lambda e: min(1.0, compute_delta(ORDERS, rdp, e)[0] + infinite),
+        )
+    # others that are sampled cost a sum of as many terms as the order: the library's shorter list
+    orders = None if sampled else _ORDERS
     scaled = [(at_sensitivity(part, relation), count) for part, count in parts]
     accountant = RdpAccountant(orders, relation).compose(unflatten(scaled))
     # of a divergence below the last bit of 1 the library takes the logarithm of 0
