@@ -188,6 +188,31 @@ def test_events_that_release_nothing(event):
     assert guarantee.delta(0.0) == 0.0
 
 
+@pytest.mark.parametrize(("rate", "noise"), [(1e-3, 3.0), (0.01, 1.0), (0.5, 10.0), (0.9, 50.0)])
+def test_sampled_at_deltas_below_rounding(rate, noise, caplog):
+    """Of one step, against the closed form; the library's sums warn at such rates and noises."""
+    guarantee = Guarantee(dpe.PoissonSampledDpEvent(rate, dpe.GaussianDpEvent(noise)))
+
+    def delta(epsilon):  # a record removed: it may be missed
+        x = noise**2 * math.log1p(math.expm1(epsilon) / rate) + 0.5
+        there, gone = stats.norm.sf(x - 1, scale=noise), stats.norm.sf(x, scale=noise)
+        return rate * there + (1 - rate - math.exp(epsilon)) * gone
+
+    for target in (1e-17, 1e-25):
+        exact = optimize.brentq(lambda e, t=target: delta(e) - t, 1e-3, 50.0, xtol=1e-12)
+        assert exact <= guarantee.epsilon(target) <= 1.1 * exact
+    assert not caplog.records
+
+
+@pytest.mark.parametrize("noise", [0.3, 2.0])
+def test_rates_next_to_one_cost_as_much_as_one(noise):
+    event = dpe.GaussianDpEvent(noise)
+    whole = Guarantee(event).epsilon(DELTA)
+    for rate in (1 - 1e-9, 1 - 1e-11, 1 - 1e-12, np.nextafter(1.0, 0.0)):
+        sampled = Guarantee(dpe.PoissonSampledDpEvent(rate, event)).epsilon(DELTA)
+        assert sampled == pytest.approx(whole, rel=1e-6)
+
+
 def test_failure_probability_arithmetic():
     event, failure = dpe.GaussianDpEvent(2.0), 1e-7
     plain, failing = Guarantee(event), Guarantee(event, failure_probability=failure)

@@ -35,6 +35,7 @@ from dpjax.privacy.accounting._structure import (
 _INTERVAL = 1e-4
 _CELLS_PER_SPREAD = 60  # one step's loss; the relative error of epsilon is about 1e-4 / 2
 _MAX_GRID = 2.0**20
+_TAIL = 1e-20  # above the mass of one step that the library counts as infinite
 # a draw of bounded range needs large orders, a small zCDP budget small ones
 _ORDERS = np.union1d(1 + np.logspace(-2, 5, 600), np.arange(2, 65))
 # the library's pessimistic PLD of an event from its fields, and whether it is told the relation
@@ -108,7 +109,7 @@ def _renyi(parts: Parts, relation: NeighboringRelation) -> Curve:
 
 def _with_tail(curve: Curve, parts: Parts, relation: NeighboringRelation) -> Curve:
     """A curve of a PLD, where rounding is much of it the smaller of it and of Rényi's, if any."""
-    least = 100 * _rounding(parts)
+    least = 100 * _rounding(parts) + _TAIL
 
     @functools.cache
     def other() -> Curve:

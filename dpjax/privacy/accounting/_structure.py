@@ -16,6 +16,8 @@ from dp_accounting.rdp import RdpAccountant
 from dpjax.core import check_between, check_int, check_nonnegative, check_probability, is_traced
 from dpjax.privacy._budget import relation_factor
 
+# a rate above which 1 - rate has too few digits for the library: as 1, which costs more
+_ALL = 1 - 1e-10
 _NOISE_FIELDS = (
     "noise_multiplier",
     "noise_parameter",
@@ -208,7 +210,7 @@ def _walk_leaf(event: dpe.DpEvent, count: int) -> Parts:
             check_between("sampling_probability", rate, 0, 1)
             if rate == 0:
                 return []
-            if rate == 1:
+            if rate > _ALL:
                 return [(part, count * times) for part, times in flatten(event.event)]
         case dpe.TruncatedSubsampledGaussianDpEvent(sampling_probability=rate):
             check_between("sampling_probability", rate, 0, 1)
