@@ -197,6 +197,20 @@ def test_a_clip_norm_that_is_given_or_stated_is_not_measured():
     assert given.looks is stated.looks is few.looks is None
 
 
+@pytest.mark.parametrize(("wide", "shares"), [(50, 1.42), (5, 1.0)])
+def test_rates_of_deep_networks_fall_with_their_width(wide, shares):
+    """Of as many weights in two matrices and in three: (1000 / d)^(1/4), without biases."""
+
+    def rate(*shapes):
+        start = [jnp.ones(shape) for shape in shapes]
+        problem = problems.Risk(lambda w, record: jnp.sum(w[0]) * record, start)
+        return float(DPSGD.for_budget(problem, 5000, dpjax.Budget(1.0, 1e-7)).learning_rate)
+
+    shallow = rate((40, wide), (wide,), (wide, 40))
+    deep = rate((40, wide), (wide,), (wide, 20), (20, wide))
+    assert shallow == pytest.approx(shares * deep, rel=0.02)
+
+
 def test_looks_cost_steps_and_no_privacy():
     problem = problems.Risk(_softmax, jnp.zeros((20, 3)))
     solver = DPSGD.for_budget(problem, 500, dpjax.Budget(1.0, 1e-7))
