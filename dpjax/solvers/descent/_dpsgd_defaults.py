@@ -21,7 +21,7 @@ from dpjax.transforms.noise.correlated._buffered_toeplitz import root_mean_squar
 _LARGEST_CLIP = 4.0
 _DERIVATIVES = 2**20  # of all records of a step
 MOST_WIDTH = 256  # parameters over which noise counts
-_FEW_WEIGHTS = 1000  # of a network of three layers or more
+_FEW_WEIGHTS = 1000  # of a network of three matrices or more
 _STEEPEST = 3.0  # rate of descent on gradients of length 1
 _TIGHT, _FEW_CLIPPED = 0.7, 0.1  # clip norms over the typical length
 _MOST_MARGIN = 0.4  # by which noise alone moves them in a step
@@ -155,8 +155,9 @@ def _in_lengths(problem: Problem, fields: dict[str, Any], steps: int) -> dict[st
     wide ones (0.88). On 12 of `regret`, where the earlier rule had looked, 0.84 to 1.6 times.
 
     The 1000 was chosen on the digits of `networks` and three other networks; that two matrices do
-    not count, on seven more. On 8 networks of 3 to 5 matrices that it was not chosen on (d = 1,204
-    to 15,304, n = 2,500 to 20,000, epsilon 0.5 to 4) the loss was 0.4 to 1.03 times as large.
+    not count, on six of two matrices and five of three, where the loss was 0.67 to 1.03 times as
+    large. On three fresh ones of 3 to 5 matrices (d = 1,204 to 10,629, n = 3,000 to 5,000, epsilon
+    1 and 4) it was 0.40 to 1 times as large.
     """
     noise, width = float(fields["noise_multiplier"]) / fields["batch_size"], problem.num_params
     relative = max(1e-9, noise * min(width, MOST_WIDTH) ** 0.5)
