@@ -18,10 +18,7 @@ from dpjax.core import (
     Sampler,
     Transform,
     check_between,
-    check_choice,
-    check_int,
     check_key,
-    check_nonnegative,
     check_positive,
     check_unstacked,
     optional,
@@ -34,6 +31,7 @@ from dpjax.solvers._request import (
     Request,
     check_participation,
     check_sampler,
+    check_values,
     checked_gradients,
     default_sampler,
     event_of_run,
@@ -219,24 +217,24 @@ class DPSGD:
 
     def __post_init__(self) -> None:
         check_sampler(self.sampler, self.relation)
-        for name in ("noise_multiplier", "clip_norm", "learning_rate", "clip_floor"):
-            check_nonnegative(name, getattr(self, name))
-        check_positive("batch_size", self.batch_size)
-        check_positive("length_bound", self.length_bound)
+        scales = ("noise_multiplier", "clip_norm", "learning_rate", "clip_floor", "narrow_looks")
+        check_values(
+            self,
+            positive=("batch_size", "length_bound"),
+            nonnegative=scales,
+            counts=("microbatch_size",),
+            average=AVERAGES,
+            schedule=("constant", "linear"),
+            rate_power=(1, 2),
+        )
         check_between("decay", self.decay, 0, 1)
-        check_choice("average", self.average, AVERAGES)
-        check_choice("schedule", self.schedule, ("constant", "linear"))
-        if self.microbatch_size is not None:
-            check_int("microbatch_size", self.microbatch_size, minimum=1)
         if self.noise is not None:
             check_participation(self.sampler, self.noise)
-        check_choice("rate_power", self.rate_power, (1, 2))
         if self.looks is None:
             return
         if is_correlated(self.noise):
             raise ValueError(f"looks must be None with correlated noise, got {self.looks}")
         check_between("looks", self.looks, 1, max(1, self.sampler.steps - 1))
-        check_nonnegative("narrow_looks", self.narrow_looks)
         some, narrow = known_numbers("", self.looks), known_numbers("", self.narrow_looks)
         if some is not None and narrow is not None:
             check_positive("looks - narrow_looks", some - narrow)
@@ -335,10 +333,7 @@ class DPSGD:
     ) -> tuple[DPSGDState, DPSGDInfo]:
         """One step on the records of `batch` (leaves `[B, ...]`) where `mask [B]` is True."""
         gradients_of = optional(problem, "factored_gradients") or problem.per_example_gradients
-
-        def gradients(part: PyTree) -> PyTree:
-            return gradients_of(state.params, part)
-
+        gradients = functools.partial(gradients_of, state.params)
         return self.descend(problem, gradients, batch, mask, state)
 
     def descend(

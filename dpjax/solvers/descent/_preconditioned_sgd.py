@@ -251,8 +251,11 @@ class PreconditionedSGD:
         def gradients(part: PyTree) -> PyTree:
             return problem.per_example_gradients(state.params, part)
 
-        def inputs(part: PyTree) -> jax.Array:
-            return _inputs(problem, state.params, part)
+        def inputs(part: PyTree) -> jax.Array:  # NaN for invalid records, which so count nothing
+            x = wide(part["x"])
+            x = jnp.concatenate([x, jnp.ones((x.shape[0], 1), x.dtype)], axis=1)
+            valid = problem.valid(problem.class_logits(state.params, part["x"]), part)
+            return jnp.where(valid[:, None], x, jnp.nan)
 
         def products(part: PyTree) -> OuterProduct:
             u = inputs(part)
@@ -358,11 +361,3 @@ def _of_linear_logits(problem: object) -> RateConstrained:
             f"{checked.num_constraints}"
         )
     return checked
-
-
-def _inputs(problem: RateConstrained, params: PyTree, batch: PyTree) -> jax.Array:
-    """Inputs of each record with 1, `[B, p + 1]`; NaN, which is left out, for one not valid."""
-    x = wide(batch["x"])
-    x = jnp.concatenate([x, jnp.ones((x.shape[0], 1), x.dtype)], axis=1)
-    valid = problem.valid(problem.class_logits(params, batch["x"]), batch)
-    return jnp.where(valid[:, None], x, jnp.nan)

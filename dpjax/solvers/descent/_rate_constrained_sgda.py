@@ -16,7 +16,9 @@ from dpjax.core import (
     Sampler,
     check_between,
     check_fields,
+    check_positive,
     check_probability,
+    check_shape,
     check_unstacked,
     derived,
     is_traced,
@@ -35,28 +37,9 @@ from dpjax.solvers._request import (
     requested,
 )
 from dpjax.solvers._summary import register_solver
+from dpjax.solvers.descent import _rates as tables
 from dpjax.solvers.descent._dpsgd import DPSGD, clipping_diagnostics
 from dpjax.solvers.descent._dpsgd_defaults import fall_by_default, with_defaults
-from dpjax.solvers.descent._rates import (
-    HISTOGRAMS,
-    MULTIPLIER_SETS,
-    ControlVariate,
-    RateMemory,
-    RateReading,
-    cell_deviation,
-    check_multipliers,
-    check_resolution,
-    default_share,
-    default_steps,
-    dual_step,
-    following,
-    project_multipliers,
-    proportional_gain,
-    resolution,
-    split_noise,
-    table_noise,
-    table_of,
-)
 from dpjax.solvers.descent._sgda_state import SGDAInfo, SGDAState
 from dpjax.transforms import AddNoiseState
 from dpjax.transforms.noise import _noisy_counts as counting
@@ -182,10 +165,10 @@ class RateConstrainedSGDA:
             self,
             positive=("temperature", "multiplier_bound", "size_floor", "noise_step"),
             nonnegative=("dual_learning_rate", "proportional_gain", *_COUNTED),
-            histogram=HISTOGRAMS,
+            histogram=tables.HISTOGRAMS,
             rates=("hard", "soft"),
             denominator=(None, "batch", "ema", "fixed"),
-            multiplier_set=MULTIPLIER_SETS,
+            multiplier_set=tables.MULTIPLIER_SETS,
             estimator=(None, "control", "ratio"),
         )
         check_between("size_decay", self.size_decay, 0, 1)
@@ -251,15 +234,14 @@ class RateConstrainedSGDA:
             without = {"noise_multiplier": 0.0, "histogram_noise": 0.0, "clip_norm": 1e6}
             overrides = without | overrides
         shortened = sampler is None and steps is None and problem.num_constraints > 0
-        sampler = (
-            default_sampler(num_records, batch_size, steps, budget) if sampler is None else sampler
-        )
+        if sampler is None:
+            sampler = default_sampler(num_records, batch_size, steps, budget)
         request = requested(num_records, budget, sampler=sampler)
         if shortened:
-            steps = default_steps(request, sampler, problem.num_params)
+            steps = tables.default_steps(request, sampler, problem.num_params)
             sampler = default_sampler(num_records, batch_size, steps, budget)
         if histogram_share is None:
-            histogram_share = default_share(sampler.steps)
+            histogram_share = tables.default_share(sampler.steps)
         check_probability("histogram_share", histogram_share)
         own_names = {f.name for f in dataclasses.fields(cls)} - {"primal"}
         own = {name: overrides.pop(name) for name in own_names & set(overrides)}
@@ -276,9 +258,8 @@ class RateConstrainedSGDA:
             own.setdefault("noise_step", None if "learning_rate" in overrides else 0.3)
 
         def make(noise: float) -> "RateConstrainedSGDA":
-            z_histogram, z_gradient = split_noise(
-                noise, histogram_share, own.get("histogram", "gaussian")
-            )
+            histogram = own.get("histogram", "gaussian")
+            z_histogram, z_gradient = tables.split_noise(noise, histogram_share, histogram)
             primal = {"noise_multiplier": z_gradient} | overrides
             primal = with_defaults(DPSGD, primal, sampler, num_records, problem)
             descent = DPSGD(sampler, relation=request.relation, **primal)
@@ -293,7 +274,7 @@ class RateConstrainedSGDA:
             )
         solver = checked_gradients(make(noise), problem, num_records)
         if problem.num_constraints and not is_traced(problem.constraints.slack):
-            check_resolution(solver.resolution(problem), problem.constraints, solver.primal)
+            tables.check_resolution(solver.resolution(problem), problem.constraints, solver.primal)
         return solver
 
     def resolution(self, problem: RateConstrained, shares: ArrayLike | None = None) -> np.ndarray:
@@ -315,9 +296,17 @@ class RateConstrainedSGDA:
         Raises:
           ValueError: If shares are not positive, or of another shape.
         """
-        deviation = cell_deviation(self.histogram, self.histogram_noise)
-        size, steps = self.primal.batch_size, self.sampler.steps
-        return resolution(problem.constraints, shares, deviation, size, steps)
+        constraints = problem.constraints
+        if not problem.num_constraints:
+            return np.zeros(0)
+        shares = tables.equal_shares(constraints) if shares is None else shares
+        check_positive("shares", shares)
+        check_shape("shares", np.asarray(shares), (constraints.membership.shape[0],))
+        sizes = jnp.asarray(self.primal.batch_size * np.asarray(shares), float)
+        rates = jnp.full((len(sizes), constraints.num_classes), 1 / constraints.num_classes)
+        deviation = tables.cell_deviation(self.histogram, self.histogram_noise)
+        each = tables.value_deviation(constraints, sizes, rates, deviation)
+        return np.asarray(each) / self.sampler.steps**0.5
 
     @property
     def sampler(self) -> Sampler:
@@ -333,7 +322,7 @@ class RateConstrainedSGDA:
                 f'histogram="none" needs J = 0 constraints, got J = {problem.num_constraints}'
             )
         primal_key, dual_key = jax.random.split(key)
-        memory = RateMemory(jnp.zeros(0), jnp.zeros((0, 0)))
+        memory = tables.RateMemory(jnp.zeros(0), jnp.zeros((0, 0)))
         if problem.num_constraints:
             memory = self._estimator().init(problem.constraints)
         return SGDAState(
@@ -373,11 +362,12 @@ class RateConstrainedSGDA:
             return state._replace(primal=primal), told
 
         constraints, params = problem.constraints, state.primal.params
-        logits, valid, table = table_of(problem, params, batch, mask, self.rates, self.temperature)
-        key = jax.random.fold_in(state.key, 1)
-        cells, noise = table_noise(self.histogram, self.histogram_noise, self._tables[0]).update(
-            table, state.noise, key=key
+        logits, valid, table = tables.table_of(
+            problem, params, batch, mask, self.rates, self.temperature
         )
+        key = jax.random.fold_in(state.key, 1)
+        noise = tables.table_noise(self.histogram, self.histogram_noise, self._tables[0])
+        cells, noise_state = noise.update(table, state.noise, key=key)
         reading, weights, descent = self._weighted(problem, cells, state)
         cotangent = problem.cotangent(logits, batch, weights, self.temperature)
         cotangent = jnp.where(valid[:, None], cotangent, 0)
@@ -389,9 +379,9 @@ class RateConstrainedSGDA:
         primal, info = descent.descend(problem, gradients, both, valid, state.primal)
         rate = self.dual_learning_rate
         if rate is None:
-            rate = dual_step(constraints, reading.deviation, self.sampler.steps)
+            rate = tables.dual_step(constraints, reading.deviation, self.sampler.steps)
         multipliers = self._moved_by(rate, state, reading, constraints.slack)
-        after = SGDAState(primal, multipliers, reading.memory, noise, state.key)
+        after = SGDAState(primal, multipliers, reading.memory, noise_state, state.key)
         return after, SGDAInfo(
             info.gradient_norm,
             multipliers,
@@ -404,7 +394,7 @@ class RateConstrainedSGDA:
 
     def finalize(self, problem: RateConstrained, state: SGDAState) -> PyTree:
         """The last or the averaged parameters; warns where multipliers ended at their bound."""
-        check_multipliers(self.multiplier_set, state.multipliers, self.multiplier_bound)
+        tables.check_multipliers(self.multiplier_set, state.multipliers, self.multiplier_bound)
         return self.primal.finalize(problem, state.primal)
 
     def diagnose(
@@ -417,7 +407,9 @@ class RateConstrainedSGDA:
         if problem.num_constraints == 0:
             return self.primal.diagnose(problem, batch, mask, state.primal)
         params = state.primal.params
-        logits, valid, table = table_of(problem, params, batch, mask, self.rates, self.temperature)
+        logits, valid, table = tables.table_of(
+            problem, params, batch, mask, self.rates, self.temperature
+        )
         _, weights, descent = self._weighted(problem, table, state)
         cotangent = problem.cotangent(logits, batch, weights, self.temperature)
         cotangent = jnp.where(valid[:, None], cotangent, 0)
@@ -458,24 +450,33 @@ class RateConstrainedSGDA:
         )
 
     def _moved_by(
-        self, rate: ArrayLike, state: SGDAState, reading: RateReading, slack: ArrayLike
+        self, rate: ArrayLike, state: SGDAState, reading: tables.RateReading, slack: ArrayLike
     ) -> jax.Array:
         moved = state.multipliers + rate * (reading.values - slack)
-        return project_multipliers(self.multiplier_set, moved, self.multiplier_bound)
+        return tables.project_multipliers(self.multiplier_set, moved, self.multiplier_bound)
 
     def _weighted(
         self, problem: RateConstrained, cells: jax.Array, state: SGDAState
-    ) -> tuple[RateReading, jax.Array, DPSGD]:
+    ) -> tuple[tables.RateReading, jax.Array, DPSGD]:
         """Estimates from a table, the cell weights they give, and the descent of this step."""
         constraints, descent = problem.constraints, self.primal
         reading = self._estimator().read(constraints, cells, state.memory, state.primal.count + 1)
         gain = self.proportional_gain
         if gain is None:
-            gain = proportional_gain(constraints, reading.deviation)
+            gain = tables.proportional_gain(constraints, reading.deviation)
         ahead = self._moved_by(gain, state, reading, constraints.slack)
         weights = descent.batch_size * constraints.cell_weights(ahead, reading.sizes)
-        if self.adaptive_clip:  # a function of released values alone
-            descent = following(descent, problem, weights, self.temperature, self.noise_step)
+        if not self.adaptive_clip:
+            return reading, weights, descent
+        # the clip norm, which scales the noise, and the rate are functions of released values alone
+        spread = jnp.max(jnp.max(weights, axis=1) - jnp.min(weights, axis=1))
+        clip_norm = jnp.maximum(descent.clip_norm, self.temperature * spread)
+        rate = jnp.asarray(descent.learning_rate)
+        if self.noise_step is not None:
+            noise = descent.noise_multiplier * clip_norm * problem.num_params**0.5
+            most = self.noise_step * descent.batch_size / jnp.where(noise > 0, noise, 1e-9)
+            rate = jnp.minimum(rate, most)
+        descent = dataclasses.replace(descent, clip_norm=clip_norm, learning_rate=rate)
         return reading, weights, descent
 
     def _event(self) -> dp_accounting.DpEvent:
@@ -490,10 +491,10 @@ class RateConstrainedSGDA:
         return event
 
     def _estimator(self) -> Any:
-        deviation = cell_deviation(self.histogram, self.histogram_noise)
+        deviation = tables.cell_deviation(self.histogram, self.histogram_noise)
         if self.estimator == "ratio" or self.denominator in ("batch", "ema"):
             kind = importlib.import_module("dpjax.papers.rate_constrained").Ratio
             return kind(deviation, self.denominator or "batch", self.size_floor, self.size_decay)
         fixed = self.denominator == "fixed"
         size, steps = self.primal.batch_size, self.sampler.steps
-        return ControlVariate(deviation, size, steps, fixed, self.size_floor)
+        return tables.ControlVariate(deviation, size, steps, fixed, self.size_floor)

@@ -1,6 +1,5 @@
 """Estimates of prediction rates from noisy tables, multipliers, and what noise does to both."""
 
-import dataclasses
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -10,7 +9,7 @@ import numpy as np
 import optax
 from jax.typing import ArrayLike
 
-from dpjax.core import PyTree, Sampler, Transform, check_positive, check_shape, is_traced, wide
+from dpjax.core import PyTree, Sampler, Transform, is_traced, wide
 from dpjax.privacy import split_noise_multiplier
 from dpjax.privacy._warnings import MultiplierWarning, ResolutionWarning, warn
 from dpjax.problems import RateConstrained, RateConstraints
@@ -199,36 +198,6 @@ def _num_parts(constraints: RateConstraints) -> jax.Array:
     return jnp.maximum(constraints.membership.sum(axis=1), 1.0)
 
 
-def resolution(
-    constraints: RateConstraints | None,
-    shares: ArrayLike | None,
-    deviation: ArrayLike,
-    batch_size: ArrayLike,
-    steps: int,
-) -> np.ndarray:
-    """Deviation of the mean estimate of each constraint over a run, `[J]` (host).
-
-    Args:
-      constraints: On rates; None for none.
-      shares: Of the records in each subset, `[S]`; None for its share of the parts.
-      deviation: Standard deviation of the noise of a cell of the table.
-      batch_size: Expected records of a batch.
-      steps: How many tables.
-
-    Raises:
-      ValueError: If shares are not positive, or of another shape.
-    """
-    if constraints is None or not constraints.num_constraints:
-        return np.zeros(0)
-    if shares is None:
-        shares = _equal_shares(constraints)
-    check_positive("shares", shares)
-    check_shape("shares", np.asarray(shares), (constraints.membership.shape[0],))
-    sizes = jnp.asarray(batch_size * np.asarray(shares), float)
-    rates = jnp.full((len(sizes), constraints.num_classes), 1 / constraints.num_classes)
-    return np.asarray(value_deviation(constraints, sizes, rates, deviation)) / steps**0.5
-
-
 def check_resolution(seen: np.ndarray, constraints: RateConstraints, descent: DPSGD) -> None:
     """Warns of constraints that the noise hides.
 
@@ -248,7 +217,7 @@ def check_resolution(seen: np.ndarray, constraints: RateConstraints, descent: DP
             "groups or relax the slack",
             ResolutionWarning,
         )
-    least = float(descent.batch_size * np.min(_equal_shares(constraints)))
+    least = float(descent.batch_size * np.min(equal_shares(constraints)))
     if least < 10:
         warn(
             f"a batch has about {least:.2g} records of the smallest subset: its rates are mostly "
@@ -257,7 +226,8 @@ def check_resolution(seen: np.ndarray, constraints: RateConstraints, descent: DP
         )
 
 
-def _equal_shares(constraints: RateConstraints) -> np.ndarray:
+def equal_shares(constraints: RateConstraints) -> np.ndarray:
+    """Each subset's share of the parts, `[S]` (host)."""
     membership = np.asarray(constraints.membership)
     return np.maximum(membership.sum(axis=1), 1) / membership.shape[1]
 
@@ -329,33 +299,6 @@ def default_steps(request: Request, sampler: Sampler, num_params: int) -> int:
     while steps > 250 and z * (steps / sampler.steps) ** 0.5 * width > 0.14 * batch:
         steps //= 2
     return steps
-
-
-def following(
-    descent: DPSGD,
-    problem: RateConstrained,
-    weights: jax.Array,
-    temperature: ArrayLike,
-    noise_step: ArrayLike | None,
-) -> DPSGD:
-    """The descent of one step: its clip norm, which scales its noise, and its learning rate.
-
-    Args:
-      descent: Its clip norm is the smallest.
-      problem: Only its number of parameters is used (*public*).
-      weights: Weights of the cells in the Lagrangian, `[Q, K]`, times the batch size; a function of
-        released values.
-      temperature: Temperature of the soft rates.
-      noise_step: Largest distance that noise may move a step; None for no limit.
-    """
-    spread = jnp.max(jnp.max(weights, axis=1) - jnp.min(weights, axis=1))
-    clip_norm = jnp.maximum(descent.clip_norm, temperature * spread)
-    rate = jnp.asarray(descent.learning_rate)
-    if noise_step is not None:
-        noise = descent.noise_multiplier * clip_norm * problem.num_params**0.5
-        most = noise_step * descent.batch_size / jnp.where(noise > 0, noise, 1e-9)
-        rate = jnp.minimum(rate, most)
-    return dataclasses.replace(descent, clip_norm=clip_norm, learning_rate=rate)
 
 
 def table_of(
