@@ -1,6 +1,5 @@
 """Aggregation in microbatches, so that per-example values of a whole batch never coexist."""
 
-import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -26,7 +25,6 @@ def fold_in_parts(
     size: int,
     add: Callable[[Any, PyTree], Any],
     *,
-    start: Callable[[PyTree], Any] = lambda zeros: zeros,
     strided: bool = False,
 ) -> Any:
     """Folds `of(part, part_mask, number)` over parts of at most `size` examples.
@@ -40,8 +38,7 @@ def fold_in_parts(
       batch: Tree with leaves `[B, ...]`.
       mask: bool `[B]`.
       size: Examples a part, `< B`.
-      add: `add(carry, tree) -> carry`.
-      start: Makes the first carry of zeros like the tree.
+      add: `add(carry, tree) -> carry`; the first carry is zeros like the tree.
       strided: Whether parts are of every so-manieth example, if so many divide their number.
 
     Returns:
@@ -74,7 +71,7 @@ def fold_in_parts(
     def body(carry: PyTree, number: jax.Array) -> tuple[Any, None]:
         return add(carry, part(number)), None
 
-    return jax.lax.scan(body, start(zeros), jnp.arange(parts, dtype=jnp.int32))[0]
+    return jax.lax.scan(body, zeros, jnp.arange(parts, dtype=jnp.int32))[0]
 
 
 def in_whole_parts(
@@ -84,7 +81,6 @@ def in_whole_parts(
     size: int,
     add: Callable[[Any, PyTree], Any],
     *,
-    start: Callable[[PyTree], Any] = lambda zeros: zeros,
     consecutive: bool = False,
 ) -> Any:
     """`fold_in_parts` over parts of whole blocks of rows, so that a record's row changes no bits.
@@ -94,8 +90,7 @@ def in_whole_parts(
       batch: Leaves `[B, ...]`; the last row is repeated, masked, to fill a block.
       mask: bool `[B]`.
       size: Examples a part, rounded down to whole blocks.
-      add: `add(carry, tree) -> carry`.
-      start: Makes the first carry of zeros like the tree.
+      add: `add(carry, tree) -> carry`; the first carry is zeros like the tree.
       consecutive: Whether parts are consecutive on many devices too.
 
     Returns:
@@ -116,7 +111,7 @@ def in_whole_parts(
         batch, mask = filled(batch, num), jnp.pad(mask, (0, num - given))
     if num <= size:
         return of(batch, mask, None)
-    return fold_in_parts(of, batch, mask, size, add, start=start, strided=strided)
+    return fold_in_parts(of, batch, mask, size, add, strided=strided)
 
 
 def in_equal_parts(
@@ -201,20 +196,25 @@ def microbatched_sum(
         part_key = key if key is None or position is None else jax.random.fold_in(key, position)
         values = per_example(part)
         total, _ = aggregator.update(values, aggregator.init(None), mask=part_mask, key=part_key)
-        return total
+        return jax.tree.map(pair_of, total)
 
     def add(carry: PyTree, term: PyTree) -> PyTree:
-        return jax.tree.map(lambda one, pair: add_pairs(pair, pair_of(one)), term, carry)
+        return jax.tree.map(add_pairs, carry, term, is_leaf=_is_pair)
 
-    start = functools.partial(jax.tree.map, pair_of)
-    pairs = in_whole_parts(of, batch, mask, size, add, start=start, consecutive=consecutive)
-    total = jax.tree.map(
-        lambda node: node.high if isinstance(node, Pair) else node,
-        pairs,
-        is_leaf=lambda node: isinstance(node, Pair),
-    )
-    _check_number(num, total)
+    pairs = in_whole_parts(of, batch, mask, size, add, consecutive=consecutive)
+    total = jax.tree.map(lambda pair: pair.high, pairs, is_leaf=_is_pair)
+    for leaf in jax.tree.leaves(total):
+        if num >= _MOST_IN_FLOAT32 and leaf.dtype == jnp.float32:
+            raise ValueError(
+                f"a batch must have < {_MOST_IN_FLOAT32} examples to be summed in float32, which "
+                f"rounds larger sums by as much as one example adds, got {num}: enable "
+                "jax_enable_x64 and hold parameters and data in float64"
+            )
     return total
+
+
+def _is_pair(node: object) -> bool:
+    return isinstance(node, Pair)
 
 
 def _fitting(per_example: Callable[[PyTree], PyTree], batch: PyTree, num: int) -> int:
@@ -235,14 +235,3 @@ def _whole(most: int, shares: int = 1) -> int:
     """The largest size up to this one, but at least a row a share, that `whole_rows` leaves."""
     rows = max(1, most // shares)
     return shares * (rows // 32 * 32 if rows >= 32 else 1 << rows.bit_length() - 1)
-
-
-def _check_number(num: int, total: PyTree) -> None:
-    """Raises if the sum itself is rounded by more than what one example adds."""
-    for leaf in jax.tree.leaves(total):
-        if num >= _MOST_IN_FLOAT32 and leaf.dtype == jnp.float32:
-            raise ValueError(
-                f"a batch must have < {_MOST_IN_FLOAT32} examples to be summed in float32, which "
-                f"rounds larger sums by as much as one example adds, got {num}: enable "
-                "jax_enable_x64 and hold parameters and data in float64"
-            )
