@@ -114,12 +114,11 @@ def drawn_share(
         counted = here & (sizes > least)
         smaller = jnp.floor(-_PER_OCTAVE * jnp.log2(jnp.where(counted, sizes, 1)))
         place = number - 1 - jnp.clip(smaller, 0, number - 1).astype(jnp.int32)
+        place = jnp.where(counted, place, number)
         if none_at is None:
-            return jnp.where(counted, place, number)
+            return place
         nothing = here & ~(sizes > 0)
-        return jnp.where(
-            nothing, number - 1 - none_at * _PER_OCTAVE, jnp.where(counted, place, number)
-        )
+        return jnp.where(nothing, number - 1 - none_at * _PER_OCTAVE, place)
 
     counts = jnp.zeros(number, jnp.int32)
     counts = counts.at[in_equal_parts(bins, batch, mask)].add(1, mode="drop")

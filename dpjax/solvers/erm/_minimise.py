@@ -194,6 +194,20 @@ def _weighted_sum(weights: jax.Array, rows: jax.Array) -> Pair:
     return add_pairs(folded(total), folded(added(whole * size, rest, zeros(rest))))
 
 
+def _bisected(
+    below: Function, low: jax.Array, high: jax.Array, halvings: int
+) -> tuple[jax.Array, jax.Array]:
+    """The ends of the interval, halved so often, at the number up to which `below` holds."""
+
+    def halve(_: int, ends: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+        low, high = ends
+        middle = (low + high) / 2
+        under = below(middle)
+        return jnp.where(under, middle, low), jnp.where(under, high, middle)
+
+    return jax.lax.fori_loop(0, halvings, halve, (low, high))
+
+
 def _newton(objective: Objective, point: _Point) -> jax.Array:
     """The minimiser of the quadratic model on the ball, or a point on the way to it."""
     x, w, gradient = objective.x, point.w, point.gradient
@@ -208,15 +222,9 @@ def _newton(objective: Objective, point: _Point) -> jax.Array:
         rest = objective.linear @ move + (objective.lam * (w + share * move)) @ move
         return objective.slopes(margins + share * moved) @ moved + rest
 
-    def search(_: int, ends: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
-        low, high = ends
-        middle = (low + high) / 2
-        down = steepness(middle) < 0
-        return jnp.where(down, middle, low), jnp.where(down, high, middle)
-
     one = jnp.ones((), w.dtype)
     full = steepness(one) <= 0.1 * jnp.abs(gradient @ move)
-    share = jax.lax.fori_loop(0, _SEARCHES, search, (jnp.zeros_like(one), one))[0]
+    share, _ = _bisected(lambda share: steepness(share) < 0, jnp.zeros_like(one), one, _SEARCHES)
     found = jnp.where(full, w + move, objective.project(w + share * move))
     return jnp.where(jnp.all(jnp.isfinite(found)), found, w)
 
@@ -283,14 +291,11 @@ def quadratic_minimiser(
     if radius is None:
         return solution
 
-    def halve(_: int, ends: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
-        low, high = ends
-        middle = (low + high) / 2
-        outside = jnp.linalg.norm(target / (values + middle)) > radius
-        return jnp.where(outside, middle, low), jnp.where(outside, high, middle)
+    def outside(multiplier: jax.Array) -> jax.Array:
+        return jnp.linalg.norm(target / (values + multiplier)) > radius
 
-    ends = (jnp.zeros_like(radius), jnp.linalg.norm(target) / radius)
-    multiplier = jax.lax.fori_loop(0, _HALVINGS, halve, ends)[1]
+    most = jnp.linalg.norm(target) / radius
+    _, multiplier = _bisected(outside, jnp.zeros_like(radius), most, _HALVINGS)
     held = target / (values + multiplier)
     held = held * (radius / jnp.maximum(jnp.linalg.norm(held), radius * 1e-300))
     return jnp.where(jnp.linalg.norm(solution) > radius, held, solution)

@@ -58,6 +58,7 @@ _LEAST_LABELS = 3  # one in this many nonzero labels exceeds the threshold
 _RECORDS_PER_BEYOND = 2500  # n epsilon: with more records bias outweighs noise
 _MOST_BEYOND = 1000
 _OUTPUT_SHARE = 0.1  # of the error that noise is expected to cause
+_RELEASED = "scale", "lam", "accuracy", "output_scale"  # what the release's law follows from
 _LEAST_OUTPUT = 2.0**-16  # of its noise, whatever is drawn: float64 cannot tell less from rounding
 
 
@@ -218,23 +219,14 @@ class ObjectivePerturbation(OfLinearModel):
 
     def __post_init__(self) -> None:
         check_once(self.sampler)
-        positive = (
-            "scale",
-            "lam",
-            "accuracy",
-            "output_scale",
-            "quantile_range",
-            "slope_share",
-            "gram_stddev",
-        )
+        positive = (*_RELEASED, "quantile_range", "slope_share", "gram_stddev")
         zero = ("growth", "length_range", "centre_range")
         check_values(
             self, positive=positive, nonnegative=zero, noise=NOISES, relation=RELATIONS[:2]
         )
         for name in ("beyond", "longer", "metric_longer", "centres"):
             check_int(name, getattr(self, name), minimum=2)
-        if self.slope_share is not None:
-            check_between("slope_share", self.slope_share, 0, 1)
+        check_between("slope_share", self.slope_share, 0, 1)
         if self.gram_stddev is not None and self.noise != "gaussian":
             raise ValueError(f"noise must be 'gaussian' with gram_stddev, got {self.noise!r}")
 
@@ -415,9 +407,9 @@ class ObjectivePerturbation(OfLinearModel):
 
     def guarantee(self) -> ObjectivePerturbationGuarantee:
         """The guarantee of the release (host); raises ValueError for stacked fields."""
-        names = ("scale", "lam", "accuracy", "output_scale")
-        check_unstacked(self, *names, "slope_share", "gram_stddev")
-        scale, lam, accuracy, output = (np.asarray(getattr(self, name)).item() for name in names)
+        check_unstacked(self, *_RELEASED, "slope_share", "gram_stddev")
+        numbers = (np.asarray(getattr(self, name)).item() for name in _RELEASED)
+        scale, lam, accuracy, output = numbers
         slope_share = 1.0 if self.slope_share is None else np.asarray(self.slope_share).item()
         bounds = held_bounds(self.bounds, slope_share, in_metric=self.gram_stddev is not None)
         relation, hidden = resolve_relation(self.relation), 2 * accuracy / output
@@ -428,8 +420,8 @@ class ObjectivePerturbation(OfLinearModel):
             hidden = math.hypot(hidden, ratio)
             draws.append(self.length_range)
         prior = math.fsum(np.asarray(draw).item() for draw in draws)
-        numbers = self.noise, scale, lam, bounds, hidden, relation, prior
-        return ObjectivePerturbationGuarantee(*numbers, self.sampler.failure_probability())
+        law = self.noise, scale, lam, bounds, hidden, relation, prior
+        return ObjectivePerturbationGuarantee(*law, self.sampler.failure_probability())
 
 
 def _minimum(
