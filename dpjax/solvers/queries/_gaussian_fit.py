@@ -245,10 +245,19 @@ class GaussianFit(AnswersMeasurement):
         """The fit, and its answers."""
         prior = jnp.asarray(self.prior, float)
         values, noise = self._shares(state.measured, jnp.maximum(self.stddevs(), FLOOR))
-        if isinstance(self.measured, Marginals):
-            log_probs = _fit_marginals(self.measured, values, noise, prior, self.fit_steps)
+        queries, precision = self.measured, 1 / noise
+        if isinstance(queries, Marginals):
+            hierarchy = _hierarchy(queries)
+            size = prior.shape[0] if prior.ndim else 1
+            taus = jnp.atleast_1d(prior)[np.minimum(hierarchy.order, size) - 1]
+            estimate, error = hierarchy.combine(values, noise)
+            variance = jnp.square(jnp.clip(estimate, 0, 1) * (1 - jnp.clip(estimate, 0, 1)))
+            scale = 1 / jnp.sqrt(variance / error**2 + 1 / taus**2)
+            start = _start(hierarchy, estimate, error)
+            queries = hierarchy.closure
+            values, precision = hierarchy.lift(values), hierarchy.lift(precision)
         else:
-            queries, size = self.measured, self.measured.universe_size
+            size = queries.universe_size
             taus = jnp.full(noise.shape, prior[0] if prior.ndim else prior)
             mean = queries.answers(jnp.full(size, 1 / size))
             # about the variance of each query under the uniform distribution
@@ -257,8 +266,8 @@ class GaussianFit(AnswersMeasurement):
             start = jnp.zeros_like(noise)
             if isinstance(queries, Tree):
                 start = _start_of_blocks(queries, values, noise)
-            given = (values, 1 / noise, taus, start, scale)
-            log_probs, _ = fit_log_linear(queries, *given, steps=self.fit_steps)
+        given = (values, precision, taus, start, scale)
+        log_probs, _ = fit_log_linear(queries, *given, steps=self.fit_steps)
         return ReleasedDistribution(log_probs, problem.workload.answers(jnp.exp(log_probs)))
 
 
@@ -301,20 +310,6 @@ def _stddev(
 
 
 _hierarchy = functools.lru_cache(maxsize=16)(Hierarchy)
-
-
-def _fit_marginals(
-    measured: Marginals, values: jax.Array, noise: jax.Array, prior: jax.Array, steps: int
-) -> jax.Array:
-    hierarchy = _hierarchy(measured)
-    size = prior.shape[0] if prior.ndim else 1
-    taus = jnp.atleast_1d(prior)[np.minimum(hierarchy.order, size) - 1]
-    estimate, spread = hierarchy.combine(values, noise)
-    variance = jnp.square(jnp.clip(estimate, 0, 1) * (1 - jnp.clip(estimate, 0, 1)))
-    scale = 1 / jnp.sqrt(variance / spread**2 + 1 / taus**2)
-    start = _start(hierarchy, estimate, spread)
-    given = (hierarchy.lift(values), hierarchy.lift(1 / noise), taus, start, scale)
-    return fit_log_linear(hierarchy.closure, *given, steps=steps)[0]
 
 
 def total(measured: Tables, values: jax.Array, noise: jax.Array) -> jax.Array:

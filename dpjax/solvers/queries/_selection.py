@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike, DTypeLike
 
 from dpjax.core import PyTree, check_key, check_scalar, check_type, wide
-from dpjax.core._pairs import Pair, add_pairs, pair_of
+from dpjax.core._pairs import Pair, add_pairs, pair_of, scale_pair
 from dpjax.geometry import L1Ball, log_normalize, sample_vertices
 from dpjax.problems import QueryRelease
 from dpjax.queries import Marginals, Workload
@@ -100,9 +100,9 @@ def select_query(
       sharpness: Scalar.
       rest: Added to the gaps, small against them or their unit: `[m]`.
     """
-    high, low = _rounded(gaps, rest)
+    high, low = pair_of(gaps)
     size = gaps.shape[0]
-    drawn = L1Ball(size, jnp.minimum(sharpness, SHARPEST)).sample(key, high, 1, low=low)[0]
+    drawn = L1Ball(size, jnp.minimum(sharpness, SHARPEST)).sample(key, high, 1, low=low + rest)[0]
     return _signed_query(drawn, size)
 
 
@@ -123,13 +123,6 @@ def loudest_query(
 
 def _signed_query(drawn: jax.Array, size: int) -> SelectionInfo:
     return SelectionInfo(drawn % size, jnp.where(drawn < size, 1, -1).astype(jnp.int8)[None])
-
-
-def _rounded(gaps: jax.Array, rest: ArrayLike) -> tuple[jax.Array, jax.Array]:
-    """The gaps as floats, and what that left over with the rest."""
-    high = gaps.astype(float)
-    low = (gaps - high.astype(gaps.dtype)).astype(high.dtype)
-    return high, low + rest
 
 
 def select_marginal(
@@ -195,11 +188,9 @@ def marginal_logits(
     zeros = jnp.zeros(len(workload.sizes), gaps.dtype).at[jnp.asarray(workload.clique_of)]
     sums = [zeros.add(part) for part in parts]
     top = jnp.argmax(sums[0])
-    moduli, rests, least = (Pair(*_rounded(each - each[top], 0.0)) for each in sums)
-    total = add_pairs(
-        _times(add_pairs(moduli, Pair(rests.high / cell, rests.low / cell)), sharpness),
-        Pair(least.high / cell, least.low / cell),
-    )
+    moduli, rests, least = (pair_of(each - each[top]) for each in sums)
+    rests, least = (scale_pair(pair, 1 / cell) for pair in (rests, least))
+    total = add_pairs(_times(add_pairs(moduli, rests), sharpness), least)
     return add_pairs(total, pair_of(jnp.broadcast_to(-jnp.max(total.high), total.high.shape))).high
 
 
