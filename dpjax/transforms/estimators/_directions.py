@@ -178,13 +178,12 @@ def combined(weights: jax.Array, directions: Directions) -> jax.Array:
 def unflatten(flat: jax.Array, params: PyTree) -> PyTree:
     """The vectors `[..., d]` as trees like `params`, leaves `[..., *p]` of at least float32."""
     leaves, treedef = jax.tree.flatten(params)
-    ends = np.cumsum([math.prod(np.shape(leaf)) for leaf in leaves])
-    parts = []
-    for leaf, end in zip(leaves, ends, strict=True):
-        shape = np.shape(leaf)
-        part = flat[..., end - math.prod(shape) : end].reshape(*flat.shape[:-1], *shape)
-        parts.append(part.astype(wide(leaf).dtype))
-    return jax.tree.unflatten(treedef, parts)
+    ends = np.cumsum([np.size(leaf) for leaf in leaves])[:-1]
+    shaped = [
+        part.reshape(*flat.shape[:-1], *np.shape(leaf)).astype(wide(leaf).dtype)
+        for leaf, part in zip(leaves, jnp.split(flat, ends, axis=-1), strict=True)
+    ]
+    return jax.tree.unflatten(treedef, shaped)
 
 
 def _signed(words: jax.Array) -> jax.Array:

@@ -107,39 +107,35 @@ class ZerothOrder:
         """
         key, dim, size = check_key("key", key), lines.num_entries(params), lines.batch_size(batch)
         shared = self.directions == "shared"
-        estimates = self._estimates_shared if shared else self._estimates_record
+
+        def of_shared(numbers: jax.Array) -> jax.Array:
+            """Sums of slope times direction over a chunk, `[B, d]`."""
+            drawn = _drawn(params, key, numbers)
+            return lines.combined(self._there(numbers, self._slopes(params, batch, drawn)).T, drawn)
+
+        def of_own(numbers: jax.Array) -> jax.Array:
+            """The same, with directions of their own for all records."""
+            count = numbers.shape[0]
+            places = jnp.tile(jnp.arange(size, dtype=jnp.int32), count)
+            drawn = _drawn(params, key, places, jnp.repeat(numbers, size))
+            flat = self._points(params, drawn)
+            points = jax.tree.map(lambda a: a.reshape(2 * count, size, *a.shape[1:]), flat)
+
+            def own(at: PyTree, record: PyTree) -> jax.Array:
+                return self._values(at, jax.tree.map(lambda a: a[None], record))[:, 0]
+
+            values = jax.vmap(own, in_axes=(1, 0), out_axes=1)(points, batch)
+            weights = self._there(numbers, self._halves(values)).astype(drawn.inverse.dtype)
+            scaled = (weights.reshape(-1) * drawn.inverse)[:, None] * drawn.rows
+            return jnp.sum(scaled.reshape(count, size, dim), axis=0)
 
         def add(total: jax.Array, numbers: jax.Array) -> tuple[jax.Array, None]:
-            return total + estimates(params, batch, key, numbers).astype(total.dtype), None
+            estimates = of_shared(numbers) if shared else of_own(numbers)
+            return total + estimates.astype(total.dtype), None
 
         chunks = self._chunks(dim + size if shared else dim * max(1, size))
         total, _ = jax.lax.scan(add, jnp.zeros((size, dim), lines.wide_type(params)), chunks)
         return lines.unflatten(dim / self.num_directions * total, params)
-
-    def _estimates_shared(
-        self, params: PyTree, batch: PyTree, key: jax.Array, numbers: jax.Array
-    ) -> jax.Array:
-        """Sums of slope times direction over a chunk, `[B, d]`."""
-        drawn = _drawn(params, key, numbers)
-        return lines.combined(self._there(numbers, self._slopes(params, batch, drawn)).T, drawn)
-
-    def _estimates_record(
-        self, params: PyTree, batch: PyTree, key: jax.Array, numbers: jax.Array
-    ) -> jax.Array:
-        """The same, with directions of their own for all records."""
-        count, size = numbers.shape[0], lines.batch_size(batch)
-        places = jnp.tile(jnp.arange(size, dtype=jnp.int32), count)
-        drawn = _drawn(params, key, places, jnp.repeat(numbers, size))
-        flat = self._points(params, drawn)
-        points = jax.tree.map(lambda a: a.reshape(2 * count, size, *a.shape[1:]), flat)
-
-        def own(at: PyTree, record: PyTree) -> jax.Array:
-            return self._values(at, jax.tree.map(lambda a: a[None], record))[:, 0]
-
-        values = jax.vmap(own, in_axes=(1, 0), out_axes=1)(points, batch)
-        weights = self._there(numbers, self._halves(values)).astype(drawn.inverse.dtype)
-        scaled = (weights.reshape(-1) * drawn.inverse)[:, None] * drawn.rows
-        return jnp.sum(scaled.reshape(count, size, drawn.rows.shape[1]), axis=0)
 
     def _slopes(self, params: PyTree, batch: PyTree, drawn: lines.Directions) -> jax.Array:
         """Slopes of the losses along directions, `[n, B]`."""

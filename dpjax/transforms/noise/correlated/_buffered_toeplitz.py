@@ -248,7 +248,17 @@ class BufferedToeplitz(strategies.GaussianStrategy):
 
     def __post_init__(self) -> None:
         strategies.check_steps(self.num_steps)
-        self._check_participations()
+        check_int("participations", self.participations, minimum=1)
+        if self.separation is not None:
+            check_int("separation", self.separation, minimum=1)
+        check_choice("columns", self.columns, ("periodic", "constant"))
+        covered = self.participations * self._apart
+        if self.columns == "periodic" and covered < self.num_steps:
+            raise ValueError(
+                f"participations * separation must be >= num_steps = {self.num_steps} with "
+                f"columns='periodic', got {self.participations} * {self._apart}: "
+                "columns='constant' takes fewer"
+            )
         if (self.omega is None) != (self.decay is None):
             raise ValueError(
                 f"omega and decay go together, got omega={self.omega} and decay={self.decay}"
@@ -270,19 +280,6 @@ class BufferedToeplitz(strategies.GaussianStrategy):
             raise ValueError(f"the sum of omega must be < 1, got {sum(omega)!r}")
         check_between("decay", decay, 0.0, 1.0)
         vars(self).update(omega=omega, decay=decay)
-
-    def _check_participations(self) -> None:
-        check_int("participations", self.participations, minimum=1)
-        if self.separation is not None:
-            check_int("separation", self.separation, minimum=1)
-        check_choice("columns", self.columns, ("periodic", "constant"))
-        covered = self.participations * self._apart
-        if self.columns == "periodic" and covered < self.num_steps:
-            raise ValueError(
-                f"participations * separation must be >= num_steps = {self.num_steps} with "
-                f"columns='periodic', got {self.participations} * {self._apart}: "
-                "columns='constant' takes fewer"
-            )
 
     @property
     def participation(self) -> Participation:
