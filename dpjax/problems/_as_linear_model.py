@@ -100,27 +100,14 @@ def own_linear(problem: object) -> OwnLinear | None:
         return None
     if values.shape != (len(_MARGINS), len(_LABELS)):
         return None
-    if _near(values, np.logaddexp(0, -_LABELS * _MARGINS)):
-        labels = "signed"
-    elif _near(values[:, _CLASSES], np.logaddexp(0, np.array([1, -1]) * _MARGINS)):
-        labels = "classes"
-    else:
-        return _squared(values, width, radius, slope, curvature)
-    bounds = slope, None if curvature is None else 2 * math.sqrt(curvature)
-    known = [bound for bound in bounds if bound is not None]
-    longest = min(known) if known else UNSTATED * math.sqrt(width)
-    model = LinearModel("logistic", width, radius, feature_bound=longest)
-    return OwnLinear(model, labels, bool(known))
-
-
-def _squared(
-    values: np.ndarray,
-    width: int,
-    radius: float | None,
-    slope: float | None,
-    curvature: float | None,
-) -> OwnLinear | None:
-    """Of squares; None if it is none, or a bound is not stated."""
+    signed = _near(values, np.logaddexp(0, -_LABELS * _MARGINS))
+    if signed or _near(values[:, _CLASSES], np.logaddexp(0, np.array([1, -1]) * _MARGINS)):
+        bounds = slope, None if curvature is None else 2 * math.sqrt(curvature)
+        known = [bound for bound in bounds if bound is not None]
+        longest = min(known) if known else UNSTATED * math.sqrt(width)
+        model = LinearModel("logistic", width, radius, feature_bound=longest)
+        return OwnLinear(model, "signed" if signed else "classes", bool(known))
+    # a multiple of the square, or another loss
     scale = 2 * float(values[81, 3]) / _STEP**2  # near margin 0, label 0
     if scale <= 0 or not _near(values, scale * (_MARGINS - _LABELS) ** 2 / 2):
         return None

@@ -185,9 +185,8 @@ def domain_of(vertices: Any, dim: int | None) -> Domain:
 def check_constants(problem: Any) -> None:
     """Raises ValueError where a public constant of the problem is outside its bound."""
     check_positive("grad_range", problem.grad_range)
-    check_nonnegative("smoothness", problem.smoothness)
-    check_nonnegative("third_order", problem.third_order)
-    check_nonnegative("coupling", problem.coupling)
+    for name in ("smoothness", "third_order", "coupling"):
+        check_nonnegative(name, getattr(problem, name))
 
 
 def uniform_point(domain: Domain) -> Any:
