@@ -10,12 +10,12 @@ from scipy import stats
 
 from dpjax.core import check_int, check_key, register_dataclass, static_field
 from dpjax.sampling._capacity import default_capacity
-from dpjax.sampling._participation import Participation, SinglePass, check_bound, check_num_records
+from dpjax.sampling._participation import Participation, Planned, check_bound, check_num_records
 
 
 @register_dataclass
 @dataclasses.dataclass(frozen=True)
-class IndependentPartition(SinglePass):
+class IndependentPartition(Planned):
     """Disjoint batches of random size: each record joins one of them on its own.
 
         P[i in batch_t] = share_t,    independently for all i

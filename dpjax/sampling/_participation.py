@@ -199,21 +199,16 @@ class Planned:
         return 0.0
 
 
-class SinglePass(Planned):
-    """Disjoint batches, planned in advance."""
+class FixedPass(Planned):
+    """Disjoint batches of fixed sizes, cut from one order of the records."""
 
     steps: int
+    order: str
 
     @property
     def participation(self) -> Participation:
         """A record is in one step at most: the steps compose in parallel."""
         return one_step(self.steps)
-
-
-class FixedPass(SinglePass):
-    """Batches of fixed sizes, cut from one order of the records."""
-
-    order: str
 
     @property
     def default_relation(self) -> NeighboringRelation:
