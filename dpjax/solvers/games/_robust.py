@@ -69,18 +69,17 @@ def belief(payoffs: jax.Array, precision: jax.Array, here: jax.Array, there: jax
 
     mean = jnp.sum(relative * payoffs) / jnp.maximum(jnp.sum(relative), tiny)
     rows, columns = (jnp.zeros(size, payoffs.dtype) for size in payoffs.shape)
-    prior, doubt = spread(payoffs - mean), (rows, columns)
+    prior = spread(payoffs - mean)
     for _ in range(_PASSES):
         weight = jnp.where(known, 1 / (prior + noise), 0)
         rest = payoffs - rows[:, None] - columns[None, :]
         mean = jnp.sum(weight * rest) / jnp.maximum(jnp.sum(weight), tiny)
         rows, of_rows = effects(payoffs - mean - columns[None, :], weight, 1)
         columns, of_columns = effects(payoffs - mean - rows[:, None], weight, 0)
-        doubt = of_rows, of_columns
         prior = spread(payoffs - mean - rows[:, None] - columns[None, :])
     fitted = mean + rows[:, None] + columns[None, :]
     share = prior / (prior + noise)
-    unsure = (1 - share) ** 2 * (doubt[0][:, None] + doubt[1][None, :])
+    unsure = (1 - share) ** 2 * (of_rows[:, None] + of_columns[None, :])
     variance = jnp.where(known, share * noise + unsure, 0)
     most = _MOVED * jnp.sqrt(noise)
     moved = jnp.clip((1 - share) * (fitted - payoffs), -most, most)

@@ -36,19 +36,11 @@ class BlocksState(NamedTuple):
 def init_blocks(start: PyTree, num_blocks: int, selection: str, key: jax.Array) -> BlocksState:
     """No points yet; the key draws a block uniformly."""
     zeros = jax.tree.map(jnp.zeros_like, start)
-    dtype = jnp.result_type(float)
-    chosen = jnp.zeros((), jnp.int32)
+    norm, count = jnp.zeros((), jnp.result_type(float)), jnp.zeros((), jnp.int32)
+    chosen = count
     if selection == "uniform":
         chosen = jax.random.randint(key, (), 0, num_blocks, jnp.int32)
-    return BlocksState(
-        zeros,
-        zeros,
-        jnp.zeros((), dtype),
-        jnp.zeros((), jnp.int32),
-        chosen,
-        jnp.full((), jnp.inf, dtype),
-        start,
-    )
+    return BlocksState(zeros, zeros, norm, count, chosen, jnp.full_like(norm, jnp.inf), start)
 
 
 def add_to_block(

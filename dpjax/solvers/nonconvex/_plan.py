@@ -202,12 +202,9 @@ def _sampling(
     check_int("steps", steps, minimum=period)
     periods = steps // period
     if not single:
-        several = (
-            FullBatch(periods)
-            if period > 1
-            else default_sampler(n, None, steps, request.budget, most)
-        )
-        return {"sampler": several}
+        if period > 1:
+            return {"sampler": FullBatch(periods)}
+        return {"sampler": default_sampler(n, None, steps, request.budget, most)}
     if periods * (2 * period - 1) > n:
         raise ValueError(
             f"steps must be <= {n // (2 * period - 1) * period} in a single pass over "

@@ -32,7 +32,7 @@ from dpjax.solvers._request import (
     within_budget,
 )
 from dpjax.solvers._summary import register_solver
-from dpjax.solvers._vertex_problem import VertexProblem, check_vertices, one_block
+from dpjax.solvers._vertex_problem import VertexProblem, one_block
 from dpjax.solvers.vertices import _steps as vertex_steps
 from dpjax.solvers.vertices._steps import VertexInfo
 
@@ -182,7 +182,6 @@ class FrankWolfe:
           >>> FrankWolfe.plan(problem, 10_000, dpjax.Budget(1.0, 1e-6)).steps
           45
         """
-        check_vertices(problem)
         relation = check_budget(budget, num_records).relation_or("add_or_remove_one")
         check_finite("epsilon", budget.epsilon)
         # a little less, since sums are rounded

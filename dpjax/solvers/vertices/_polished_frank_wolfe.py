@@ -114,9 +114,8 @@ class OnSupport(NamedTuple):
         rows = rows.astype(jnp.promote_types(rows.dtype, self.init.dtype))
         if isinstance(self.problem.domains[0], Simplex):
             # gradients count up to a constant there
-            rows -= (
-                jnp.max(rows, axis=1, keepdims=True) + jnp.min(rows, axis=1, keepdims=True)
-            ) / 2
+            ends = jnp.max(rows, axis=1, keepdims=True) + jnp.min(rows, axis=1, keepdims=True)
+            rows -= ends / 2
         return jnp.where(self.support[None], rows, 0)
 
     def project(self, params: jax.Array) -> jax.Array:
