@@ -11,21 +11,13 @@ from dp_accounting import NeighboringRelation
 from dpjax.core import check_choice, check_int, check_key, register_dataclass, static_field
 from dpjax.random._gaps import draw_members, gaps_shortfall, step_words
 from dpjax.random._keys import StepKeys
+from dpjax.sampling import _participation as base
 from dpjax.sampling._capacity import default_capacity, draws_needed, overflow_probability
-from dpjax.sampling._participation import (
-    Participation,
-    Planned,
-    check_bound,
-    check_fixed_partition,
-    check_num_records,
-    cyclic,
-    known_rate,
-)
 
 
 @register_dataclass
 @dataclasses.dataclass(frozen=True)
-class CyclicPoisson(Planned):
+class CyclicPoisson(base.Planned):
     r"""Groups of records take turns; whoever's turn it is joins the batch independently.
 
         P[i in batch_t | groups] = rate if group(i) = t mod groups, else 0
@@ -74,10 +66,10 @@ class CyclicPoisson(Planned):
     assignment: str = static_field(default="independent")
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "rate", known_rate(self.rate))
+        object.__setattr__(self, "rate", base.known_rate(self.rate))
         check_int("groups", self.groups, minimum=1)
         check_int("steps", self.steps, minimum=1)
-        check_num_records(self.num_records)
+        base.check_num_records(self.num_records)
         check_choice("assignment", self.assignment, ("independent", "equal"))
         if self.groups > self.num_records:
             raise ValueError(
@@ -92,9 +84,9 @@ class CyclicPoisson(Planned):
         return default_capacity(*self._law, self.steps, delta, epsilon)
 
     @property
-    def participation(self) -> Participation:
+    def participation(self) -> base.Participation:
         """A record's steps are those of its group, each with probability `rate`."""
-        return cyclic(self.rate, self.groups, self.steps)
+        return base.cyclic(self.rate, self.groups, self.steps)
 
     @property
     def default_relation(self) -> NeighboringRelation:
@@ -106,7 +98,7 @@ class CyclicPoisson(Planned):
     def check_relation(self, relation: NeighboringRelation) -> None:
         """Raises ValueError for add-or-remove-one with equal groups."""
         if self.assignment == "equal":
-            check_fixed_partition(self, relation)
+            base.check_fixed_partition(self, relation)
 
     def participation_rate(self, num_records: int) -> float:
         """`rate / groups`."""
@@ -176,4 +168,4 @@ class CyclicPoisson(Planned):
         return draws_needed(self.num_records, self.rate, self.capacity, see_all=False)
 
     def _check(self, num_records: int) -> None:
-        check_bound(num_records, self.num_records)
+        base.check_bound(num_records, self.num_records)

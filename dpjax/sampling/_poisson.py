@@ -13,15 +13,8 @@ from dpjax.core import PyTree, check_choice, check_int, check_key, is_traced
 from dpjax.core._fields import register_dataclass, static_field
 from dpjax.random._gaps import draw_members, gaps_shortfall, keep_uniform_subset, step_words
 from dpjax.random._keys import StepKeys
+from dpjax.sampling import _participation as base
 from dpjax.sampling._capacity import default_capacity, draws_needed, overflow_probability
-from dpjax.sampling._participation import (
-    MOST_RECORDS,
-    Participation,
-    check_bound,
-    cyclic,
-    every_step,
-    known_rate,
-)
 
 
 @register_dataclass
@@ -90,11 +83,11 @@ class PoissonSampler:
     shards: int = static_field(default=1)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "rate", known_rate(self.rate))
+        object.__setattr__(self, "rate", base.known_rate(self.rate))
         for name in ("steps", "num_records", "shards"):
             check_int(name, getattr(self, name), minimum=1)
-        if self._share > MOST_RECORDS:
-            most = MOST_RECORDS * self.shards
+        if self._share > base.MOST_RECORDS:
+            most = base.MOST_RECORDS * self.shards
             raise ValueError(f"num_records must be <= {most}, got {self.num_records}")
         check_choice("method", self.method, ("gaps", "host"))
         check_choice("overflow", self.overflow, ("declare", "truncate"))
@@ -113,11 +106,11 @@ class PoissonSampler:
         return default_capacity(self._share, self.rate, steps, delta, epsilon)
 
     @property
-    def participation(self) -> Participation:
+    def participation(self) -> base.Participation:
         """A record may be in every step; `rate` counts with `overflow="declare"` alone."""
         if self.overflow == "truncate" or self.rate == 1:
-            return every_step(self.steps)
-        return cyclic(self.rate, 1, self.steps)
+            return base.every_step(self.steps)
+        return base.cyclic(self.rate, 1, self.steps)
 
     @property
     def slots(self) -> int:
@@ -218,7 +211,7 @@ class PoissonSampler:
             indices, mask = x
             return indices, mask & (indices < num_records)
         if self.shards > 1:
-            if self.rows > MOST_RECORDS:
+            if self.rows > base.MOST_RECORDS:
                 raise ValueError(
                     f"indices of {self.rows} rows do not fit int32: use batch_of_shards"
                 )
@@ -288,7 +281,7 @@ class PoissonSampler:
         return draws_needed(self._share, self.rate, self.capacity, see_all=see_all)
 
     def _check(self, num_records: int) -> None:
-        check_bound(num_records, self.num_records)
+        base.check_bound(num_records, self.num_records)
         if self.overflow == "truncate" and num_records < self.num_records:
             raise ValueError(
                 f"the data have {num_records} records, but overflow='truncate' needs exactly "

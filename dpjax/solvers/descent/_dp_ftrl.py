@@ -13,16 +13,8 @@ from dpjax.sampling import CyclicPoisson, PoissonSampler
 from dpjax.sampling._participation import participation_of
 from dpjax.solvers._request import STRATEGIES, Request, check_sampler, default_sampler
 from dpjax.solvers._summary import register_solver
+from dpjax.solvers.descent import _dpsgd_defaults as defaults
 from dpjax.solvers.descent._dpsgd import DPSGD
-from dpjax.solvers.descent._dpsgd_defaults import (
-    Plan,
-    banded,
-    chosen,
-    equivalent_noise,
-    fall_by_default,
-    in_fixed_order,
-    most_records,
-)
 from dpjax.transforms import Banded, BufferedToeplitz, NoiseStrategy
 
 _BANDS = 4  # of banded noise where nobody says how many
@@ -132,7 +124,7 @@ class DPFTRL(DPSGD):
             raise ValueError(f"give steps or epochs, got steps={steps} and epochs={epochs}")
         if bands is not None and noise != "banded":
             raise ValueError(f"bands is for noise='banded', got bands={bands} with noise={noise!r}")
-        considered: tuple[Plan, ...] = ()
+        considered: tuple[defaults.Plan, ...] = ()
         if sampler is not None:
             check_is_sampler(sampler)
             if epochs is not None:
@@ -143,18 +135,19 @@ class DPFTRL(DPSGD):
             noise = _named_noise_for(sampler, "auto" if noise is None else noise, bands)
         elif auto or noise == "banded":
             request = _request(num_records, budget, "add_or_remove_one")
-            most = most_records(problem) if epochs is None else 1024
+            most = defaults.most_records(problem) if epochs is None else 1024
             plain = default_sampler(num_records, batch_size, steps, budget, most)
             size, total = num_records * plain.rate, plain.steps
             if epochs is not None:
                 check_int("epochs", epochs, minimum=1)
                 total = max(1, round(epochs * num_records / size))
             if auto:
-                plan, considered = chosen(request, float(size), int(total))
+                plan, considered = defaults.chosen(request, float(size), int(total))
                 sampler, noise = plan.sampler, plan.noise
                 overrides.setdefault("noise_multiplier", plan.noise_multiplier)
             else:
-                sampler, noise = banded(request, size, total, _BANDS if bands is None else bands)
+                bands = _BANDS if bands is None else bands
+                sampler, noise = defaults.banded(request, size, total, bands)
             budget = dataclasses.replace(budget, relation=request.relation)
         elif noise == "buffered" and epochs is not None:
             request = _request(num_records, budget, "replace_one")
@@ -162,7 +155,7 @@ class DPFTRL(DPSGD):
             default = math.sqrt(num_records) if epochs == 1 else default
             size = default if batch_size is None else batch_size
             check_positive("batch_size", size)
-            sampler, noise = in_fixed_order(request, size, epochs)
+            sampler, noise = defaults.in_fixed_order(request, size, epochs)
         elif epochs is not None and epochs != 1:
             raise ValueError(f"epochs must be 1 with noise={noise!r}, got {epochs}")
         elif noise == "buffered" and steps is None:
@@ -172,7 +165,7 @@ class DPFTRL(DPSGD):
                 FutureWarning,
             )
         if isinstance(noise, Banded) and noise.bands == 1:
-            fall_by_default(overrides)
+            defaults.fall_by_default(overrides)
         solver = super().for_budget(
             problem,
             num_records,
@@ -211,7 +204,7 @@ class DPFTRL(DPSGD):
             "chosen": names[0] if names else repr(noise),
             "considered": {plan.name: plan.score / first for plan in considered},
             "noise_multiplier": z,
-            "equivalent_noise_multiplier": equivalent_noise(noise, z, steps),
+            "equivalent_noise_multiplier": defaults.equivalent_noise(noise, z, steps),
             "noise_to_signal": z * float(noise.prefix_stddev()[steps - 1]) * size**0.5 / drift,
         }
 

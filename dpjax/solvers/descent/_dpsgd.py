@@ -40,13 +40,7 @@ from dpjax.solvers._request import (
     requested,
 )
 from dpjax.solvers._summary import register_solver
-from dpjax.solvers.descent._dpsgd_defaults import (
-    fall_by_default,
-    is_correlated,
-    most_records,
-    two_players,
-    with_defaults,
-)
+from dpjax.solvers.descent import _dpsgd_defaults as defaults
 from dpjax.transforms import (
     NoiseStrategy,
     add_gaussian,
@@ -232,7 +226,7 @@ class DPSGD:
             check_participation(self.sampler, self.noise)
         if self.looks is None:
             return
-        if is_correlated(self.noise):
+        if defaults.is_correlated(self.noise):
             raise ValueError(f"looks must be None with correlated noise, got {self.looks}")
         check_between("looks", self.looks, 1, max(1, self.sampler.steps - 1))
         some, narrow = known_numbers("", self.looks), known_numbers("", self.narrow_looks)
@@ -287,20 +281,19 @@ class DPSGD:
         """
         if noise is None:
             if sampler is None:
-                sampler = default_sampler(
-                    num_records, batch_size, steps, budget, most_records(problem)
-                )
+                most = defaults.most_records(problem)
+                sampler = default_sampler(num_records, batch_size, steps, budget, most)
             request = requested(num_records, budget, sampler=sampler)
-            if two_players(problem):
+            if defaults.two_players(problem):
                 overrides.setdefault("average", "uniform")
-            fall_by_default(overrides)
+            defaults.fall_by_default(overrides)
         else:
             request = requested(num_records, budget, "replace_one", sampler)
             sampler = sampler or _single_pass(request, batch_size, steps)
             noise = overrides["noise"] = named_strategy(noise, sampler.steps)
         if "noise_multiplier" not in overrides:
             overrides["noise_multiplier"] = request.noise_of_run(sampler, noise)
-        fields = with_defaults(cls, overrides, sampler, num_records, problem)
+        fields = defaults.with_defaults(cls, overrides, sampler, num_records, problem)
         if overrides.get("optimizer", SGD) is not SGD and "learning_rate" not in overrides:
             warn(
                 "optimizer is used as given since 0.2, with learning_rate=1: its updates were "
@@ -424,14 +417,14 @@ class DPSGD:
 
     def make_noise(self) -> Transform:
         """What is added to the sum of clipped gradients."""
-        if is_correlated(self.noise):
+        if defaults.is_correlated(self.noise):
             return correlated_noise(self.noise, self.noise_multiplier * self.clip_norm)
         clip = clip_by_norm(self.clip_norm)
         return add_gaussian(self.noise_multiplier * clip.sensitivity("add_or_remove_one"))
 
     def redact(self, state: DPSGDState) -> DPSGDState:
         """The state without buffers of correlated noise, with which noise could be subtracted."""
-        return state._replace(noise=None) if is_correlated(self.noise) else state
+        return state._replace(noise=None) if defaults.is_correlated(self.noise) else state
 
     def finalize(self, problem: Problem, state: DPSGDState) -> PyTree:
         """The last or the averaged parameters."""
