@@ -11,9 +11,9 @@ from jax.typing import ArrayLike
 from dpjax.core import Aggregator, PyTree
 from dpjax.privacy import RelationLike
 from dpjax.transforms import OuterProduct, clip_by_norm, per_example_norm
-from dpjax.transforms.clipping._by_norm import aggregator_of
+from dpjax.transforms.clipping._by_norm import aggregator_of, factors_within
 from dpjax.transforms.clipping._leaves import is_outer
-from dpjax.transforms.clipping._weighted_sum import bounded_sum, clipping_bound, normal_or_zero
+from dpjax.transforms.clipping._weighted_sum import bounded_sum, clipping_bound
 
 CLIPS = ("centred", "plain", "whole")
 
@@ -78,7 +78,6 @@ def clipped_increments(bound: IncrementBound, clip: str, norm: str, centre: PyTr
         old, _ = clip_by_norm(bound.clip_norm, norm).update(before, None, mask=mask)
         change = combination(-1.0, before, 1.0, now)
         if clip == "centred":
-            assert mask is not None  # or the clipping above would have refused it
             new = _clip_around(centre, change, mask, bound.radius)
         else:
             new, _ = clip_by_norm(bound.radius, norm).update(change, None, mask=mask)
@@ -111,14 +110,12 @@ def clipped_share(
     }
 
 
-def _clip_around(centre: PyTree, change: PyTree, mask: jax.Array, radius: ArrayLike) -> PyTree:
+def _clip_around(
+    centre: PyTree, change: PyTree, mask: jax.Array | None, radius: ArrayLike
+) -> PyTree:
     """Sum over records of the change less the centre, clipped to the radius in l2."""
     norms = _distance(centre, change)
-    kept = mask & jnp.isfinite(norms)
-    tiny = jnp.finfo(norms.dtype).tiny
-    ratio = clipping_bound(radius, norms.dtype) / jnp.maximum(norms, tiny)
-    scale = jnp.where(kept, normal_or_zero(jnp.minimum(1, ratio)), 0)
-    bound = clipping_bound(radius, norms.dtype)
+    scale, bound = factors_within(norms, norms, mask, radius), clipping_bound(radius, norms.dtype)
 
     def total(leaf: PyTree, offset: jax.Array) -> jax.Array:
         if is_outer(leaf):

@@ -172,7 +172,7 @@ def clip_scale(
       ValueError: If `mask` is not `[B]`.
     """
     norms = per_example_norm(per_example, norm)
-    return _scale(norms, norms, mask, max_norm, True)
+    return factors_within(norms, norms, mask, max_norm)
 
 
 def per_example_norm(per_example: PyTree, norm: str = "l2") -> jax.Array:
@@ -331,7 +331,7 @@ def range_sum(
     if outer:
         check_shape("right", leaf.right, (rows.shape[0], 1))
         factor = wide(leaf.right)[:, 0]
-    scale = _scale(spread * abs(factor), reach * abs(factor), mask, bound, clipped)
+    scale = factors_within(spread * abs(factor), reach * abs(factor), mask, bound, clipped)
     weight = jnp.maximum(jnp.asarray(weight, scale.dtype), 0)
     kept = jnp.where(scale > 0, factor.astype(scale.dtype) * scale, 0)
     largest = weight * clipping_bound(bound, scale.dtype) / 2
@@ -342,8 +342,12 @@ def range_sum(
     return bounded_sum(rows, normal_or_zero(kept * weight), largest, centre, cut=cut)
 
 
-def _scale(
-    spread: jax.Array, reach: jax.Array, mask: ArrayLike | None, bound: ArrayLike, clipped: bool
+def factors_within(
+    spread: jax.Array,
+    reach: jax.Array,
+    mask: ArrayLike | None,
+    bound: ArrayLike,
+    clipped: bool = True,
 ) -> jax.Array:
     """The factors `[B]` by which clipping multiplies each example; 0 for those left out."""
     mask = check_mask(mask, spread.shape[0])
