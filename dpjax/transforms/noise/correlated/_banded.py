@@ -164,9 +164,7 @@ class Banded(strategies.GaussianStrategy):
     def prefix_stddev(self, scales: ArrayLike | None = None) -> np.ndarray:
         """Deviation of a coordinate of each prefix's noise at noise multiplier 1, `[T]` float64."""
         a = strategies.host_scales(scales, self.num_steps) * self.column_norms
-        impulse = np.zeros(self.num_steps)
-        impulse[0] = 1
-        inverse = signal.lfilter([1.0], self._c, impulse)
+        inverse = signal.lfilter([1.0], self._c, signal.unit_impulse(self.num_steps))
         # as long as a is constant, its rows are sums of the inverse's coefficients
         equal = int(np.argmax(a != a[0])) if np.any(a != a[0]) else self.num_steps
         sums = a[0] * np.cumsum(inverse)
@@ -181,10 +179,8 @@ class Banded(strategies.GaussianStrategy):
     @functools.cached_property
     def column_norms(self) -> np.ndarray:
         """$n_t$, by which $y_t$ is multiplied, `[num_steps]` float64."""
-        norms = np.full(self.num_steps, self._norms[-1])
-        last = min(self._p, self.num_steps)
-        norms[self.num_steps - last :] = self._norms[:last][::-1]
-        return norms
+        left = np.arange(self.num_steps)[::-1]
+        return self._norms[np.minimum(left, self._p - 1)]
 
     @functools.cached_property
     def _norms(self) -> np.ndarray:

@@ -132,9 +132,22 @@ class BinaryTree:
         def scaled(noise: jax.Array, at: jax.Array) -> jax.Array:
             return node.astype(at.dtype) * noise.astype(at.dtype)
 
+        # a node's noise as estimated from itself and all its descendants
+        weights = jnp.asarray(nodes.own_weights(stddev.size), dtype)
+
+        def merge(at: jax.Array, right: PyTree) -> PyTree:
+            start = jnp.where(at < level, at, parent)  # where the prefix ends that lacks both
+
+            def combine(right: jax.Array, noise: jax.Array, prefixes: jax.Array) -> jax.Array:
+                left = _at(prefixes, at - 1) - _at(prefixes, start)
+                weight, sd = weights[at].astype(right.dtype), stddev[at].astype(right.dtype)
+                return weight * sd * noise.astype(right.dtype) + (1 - weight) * (left + right)
+
+            return jax.tree.map(combine, right, draw(at), state.prefixes)
+
         own = jax.tree.map(scaled, draw(0), state.prefixes)
         if self.variance_reduced:
-            own = _completed(own, draw, stddev, level, parent, state.prefixes)
+            own = jax.lax.fori_loop(1, level + 1, merge, own)
         live = state.count < self.num_steps
 
         def advance(prefixes: jax.Array, node: jax.Array) -> jax.Array:
@@ -175,30 +188,6 @@ class BinaryTree:
         """
         factor, scales = self.node_factor, strategies.host_scales(scales, self.num_steps)
         return factor * nodes.prefix_stddev(scales, float(self.exponent), self.variance_reduced)
-
-
-def _completed(
-    leaf: PyTree,
-    draw: strategies.Draw,
-    stddev: jax.Array,
-    level: jax.Array,
-    parent: jax.Array,
-    prefixes: PyTree,
-) -> PyTree:
-    """The noise of node t as estimated from itself and all its descendants."""
-    weights = jnp.asarray(nodes.own_weights(stddev.size), stddev.dtype)
-
-    def merge(at: jax.Array, right: PyTree) -> PyTree:
-        start = jnp.where(at < level, at, parent)  # where the prefix ends that lacks both children
-
-        def combine(right: jax.Array, noise: jax.Array, prefixes: jax.Array) -> jax.Array:
-            left = _at(prefixes, at - 1) - _at(prefixes, start)
-            weight, sd = weights[at].astype(right.dtype), stddev[at].astype(right.dtype)
-            return weight * sd * noise.astype(right.dtype) + (1 - weight) * (left + right)
-
-        return jax.tree.map(combine, right, draw(at), prefixes)
-
-    return jax.lax.fori_loop(1, level + 1, merge, leaf)
 
 
 def _trailing_zeros(t: jax.Array) -> jax.Array:

@@ -94,9 +94,8 @@ def from_jax_privacy(matrix: object, num_steps: int) -> strategies.NoiseStrategy
     norms = np.sqrt(np.cumsum(np.pad(values, (0, num_steps - values.size)) ** 2))[::-1]
     column = jnp.asarray(values, jnp.result_type(float))
     streaming = factorization.toeplitz.inverse_as_streaming_matrix(column)
-    impulse = np.zeros(num_steps)
-    impulse[0] = 1
-    return StreamingStrategy(num_steps, streaming, norms, signal.lfilter([1.0], values, impulse))
+    inverse = signal.lfilter([1.0], values, signal.unit_impulse(num_steps))
+    return StreamingStrategy(num_steps, streaming, norms, inverse)
 
 
 @contextlib.contextmanager
