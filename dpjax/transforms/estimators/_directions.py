@@ -58,18 +58,20 @@ def wide_type(params: PyTree) -> Any:
     return jnp.result_type(*[wide(leaf).dtype for leaf in jax.tree.leaves(params)])
 
 
-def draw_directions(keys: jax.Array, params: PyTree, *, ball: bool = False) -> Directions:
-    """One direction of the whole tree for each key, uniform on the unit sphere or in the ball.
+def drawn(params: PyTree, key: jax.Array, *numbers: jax.Array, ball: bool = False) -> Directions:
+    """A direction of the whole tree for each number, uniform on the unit sphere or in the ball.
 
-    The norm is that of the tree, not of its leaves. A direction depends on its key and on d alone:
-    not on those drawn with it, nor, but for rounding, on the type of the leaves. None is 0 or NaN,
-    and for d = 1 those of the sphere are 1 and -1.
+    The norm is that of the tree, not of its leaves. A direction depends on its numbers, the key and
+    d alone: not on those drawn with it, nor, but for rounding, on the type of the leaves. None is 0
+    or NaN, and for d = 1 those of the sphere are 1 and -1.
 
     Args:
-      keys: `[n]`.
       params: Tree with d entries.
+      key: From which that of a direction is `fold_in(fold_in(key, i), j)`.
+      numbers: i, or i and j, `[n]`.
       ball: Whether uniform in the unit ball.
     """
+    keys = jax.vmap(lambda *at: functools.reduce(jax.random.fold_in, at, key))(*numbers)
     dim, more = num_entries(params), _LEFT_OUT if ball else 0
 
     def squares(rows: jax.Array) -> jax.Array:
@@ -81,11 +83,6 @@ def draw_directions(keys: jax.Array, params: PyTree, *, ball: bool = False) -> D
         return Directions(rows, 1 / jnp.sqrt(total))
     rows = normal_rows(keys, dim + more)
     return Directions(rows[:, :dim], 1 / jnp.sqrt(squares(rows)))
-
-
-def direction_keys(key: jax.Array, *numbers: jax.Array) -> jax.Array:
-    """The keys `fold_in(fold_in(key, i), j)` for numbers i and j `[n]`."""
-    return jax.vmap(lambda *at: functools.reduce(jax.random.fold_in, at, key))(*numbers)
 
 
 def normal_rows(keys: jax.Array, dim: int) -> jax.Array:

@@ -90,7 +90,7 @@ def smooth_first_order(
         length = jnp.asarray(radius, lines.wide_type(params))
 
         def points(*numbers: jax.Array) -> PyTree:
-            drawn = lines.draw_directions(lines.direction_keys(key, *numbers), params, ball=True)
+            drawn = lines.drawn(params, key, *numbers, ball=True)
             return lines.displaced(params, drawn, length)
 
         def shared(number: jax.Array) -> PyTree:

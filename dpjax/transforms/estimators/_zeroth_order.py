@@ -61,7 +61,7 @@ class ZerothOrder:
         key, dim = self._shared("coordinates", key), lines.num_entries(params)
 
         def chunk(numbers: jax.Array) -> jax.Array:
-            return self._slopes(params, batch, _drawn(params, key, numbers))
+            return self._slopes(params, batch, lines.drawn(params, key, numbers))
 
         size = lines.batch_size(batch)
         chunks = self._chunks(dim + size)
@@ -88,7 +88,7 @@ class ZerothOrder:
         weights = jnp.pad(jnp.asarray(coordinates), (0, chunks.size - self.num_directions))
 
         def add(total: jax.Array, chunk: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, None]:
-            return total + lines.combined(chunk[1], _drawn(params, key, chunk[0])), None
+            return total + lines.combined(chunk[1], lines.drawn(params, key, chunk[0])), None
 
         zero = jnp.zeros(dim, lines.wide_type(params))
         total, _ = jax.lax.scan(add, zero, (chunks, weights.reshape(chunks.shape)))
@@ -110,14 +110,14 @@ class ZerothOrder:
 
         def of_shared(numbers: jax.Array) -> jax.Array:
             """Sums of slope times direction over a chunk, `[B, d]`."""
-            drawn = _drawn(params, key, numbers)
+            drawn = lines.drawn(params, key, numbers)
             return lines.combined(self._there(numbers, self._slopes(params, batch, drawn)).T, drawn)
 
         def of_own(numbers: jax.Array) -> jax.Array:
             """The same, with directions of their own for all records."""
             count = numbers.shape[0]
             places = jnp.tile(jnp.arange(size, dtype=jnp.int32), count)
-            drawn = _drawn(params, key, places, jnp.repeat(numbers, size))
+            drawn = lines.drawn(params, key, places, jnp.repeat(numbers, size))
             flat = self._points(params, drawn)
             points = jax.tree.map(lambda a: a.reshape(2 * count, size, *a.shape[1:]), flat)
 
@@ -251,7 +251,3 @@ def smooth_zeroth_order(
     lemma 2.1; Kornowski, Liu and Talwar, "Private nonsmooth nonconvex optimization", 2025.
     """
     return ZerothOrder(losses, radius, num_directions, directions, chunk_size)
-
-
-def _drawn(params: PyTree, key: jax.Array, *numbers: jax.Array) -> lines.Directions:
-    return lines.draw_directions(lines.direction_keys(key, *numbers), params)
