@@ -85,8 +85,7 @@ def equilibrium(
     there = jnp.ones(others, bool) if columns is None else jnp.asarray(columns)
     check_shape("rows", here, (number,))
     check_shape("columns", there, (others,))
-    x, y, value, solved = in_double(_solved)(payoffs, here, there)
-    return Equilibrium(x, y, value, solved)
+    return Equilibrium(*in_double(_solved)(payoffs, here, there))
 
 
 def _solved(payoffs: jax.Array, here: jax.Array, there: jax.Array) -> tuple[jax.Array, ...]:

@@ -21,24 +21,19 @@ from dpjax.core import (
     wide,
 )
 from dpjax.core._checks import known_numbers
-from dpjax.core._pairs import Pair
+from dpjax.core._pairs import Pair, add_pairs
 from dpjax.privacy import Budget, Guarantee, calibrate_gaussian
 from dpjax.problems import Saddle
 from dpjax.random._normal import normal
 from dpjax.sampling import FullBatch
-from dpjax.solvers._parts import part_size, sum_of_parts
-from dpjax.solvers._request import (
-    RELATIONS,
-    check_once,
-    check_values,
-    records_in_full,
-    requested_relation,
-)
+from dpjax.solvers import _request as requests
+from dpjax.solvers._parts import part_size
 from dpjax.solvers._summary import register_solver
 from dpjax.solvers.erm._minimise import in_double
 from dpjax.solvers.games._equilibrium import Equilibrium, equilibrium
 from dpjax.solvers.games._robust import robust_strategies
 from dpjax.transforms import rounding_allowance
+from dpjax.transforms.clipping._microbatch import in_whole_parts
 from dpjax.transforms.clipping._weighted_sum import bounded_sum
 from dpjax.transforms.noise._independent import plus_noise
 
@@ -98,14 +93,14 @@ def line_sum(
     low, high = (jnp.asarray(end, float) for end in interval)
     centre, half = low / 2 + high / 2, high / 2 - low / 2
 
-    def part_sum(part: PyTree, here: jax.Array) -> Pair:
+    def part_sum(part: PyTree, here: jax.Array, _: object) -> Pair:
         payoffs = wide(jax.vmap(line)(part))
         unit = jnp.clip((payoffs - centre) / half, -1, 1)
         unit = jnp.where(jnp.isnan(unit), 0, unit)
         return bounded_sum(unit, here.astype(unit.dtype), 1.0, cut=True)
 
     formed = together * _largest(line, jax.tree.map(lambda leaf: leaf[0], batch))
-    total: Pair = sum_of_parts(part_sum, batch, mask, part_size(formed))
+    total: Pair = in_whole_parts(part_sum, batch, mask, part_size(formed), add_pairs)
     return total
 
 
@@ -173,26 +168,26 @@ class Game:
     relation: str
 
     def _check(self, *positive: str, counts: Iterable[str] = (), **choices: Sequence[str]) -> None:
-        check_once(self.sampler)
+        requests.check_once(self.sampler)
         check_finite("interval", self.interval)
         low, high = (known_numbers("interval", end) for end in self.interval)
         if low is not None and high is not None and not np.all(low < high):
             raise ValueError(f"interval must be (low, high) with low < high, got {self.interval}")
-        check_values(
+        requests.check_values(
             self,
             positive=("num_records", *positive),
             counts=counts,
-            relation=RELATIONS[:2],
+            relation=requests.RELATIONS[:2],
             **choices,
         )
 
-    expected_records = records_in_full("num_records")
+    expected_records = requests.records_in_full("num_records")
 
     @classmethod
     def _public_fields(
         cls, problem: Saddle, num_records: int, budget: Budget, overrides: Iterable[str]
     ) -> dict[str, Any]:
-        relation = requested_relation(cls, num_records, budget, overrides)
+        relation = requests.requested_relation(cls, num_records, budget, overrides)
         interval = game_interval(problem)
         return {"num_records": num_records, "interval": interval, "relation": relation}
 
@@ -403,15 +398,9 @@ def nested_measurement(
         number, share = at
         left = jnp.sum(rows) * jnp.sum(columns)
         stddev = jnp.asarray(scale, dtype) * jnp.sqrt(left.astype(dtype) / share)
-        known, payoffs, (x, y, value, _) = measured_once(
-            jax.random.fold_in(key, number),
-            known,
-            sums,
-            num_records,
-            stddev,
-            rows[:, None] & columns[None, :],
-            limit,
-        )
+        own, which = jax.random.fold_in(key, number), rows[:, None] & columns[None, :]
+        measured = measured_once(own, known, sums, num_records, stddev, which, limit)
+        known, payoffs, (x, y, value, _) = measured
         variance = jnp.where(known.precision > 0, 1 / known.precision, 0)
         noise = jnp.sqrt(jnp.matmul(variance, y**2, precision=exact))
         noise_of_columns = jnp.sqrt(jnp.matmul(x**2, variance, precision=exact))

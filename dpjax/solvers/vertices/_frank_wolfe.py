@@ -19,22 +19,17 @@ from dpjax.core import (
     check_unstacked,
     static_field,
 )
-from dpjax.core._pairs import Pair
+from dpjax.core._pairs import Pair, add_pairs
 from dpjax.privacy import Budget, Guarantee, PureZCDpEvent, check_budget, zcdp_budget
 from dpjax.privacy._budget import RelationLike, relation_factor
 from dpjax.sampling import FullBatch
-from dpjax.solvers._parts import part_size, sum_of_parts
-from dpjax.solvers._request import (
-    RELATIONS,
-    check_values,
-    checked_draws,
-    records_in_full,
-    within_budget,
-)
+from dpjax.solvers import _request as requests
+from dpjax.solvers._parts import part_size
 from dpjax.solvers._summary import register_solver
 from dpjax.solvers._vertex_problem import VertexProblem, one_block
 from dpjax.solvers.vertices import _steps as vertex_steps
 from dpjax.solvers.vertices._steps import VertexInfo
+from dpjax.transforms.clipping._microbatch import in_whole_parts
 
 # what runs show of the bound's curvature term, relative to what they show of its other term
 _TYPICAL_CURVATURE = 0.09
@@ -124,11 +119,11 @@ class FrankWolfe:
     def __post_init__(self) -> None:
         what = "FullBatch, since the event is that of draws which all see every record"
         check_type("sampler", self.sampler, FullBatch, what)
-        check_values(
+        requests.check_values(
             self,
             positive=("sharpness", "grad_range", "num_records"),
             counts=("microbatch_size",),
-            relation=RELATIONS,
+            relation=requests.RELATIONS,
         )
 
     @classmethod
@@ -241,10 +236,10 @@ class FrankWolfe:
             "relation": check_budget(budget).relation_or("add_or_remove_one").name.lower(),
         }
         solver = cls(FullBatch(plan.steps), **(fields | overrides))
-        within_budget(solver, budget, overrides, "sharpness")
-        return checked_draws(solver, [solver.sharpness * solver.grad_range])
+        requests.within_budget(solver, budget, overrides, "sharpness")
+        return requests.checked_draws(solver, [solver.sharpness * solver.grad_range])
 
-    expected_records = records_in_full("num_records")
+    expected_records = requests.records_in_full("num_records")
 
     def init(self, problem: VertexProblem, *, key: jax.Array) -> FrankWolfeState:
         """The state before the first step; the key (*secret*) is for the draws."""
@@ -272,7 +267,7 @@ class FrankWolfe:
         weight = vertex_steps.shrunk(weight, moved, state.params.dtype)
         domains = problem.domains
 
-        def part_sum(part: PyTree, part_mask: jax.Array) -> Pair:
+        def part_sum(part: PyTree, part_mask: jax.Array, _: object) -> Pair:
             gradients = problem.per_example_gradients(state.params, part)
             (total,) = vertex_steps.range_sums(
                 domains, (gradients,), part_mask, (self.grad_range,), (weight,), self.assume_bounded
@@ -280,7 +275,7 @@ class FrankWolfe:
             return total
 
         size = self.microbatch_size or part_size(domains[0].dim)
-        total = sum_of_parts(part_sum, batch, mask, size)
+        total = in_whole_parts(part_sum, batch, mask, size, add_pairs)
         return vertex_steps.add_scores(domains[0], vertex_steps.no_scores(domains[0]), total, 1)
 
     def move(

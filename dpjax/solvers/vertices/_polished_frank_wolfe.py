@@ -28,13 +28,14 @@ from dpjax.geometry import L1Ball, Simplex
 from dpjax.privacy import Budget, Guarantee, zcdp_budget
 from dpjax.privacy._budget import relation_factor
 from dpjax.sampling import FullBatch
-from dpjax.solvers._parts import part_size, sum_of_parts
+from dpjax.solvers._parts import part_size
 from dpjax.solvers._request import checked_draws, records_in_full, requested
 from dpjax.solvers._summary import register_solver
 from dpjax.solvers._vertex_problem import VertexProblem, one_block
 from dpjax.solvers.descent._dpsgd import DPSGD, SGD, DPSGDState
 from dpjax.solvers.vertices._frank_wolfe import FrankWolfe, FrankWolfeState, planned
 from dpjax.transforms import OuterProduct, PackedSigns, per_example_norm
+from dpjax.transforms.clipping._microbatch import in_whole_parts
 from dpjax.transforms.noise import _noisy_counts as counting
 
 _BINS = 12  # of gradient norms, each narrower by sqrt(2): clip norms to 1 / 45 of the bound
@@ -257,19 +258,13 @@ class PolishedFrankWolfe:
                 "delta must be > 0, got 0.0: noise of gradients is Gaussian, which has no pure "
                 "epsilon; FrankWolfe takes delta = 0"
             )
-        moved = relation_factor(request.relation)
-        rho = (1 - 1e-6) * zcdp_budget(
-            budget,
-            relation=request.relation,
-            failure_probability=_ROUNDS * moved * counting.MOST_SHORTFALL,
-        )
-        plan = planned(problem, num_records, request.relation, _DRAWS * rho)
+        relation = request.relation
+        moved = relation_factor(relation)
+        failure = _ROUNDS * moved * counting.MOST_SHORTFALL
+        rho = (1 - 1e-6) * zcdp_budget(budget, relation=relation, failure_probability=failure)
+        plan = planned(problem, num_records, relation, _DRAWS * rho)
         draws = FrankWolfe(
-            FullBatch(plan.steps),
-            plan.sharpness,
-            problem.ranges[0],
-            num_records,
-            relation=request.relation,
+            FullBatch(plan.steps), plan.sharpness, problem.ranges[0], num_records, relation=relation
         )
         left = (1 - _DRAWS - _HISTOGRAMS) * rho / (_ROUNDS * _STEPS)
         p = problem.num_params
@@ -283,7 +278,7 @@ class PolishedFrankWolfe:
             num_records,
             decay=1 - 5 / _STEPS,
             optimizer=SGD if swamped else _MOMENTUM,
-            relation=request.relation,
+            relation=relation,
             schedule="linear",
             microbatch_size=part_size(p),
         )
@@ -432,17 +427,18 @@ def norm_counts(
       edges: From the largest down, `[bins]`; the first bin is of what exceeds the second edge.
       batch: Leaves `[B, ...]` (*secret*).
       mask: bool `[B]`.
-      size: Records whose gradients coexist; None for all.
+      size: Records whose gradients coexist; None for as many as make 2^20 numbers, or 16.
     """
 
-    def count(part: PyTree, part_mask: jax.Array) -> jax.Array:
+    def count(part: PyTree, part_mask: jax.Array, _: object) -> jax.Array:
         norms = per_example_norm(face.per_example_gradients(point, part))
         place = jnp.sum(norms[:, None] <= edges[None, 1:], axis=1)
         counts = jnp.zeros(edges.shape, jnp.int32)
         kept = part_mask & jnp.isfinite(norms)
         return counts.at[jnp.where(kept, place, edges.size)].add(1, mode="drop")
 
-    counts: jax.Array = sum_of_parts(count, batch, mask, size, jnp.add)
+    size = size or part_size(point.size)
+    counts: jax.Array = in_whole_parts(count, batch, mask, size, jnp.add)
     return counts
 
 
@@ -464,12 +460,7 @@ def _radius(problem: VertexProblem) -> ArrayLike:
 
 def _largest_entry(problem: VertexProblem) -> Any:
     """The largest entry of a gradient, up to constants, of the problem's range."""
-    (domain,), (width,) = problem.domains, problem.ranges
-    if isinstance(domain, L1Ball):
-        return width / (2 * domain.radius)
-    if isinstance(domain, Simplex):
-        return width / 2
-    raise TypeError(
-        "problem must be over an L1Ball or a Simplex, whose points have coordinates to choose "
-        f"from, got {type(domain).__name__}; FrankWolfe takes any polytope"
-    )
+    what = "over an L1Ball or a Simplex, whose points have coordinates to choose from"
+    more = "; FrankWolfe takes any polytope"
+    check_type("problem", problem.domains[0], L1Ball | Simplex, what, more)
+    return problem.ranges[0] / (2 * _radius(problem))
