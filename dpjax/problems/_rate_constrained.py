@@ -10,7 +10,7 @@ import numpy as np
 import optax
 from jax.typing import ArrayLike
 
-from dpjax.core import PyTree, check_int, register_dataclass, static_field
+from dpjax.core import PyTree, check_int, check_shape, register_dataclass, static_field
 from dpjax.problems._constraints import RateConstraints, check_codes, no_constraints, violation
 from dpjax.problems._dense_layers import layered_gradients
 from dpjax.problems._risk import check_fields
@@ -223,9 +223,7 @@ class RateConstrained:
         """
         check_fields(data, "x", "y")
         if isinstance(self.logits, LinearLogits):
-            want, got = self.logits.num_features, np.shape(data["x"])
-            if len(got) != 2 or got[1] != want:
-                raise ValueError(f'data["x"] must have shape [n, {want}], got {list(got)}')
+            check_shape('data["x"]', data["x"], (None, self.logits.num_features))
             check_codes("y", data, self.logits.num_classes)
         elif self.num_constraints and self.loss is cross_entropy:
             check_codes("y", data, self.constraints.num_classes)
