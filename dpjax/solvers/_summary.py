@@ -121,13 +121,12 @@ def _batches(descent: Any) -> str:
 
 def _noise(descent: Any) -> list[str]:
     """Of solvers that add it to sums of clipped gradients, or of differences of values."""
-    if not hasattr(descent, "clip_norm"):
-        return []
-    z, m = (getattr(descent, name, None) for name in ("noise_multiplier", "batch_size"))
-    if z is None or m is None:
+    names = ("noise_multiplier", "batch_size", "clip_norm")
+    z, m, clip_norm = (getattr(descent, name, None) for name in names)
+    if z is None or m is None or clip_norm is None:
         return []
     unit = " lengths" if getattr(descent, "looks", None) is not None else ""
-    line = f"noise {_number(z)} x clip norm {_number(descent.clip_norm)}{unit} in a sum"
+    line = f"noise {_number(z)} x clip norm {_number(clip_norm)}{unit} in a sum"
     if np.shape(z) != () or np.shape(m) != () or is_traced(z, m):
         return [line]
     strategy = getattr(descent, "noise", None)

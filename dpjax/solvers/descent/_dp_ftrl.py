@@ -166,16 +166,8 @@ class DPFTRL(DPSGD):
             )
         if isinstance(noise, Banded) and noise.bands == 1:
             defaults.fall_by_default(overrides)
-        solver = super().for_budget(
-            problem,
-            num_records,
-            budget,
-            sampler=sampler,
-            batch_size=batch_size,
-            steps=steps,
-            noise=noise,
-            **overrides,
-        )
+        overrides |= {"sampler": sampler, "batch_size": batch_size, "steps": steps, "noise": noise}
+        solver = super().for_budget(problem, num_records, budget, **overrides)
         object.__setattr__(solver, _CONSIDERED, (considered, int(problem.num_params)))
         return solver
 

@@ -27,18 +27,7 @@ from dpjax.core import (
 from dpjax.core._checks import known_numbers
 from dpjax.privacy import Budget, Guarantee
 from dpjax.privacy._warnings import warn
-from dpjax.solvers._request import (
-    Request,
-    check_participation,
-    check_sampler,
-    check_values,
-    checked_gradients,
-    default_sampler,
-    event_of_run,
-    named_strategy,
-    records_in_full,
-    requested,
-)
+from dpjax.solvers import _request as requests
 from dpjax.solvers._summary import register_solver
 from dpjax.solvers.descent import _dpsgd_defaults as defaults
 from dpjax.transforms import (
@@ -210,9 +199,9 @@ class DPSGD:
     length_bound: ArrayLike | None = dataclasses.field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
-        check_sampler(self.sampler, self.relation)
+        requests.check_sampler(self.sampler, self.relation)
         scales = ("noise_multiplier", "clip_norm", "learning_rate", "clip_floor", "narrow_looks")
-        check_values(
+        requests.check_values(
             self,
             positive=("batch_size", "length_bound"),
             nonnegative=scales,
@@ -223,7 +212,7 @@ class DPSGD:
         )
         check_between("decay", self.decay, 0, 1)
         if self.noise is not None:
-            check_participation(self.sampler, self.noise)
+            requests.check_participation(self.sampler, self.noise)
         if self.looks is None:
             return
         if defaults.is_correlated(self.noise):
@@ -282,15 +271,15 @@ class DPSGD:
         if noise is None:
             if sampler is None:
                 most = defaults.most_records(problem)
-                sampler = default_sampler(num_records, batch_size, steps, budget, most)
-            request = requested(num_records, budget, sampler=sampler)
+                sampler = requests.default_sampler(num_records, batch_size, steps, budget, most)
+            request = requests.requested(num_records, budget, sampler=sampler)
             if defaults.two_players(problem):
                 overrides.setdefault("average", "uniform")
             defaults.fall_by_default(overrides)
         else:
-            request = requested(num_records, budget, "replace_one", sampler)
+            request = requests.requested(num_records, budget, "replace_one", sampler)
             sampler = sampler or _single_pass(request, batch_size, steps)
-            noise = overrides["noise"] = named_strategy(noise, sampler.steps)
+            noise = overrides["noise"] = requests.named_strategy(noise, sampler.steps)
         if "noise_multiplier" not in overrides:
             overrides["noise_multiplier"] = request.noise_of_run(sampler, noise)
         fields = defaults.with_defaults(cls, overrides, sampler, num_records, problem)
@@ -303,9 +292,9 @@ class DPSGD:
             )
             fields["learning_rate"] = 1.0
         solver = cls(sampler, relation=request.relation, **fields)
-        return checked_gradients(solver, problem, num_records)
+        return requests.checked_gradients(solver, problem, num_records)
 
-    expected_records = records_in_full("batch_size")
+    expected_records = requests.records_in_full("batch_size")
 
     def init(self, problem: Problem, *, key: jax.Array) -> DPSGDState:
         """The state before the first step; the key (*secret*) is for the noise."""
@@ -441,11 +430,9 @@ class DPSGD:
     def guarantee(self) -> Guarantee:
         """The guarantee of the whole run (host); raises ValueError for stacked fields."""
         check_unstacked(self, "noise_multiplier")
-        return Guarantee(
-            event_of_run(self.sampler, self.noise, float(self.noise_multiplier), self.relation),
-            self.relation,
-            self.sampler.failure_probability(),
-        )
+        z = float(self.noise_multiplier)
+        event = requests.event_of_run(self.sampler, self.noise, z, self.relation)
+        return Guarantee(event, self.relation, self.sampler.failure_probability())
 
 
 def clipping_diagnostics(
@@ -460,7 +447,7 @@ def clipping_diagnostics(
     }
 
 
-def _single_pass(request: Request, batch_size: float | None, steps: int | None) -> Sampler:
+def _single_pass(request: requests.Request, batch_size: float | None, steps: int | None) -> Sampler:
     """Batches in which each record has one step; the root of their number if none is asked for."""
     check_positive("batch_size", batch_size)
     n = request.num_records

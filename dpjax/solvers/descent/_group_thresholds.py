@@ -15,11 +15,11 @@ from dpjax.core import (
     check_fields,
     check_int,
     check_key,
+    check_nonnegative,
     check_probability,
     check_type,
     check_unstacked,
     derived,
-    is_traced,
     register_dataclass,
     static_field,
 )
@@ -172,9 +172,7 @@ class GroupThresholds:
         if isinstance(problem, TrainedModel):
             problem = problem.problem
         groups = _num_groups(problem)
-        slack = problem.constraints.slack
-        if not is_traced(slack) and jnp.min(slack) < 0:
-            raise ValueError(f"slack must be >= 0, got {float(jnp.min(slack))}")
+        check_nonnegative("slack", problem.constraints.slack)
         if share != 1:
             check_probability("share", share)
         request = requested(num_records, budget, "add_or_remove_one")

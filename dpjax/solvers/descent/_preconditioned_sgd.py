@@ -27,14 +27,7 @@ from dpjax.core import (
 )
 from dpjax.privacy import Budget, Guarantee, joint_release
 from dpjax.problems import LinearLogits, RateConstrained
-from dpjax.solvers._request import (
-    check_sampler,
-    check_values,
-    checked_gradients,
-    default_sampler,
-    records_in_full,
-    requested,
-)
+from dpjax.solvers import _request as requests
 from dpjax.solvers._summary import register_solver
 from dpjax.solvers.descent._dpsgd import (
     DPSGDInfo,
@@ -140,8 +133,8 @@ class PreconditionedSGD:
     relation: str = static_field(default="add_or_remove_one")
 
     def __post_init__(self) -> None:
-        check_sampler(self.sampler, self.relation)
-        check_values(
+        requests.check_sampler(self.sampler, self.relation)
+        requests.check_values(
             self,
             positive=("batch_size",),
             nonnegative=("noise_multiplier", "clip_norm", "learning_rate", "damping"),
@@ -204,9 +197,9 @@ class PreconditionedSGD:
         problem = _of_linear_logits(problem)
         if sampler is None:
             most = largest_batch(problem.num_params)
-            sampler = default_sampler(num_records, batch_size, steps, budget, most)
+            sampler = requests.default_sampler(num_records, batch_size, steps, budget, most)
         check_fields(cls, overrides)
-        request = requested(num_records, budget, sampler=sampler)
+        request = requests.requested(num_records, budget, sampler=sampler)
         if "noise_multiplier" not in overrides:
             overrides["noise_multiplier"] = request.noise_of_run(sampler)
         defaults = {
@@ -222,11 +215,10 @@ class PreconditionedSGD:
         flow = min(_MOST_FLOW, _FLOW / relative) if relative > 0 else _MOST_FLOW
         fields.setdefault("learning_rate", min(1.0, 2 * flow / left))
         fields.setdefault("decay", max(0.0, 1 - 5 / left))
-        return checked_gradients(
-            cls(sampler, relation=request.relation, **fields), problem, num_records
-        )
+        solver = cls(sampler, relation=request.relation, **fields)
+        return requests.checked_gradients(solver, problem, num_records)
 
-    expected_records = records_in_full("batch_size")
+    expected_records = requests.records_in_full("batch_size")
 
     def init(self, problem: RateConstrained, *, key: jax.Array) -> PreconditionedSGDState:
         """The state before the first step; the key (*secret*) is for the noise."""

@@ -29,13 +29,7 @@ from dpjax.privacy import Budget, Guarantee, joint_release
 from dpjax.privacy._budget import relation_factor
 from dpjax.problems import RateConstrained
 from dpjax.sampling import FullBatch
-from dpjax.solvers._request import (
-    check_values,
-    checked_gradients,
-    default_sampler,
-    records_in_full,
-    requested,
-)
+from dpjax.solvers import _request as requests
 from dpjax.solvers._summary import register_solver
 from dpjax.solvers.descent import _rates as tables
 from dpjax.solvers.descent._dpsgd import DPSGD, clipping_diagnostics
@@ -161,7 +155,7 @@ class RateConstrainedSGDA:
                 f"and without looks, got a {type(self.primal).__name__} with {self.primal.noise!r} "
                 f"and {self.primal.looks} looks"
             )
-        check_values(
+        requests.check_values(
             self,
             positive=("temperature", "multiplier_bound", "size_floor", "noise_step"),
             nonnegative=("dual_learning_rate", "proportional_gain", *_COUNTED),
@@ -235,11 +229,11 @@ class RateConstrainedSGDA:
             overrides = without | overrides
         shortened = sampler is None and steps is None and problem.num_constraints > 0
         if sampler is None:
-            sampler = default_sampler(num_records, batch_size, steps, budget)
-        request = requested(num_records, budget, sampler=sampler)
+            sampler = requests.default_sampler(num_records, batch_size, steps, budget)
+        request = requests.requested(num_records, budget, sampler=sampler)
         if shortened:
             steps = tables.default_steps(request, sampler, problem.num_params)
-            sampler = default_sampler(num_records, batch_size, steps, budget)
+            sampler = requests.default_sampler(num_records, batch_size, steps, budget)
         if histogram_share is None:
             histogram_share = tables.default_share(sampler.steps)
         check_probability("histogram_share", histogram_share)
@@ -272,7 +266,7 @@ class RateConstrainedSGDA:
                 lambda z: make(z)._event(),
                 sampler.failure_probability() + sum(make(1.0)._moved()) * counting.MOST_SHORTFALL,
             )
-        solver = checked_gradients(make(noise), problem, num_records)
+        solver = requests.checked_gradients(make(noise), problem, num_records)
         if problem.num_constraints and not is_traced(problem.constraints.slack):
             tables.check_resolution(solver.resolution(problem), problem.constraints, solver.primal)
         return solver
@@ -313,7 +307,7 @@ class RateConstrainedSGDA:
         """Which records enter each step."""
         return self.primal.sampler
 
-    expected_records = records_in_full("batch_size")
+    expected_records = requests.records_in_full("batch_size")
 
     def init(self, problem: RateConstrained, *, key: jax.Array) -> SGDAState:
         """The state before the first step; the key (*secret*) is for the noise."""

@@ -274,22 +274,17 @@ def _quadratic_move(
     return jax.lax.while_loop(outside, closer, start)[-1]
 
 
-def quadratic_minimiser(
-    values: jax.Array, target: jax.Array, radius: jax.Array | None
-) -> jax.Array:
-    r"""Of $\sum_j \frac12 \nu_j u_j^2 - t_j u_j$ on the ball of this radius, or everywhere.
+def quadratic_minimiser(values: jax.Array, target: jax.Array, radius: jax.Array) -> jax.Array:
+    r"""Of $\sum_j \frac12 \nu_j u_j^2 - t_j u_j$ on the ball of this radius.
 
     Args:
       values: $\nu > 0$, `[d]`.
       target: t, `[d]`.
-      radius: A scalar; None for no ball.
+      radius: A scalar.
 
     Returns:
       `[d]`.
     """
-    solution = target / values
-    if radius is None:
-        return solution
 
     def outside(multiplier: jax.Array) -> jax.Array:
         return jnp.linalg.norm(target / (values + multiplier)) > radius
@@ -298,7 +293,8 @@ def quadratic_minimiser(
     _, multiplier = _bisected(outside, jnp.zeros_like(radius), most, _HALVINGS)
     held = target / (values + multiplier)
     held = held * (radius / jnp.maximum(jnp.linalg.norm(held), radius * 1e-300))
-    return jnp.where(jnp.linalg.norm(solution) > radius, held, solution)
+    free = target / values
+    return jnp.where(jnp.linalg.norm(free) > radius, held, free)
 
 
 def _accelerated(objective: Objective, point: _Point, goal: jax.Array) -> _Point:

@@ -269,14 +269,10 @@ class ObjectivePerturbation(OfLinearModel):
         problem = linear_model(problem, drawn=draw > 0)
         dim, lam = problem.num_params, overrides.get("lam")
         of_threshold, of_centre, centres = label_draws(problem, num_records, budget.epsilon)
+        left = Budget(budget.epsilon - of_threshold - of_centre, budget.delta, relation)
+        share = overrides.get("gram_share")
         plan, inaccuracy, slope_share, gram_stddev = planned(
-            problem,
-            num_records,
-            Budget(budget.epsilon - of_threshold - of_centre, budget.delta, relation),
-            draw,
-            counted=not of_threshold,
-            lam=lam,
-            share=overrides.get("gram_share"),
+            problem, num_records, left, draw, counted=not of_threshold, lam=lam, share=share
         )
         deviation = math.sqrt(mean_square(plan, dim))
         per_record = num_records * plan.bounds.curvature / dim
@@ -352,10 +348,10 @@ class ObjectivePerturbation(OfLinearModel):
         held = () if self.slope_share is None else (jnp.asarray(self.slope_share, dtype),)
         minimum = in_double(functools.partial(_minimum, problem, self.noise, impl))
         names = ("lam", "scale", "growth", "accuracy", "output_scale")
-        numbers = [jnp.asarray(getattr(self, name), dtype) for name in names]
+        numbers = [share, length, *(jnp.asarray(getattr(self, name), dtype) for name in names)]
         key = jax.random.key_data(keys[1])
         draw = _standard_noise(self.noise, keys[2], state.params)
-        noisy, residual = minimum(records, mask, key, draw, metric, held, share, length, *numbers)
+        noisy, residual = minimum(records, mask, key, draw, metric, held, *numbers)
         if self.centre_range is not None and problem.intercept is not None:
             noisy = noisy.at[-1].add(centre / problem.intercept)
         threshold = (share * problem.largest_threshold).astype(dtype)
@@ -434,17 +430,15 @@ def _minimum(
     draw: jax.Array,
     metric: Sequence[jax.Array],
     held: Sequence[jax.Array],
-    share: jax.Array,
-    length: jax.Array,
     *numbers: jax.Array,
 ) -> tuple[jax.Array, jax.Array]:
     """The minimiser with noise, and its residual, of the type of `share`, computed in float64.
 
     Of many records the noise is below the last bit that float32 has for the minimiser.
     """
-    dtype, dim = share.dtype, draw.shape[0]
-    draw, share, length, *metric = (a.astype(jnp.float64) for a in (draw, share, length, *metric))
-    lam, scale, growth, accuracy, output = (a.astype(jnp.float64) for a in numbers)
+    dtype, dim = draw.dtype, draw.shape[0]
+    draw, *metric = (a.astype(jnp.float64) for a in (draw, *metric))
+    share, length, lam, scale, growth, accuracy, output = (a.astype(jnp.float64) for a in numbers)
     bounds, threshold = problem.slope_bounds(), share * problem.largest_threshold
     steepest = [share * a.astype(jnp.float64) * bounds.slope / problem.input_bound for a in held]
     linear = _standard_noise(noise, jax.random.wrap_key_data(key, impl=impl), draw)

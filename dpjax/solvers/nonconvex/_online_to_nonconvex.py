@@ -26,13 +26,8 @@ from dpjax.core._moved import moved_setting, renamed_fields
 from dpjax.privacy import Budget, Guarantee, joint_release
 from dpjax.sampling import DisjointPartition
 from dpjax.sampling._participation import participation_of
+from dpjax.solvers import _request as requests
 from dpjax.solvers._increment import in_dtypes_of
-from dpjax.solvers._request import (
-    check_sampler,
-    check_values,
-    checked_gradients,
-    records_in_full,
-)
 from dpjax.solvers._summary import register_solver
 from dpjax.solvers.nonconvex._blocks import SELECTIONS, BlocksState, add_to_block, init_blocks
 from dpjax.solvers.nonconvex._plan import gaussian_multiplier, plan_fields
@@ -197,10 +192,10 @@ class OnlineToNonconvex:
     decay: ArrayLike = dataclasses.field(default=1.0, kw_only=True)
 
     def __post_init__(self) -> None:
-        check_sampler(self.sampler, self.relation)
+        requests.check_sampler(self.sampler, self.relation)
         check_between("decay", self.decay, 0, 1)
         scales = ("noise_multiplier", "clip_norm", "learning_rate", "max_displacement")
-        check_values(
+        requests.check_values(
             self,
             positive=("batch_size",),
             nonnegative=(*scales, "smoothness"),
@@ -314,7 +309,7 @@ class OnlineToNonconvex:
         fields = plan_fields(cls, problem, num_records, budget, radius, oracle, passes, overrides)
         # periods are independent, and in a period the first estimate's noise stays
         gain = math.sqrt(fields["sampler"].steps)
-        return checked_gradients(cls(**fields), problem, num_records, gain)
+        return requests.checked_gradients(cls(**fields), problem, num_records, gain)
 
     @property
     def ordered_batches(self) -> bool:
@@ -338,7 +333,7 @@ class OnlineToNonconvex:
         reach = (block + 1) / 2 * float(self.max_displacement) * left
         return float(self.smoothing_radius) + (reach if block > 1 else 0.0)
 
-    expected_records = records_in_full("batch_size")
+    expected_records = requests.records_in_full("batch_size")
 
     def init(self, problem: LossProblem, *, key: jax.Array) -> OnlineToNonconvexState:
         """The state before the first period; the key (*secret*) is for all that is drawn."""
@@ -380,9 +375,8 @@ class OnlineToNonconvex:
             blocks = add_to_block(
                 state.blocks, state.point, gradient, self.block_size, self.selection
             )
-            moves, descent = self._descent.update(
-                gradient, state.descent, key=jax.random.fold_in(walk, position)
-            )
+            own = jax.random.fold_in(walk, position)
+            moves, descent = self._descent.update(gradient, state.descent, key=own)
             point = problem.project(jax.tree.map(jnp.add, state.point, moves))
             norms = optax.tree.norm(gradient), blocks.norm, optax.tree.norm(descent.displacement)
             after = state._replace(

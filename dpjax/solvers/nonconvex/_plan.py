@@ -104,8 +104,7 @@ def plan_fields(
         "schedule": "linear",
         "smoothing_radius": smoothing_radius(asked, period),
     }
-    far = passes == "multi" and oracle == "first" and goes_far(problem)
-    far = far and period == 1
+    far = passes == "multi" and oracle == "first" and period == 1 and goes_far(problem)
     if "sampler" not in fields:
         most = most_records(problem) if far else 1024
         defaults |= _sampling(request, asked.dim, steps, period, passes == "single", most)

@@ -1,6 +1,7 @@
 """Private online-to-batch conversion: any online learner, on private estimates of gradients."""
 
 import dataclasses
+import functools
 import math
 from typing import Any, NamedTuple, Self
 
@@ -22,14 +23,7 @@ from dpjax.core._moved import moved_setting, renamed_fields
 from dpjax.privacy import Budget, Guarantee
 from dpjax.sampling import FullBatch
 from dpjax.solvers import _increment as increments
-from dpjax.solvers._request import (
-    check_one_or_every_step,
-    check_sampler,
-    check_values,
-    checked_gradients,
-    distribution_of,
-    records_in_full,
-)
+from dpjax.solvers import _request as requests
 from dpjax.solvers._summary import register_solver
 from dpjax.solvers.online._learners import LEARNERS, Learner, make_learner
 from dpjax.solvers.online._plan import Weights, estimate_degree, plan_fields, weights_at
@@ -177,8 +171,8 @@ class OnlineToBatch:
     shrinkage: bool = static_field(default=True)
 
     def __post_init__(self) -> None:
-        check_sampler(self.sampler, self.relation)
-        check_values(
+        requests.check_sampler(self.sampler, self.relation)
+        requests.check_values(
             self,
             positive=("learning_rate", "batch_size"),
             nonnegative=("noise_multiplier", "clip_norm", "smoothness"),
@@ -188,7 +182,7 @@ class OnlineToBatch:
         )
         if not callable(self.learner):
             check_choice("learner", self.learner, tuple(LEARNERS))
-        check_one_or_every_step(self.sampler, self.noise)
+        requests.check_one_or_every_step(self.sampler, self.noise)
         kind, least = type(self.sampler).__name__, 0 if isinstance(self.sampler, FullBatch) else 1
         for name, value in (
             ("weight_exponent", self.weight_exponent),
@@ -198,7 +192,7 @@ class OnlineToBatch:
                 raise ValueError(f"{name} must be finite and >= {least} with {kind}, got {value!r}")
         if self.norm == "linf" and self.clip == "centred":
             raise ValueError("clip must be 'plain' or 'whole' with norm='linf', got 'centred'")
-        distribution = distribution_of(self.noise)
+        distribution = requests.distribution_of(self.noise)
         if distribution not in ("gaussian", "l2", self.norm):
             raise ValueError(
                 f"norm must be {distribution!r} with {self.noise!r}, got {self.norm!r}"
@@ -257,9 +251,9 @@ class OnlineToBatch:
             make = moved_setting("online_to_batch", "as_published", "as_published=True")
             return make(problem, num_records, budget, learner=learner, **overrides)
         fields = plan_fields(cls, problem, num_records, budget, learner, single_pass, overrides)
-        return checked_gradients(cls(**fields), problem, num_records)
+        return requests.checked_gradients(cls(**fields), problem, num_records)
 
-    expected_records = records_in_full("batch_size")
+    expected_records = requests.records_in_full("batch_size")
 
     def init(self, problem: Problem, *, key: jax.Array) -> OnlineToBatchState:
         """The state before the first step; the key (*secret*) is for the noise."""
@@ -286,24 +280,18 @@ class OnlineToBatch:
         weights = weights_at(self, state.count)
         bound, centre, displacement = self._bound(state, weights)
         aggregator = increments.clipped_increments(bound, self.clip, self.norm, centre)
-        total = microbatched_sum(
-            lambda part: _gradients(problem, state, part),
-            aggregator,
-            batch,
-            mask,
-            size=self.microbatch_size,
-        )
+        gradients = functools.partial(_gradients, problem, state)
+        total = microbatched_sum(gradients, aggregator, batch, mask, size=self.microbatch_size)
         increment = jax.tree.map(
             lambda s, o: s.astype(o.dtype) / jnp.asarray(self.batch_size, o.dtype), total, centre
         )
         share = weights.gradient / weights.total
         reach = jnp.maximum(state.reach, displacement / share)
         # of two sums and what is made of them
-        rounding = max(
-            2 * rounding_allowance(mask.shape[0], leaf.dtype) for leaf in jax.tree.leaves(total)
-        )
+        dtypes = {leaf.dtype for leaf in jax.tree.leaves(total)}
+        rounding = 2 * max(rounding_allowance(mask.shape[0], dtype) for dtype in dtypes)
         exact = self._record_bound(bound, weights, reach, state.count)
-        if self.norm == "linf" and distribution_of(self.noise) != "linf":
+        if self.norm == "linf" and requests.distribution_of(self.noise) != "linf":
             exact = exact * math.sqrt(sum(leaf.size for leaf in jax.tree.leaves(state.point)))
         sensitivity = (1 + rounding) * exact / self.batch_size
         noisy, noise = correlated_noise(self.noise, self.noise_multiplier).update(
