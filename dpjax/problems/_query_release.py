@@ -132,9 +132,8 @@ class QueryRelease:
             return
         added = self.sensitivity("add_or_remove_one")
         check_sums(number, added)
-        if number * added.linf < 2**31:
-            return
-        if jnp.issubdtype(self.workload.sums_dtype, jnp.integer):
+        whole = jnp.issubdtype(self.workload.sums_dtype, jnp.integer)
+        if whole and number * added.linf >= 2**31:
             raise ValueError(
                 "sums over records must be < 2**31 in int32, and may be larger for so many: hold "
                 "the queries as floats"

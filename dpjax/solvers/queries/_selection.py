@@ -1,7 +1,7 @@
 """Methods that draw queries one after another: their states, draws and steps."""
 
 import abc
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
@@ -342,12 +342,9 @@ class SelectionRelease(abc.ABC):
 
 def tables_of(problem: QueryRelease) -> Marginals:
     """The workload, whose tables are drawn; raises TypeError if it has none."""
-    if not isinstance(problem.workload, Marginals):
-        raise TypeError(
-            "the workload must be Marginals for vertices = 'marginals', got "
-            f"{type(problem.workload).__name__}"
-        )
-    return problem.workload
+    what = "Marginals for vertices = 'marginals'"
+    check_type("the workload", problem.workload, Marginals, what)
+    return cast(Marginals, problem.workload)
 
 
 def per_half_record(

@@ -117,7 +117,6 @@ def aggregator_of(
         params: PyTree = None,
         *,
         mask: jax.Array | None = None,
-        key: jax.Array | None = None,
         **extra: object,
     ) -> tuple[PyTree, optax.EmptyState]:
         return total(per_example, mask), state
