@@ -29,13 +29,7 @@ from dpjax.privacy import Budget, Guarantee, joint_release
 from dpjax.problems import LinearLogits, RateConstrained
 from dpjax.solvers import _request as requests
 from dpjax.solvers._summary import register_solver
-from dpjax.solvers.descent._dpsgd import (
-    DPSGDInfo,
-    clipping_diagnostics,
-    init_average,
-    read_average,
-    update_average,
-)
+from dpjax.solvers.descent import _dpsgd as dpsgd
 from dpjax.solvers.descent._dpsgd_defaults import largest_batch
 from dpjax.transforms import OuterProduct, add_gaussian, clip_by_norm, microbatched_sum
 from dpjax.transforms.clipping._lengths import clip_or_measure, typical_length
@@ -69,7 +63,7 @@ class PreconditionedSGDState(NamedTuple):
     key: jax.Array
 
 
-_Outcome: TypeAlias = tuple[PreconditionedSGDState, DPSGDInfo]
+_Outcome: TypeAlias = tuple[PreconditionedSGDState, dpsgd.DPSGDInfo]
 
 
 @register_solver
@@ -226,7 +220,7 @@ class PreconditionedSGD:
         _of_linear_logits(problem)
         params = jax.tree.map(jnp.asarray, problem.init)
         square = jnp.zeros(2 * (params["w"].shape[0] + 1,), wide(params["w"]).dtype)
-        average, count = init_average("ema", params), jnp.zeros((), jnp.int32)
+        average, count = dpsgd.init_average("ema", params), jnp.zeros((), jnp.int32)
         return PreconditionedSGDState(params, average, jnp.zeros(2), square, square, count, key)
 
     def step(
@@ -235,7 +229,7 @@ class PreconditionedSGD:
         batch: PyTree,
         mask: jax.Array,
         state: PreconditionedSGDState,
-    ) -> tuple[PreconditionedSGDState, DPSGDInfo]:
+    ) -> tuple[PreconditionedSGDState, dpsgd.DPSGDInfo]:
         """One step on the records of `batch` (leaves `[B, ...]`) where `mask [B]` is True."""
         length, squared = self._lengths(state)
         clip_norm, longest = jnp.asarray(self.clip_norm) * length, _LONG * squared
@@ -264,7 +258,7 @@ class PreconditionedSGD:
         def look() -> _Outcome:
             _, measured = noisy(inputs, clip_or_measure(0.0, True))
             measured = (state.measured + measured).astype(state.measured.dtype)
-            return state._replace(measured=measured), DPSGDInfo(zero, zero)
+            return state._replace(measured=measured), dpsgd.DPSGDInfo(zero, zero)
 
         def measure() -> _Outcome:
             more = noisy(products, clip_by_norm(longest)).astype(state.moment.dtype)
@@ -273,12 +267,13 @@ class PreconditionedSGD:
             inverse = jax.lax.cond(
                 last, lambda: self._inverse(moment, longest), lambda: state.inverse
             )
-            return state._replace(moment=moment, inverse=inverse), DPSGDInfo(zero, zero)
+            return state._replace(moment=moment, inverse=inverse), dpsgd.DPSGDInfo(zero, zero)
 
         def descend() -> _Outcome:
             total = noisy(gradients, clip_by_norm(clip_norm))
             mean = jax.tree.map(lambda g: wide(g) / self.batch_size, total)
-            info = DPSGDInfo(optax.tree.norm(mean).astype(zero.dtype), clip_norm.astype(zero.dtype))
+            norm = optax.tree.norm(mean).astype(zero.dtype)
+            info = dpsgd.DPSGDInfo(norm, clip_norm.astype(zero.dtype))
             return self._descended(mean, state), info
 
         part = jnp.sum(state.count >= jnp.array([self.looks, self._first]))
@@ -314,13 +309,13 @@ class PreconditionedSGD:
         move = -rate * jnp.matmul(state.inverse, rows, precision="highest")
         moves = {"w": move[:-1], "b": move[-1]}
         params = jax.tree.map(lambda p, m: (p + m).astype(p.dtype), state.params, moves)
-        average = update_average("ema", state.average, params, done + 1, self.decay)
+        average = dpsgd.update_average("ema", state.average, params, done + 1, self.decay)
         return state._replace(params=params, average=average)
 
     def finalize(self, problem: RateConstrained, state: PreconditionedSGDState) -> PyTree:
         """The averaged parameters."""
         done = jnp.maximum(state.count - self._first, 1)
-        return read_average("ema", state.average, state.params, done, self.decay)
+        return dpsgd.read_average("ema", state.average, state.params, done, self.decay)
 
     def diagnose(
         self,
@@ -332,7 +327,7 @@ class PreconditionedSGD:
         """Raw values of a step, **not private**: batch size and share of clipped records."""
         clip_norm = self.clip_norm * self._lengths(state)[0]
         gradients = problem.per_example_gradients(state.params, batch)
-        return clipping_diagnostics(gradients, mask, clip_norm)
+        return dpsgd.clipping_diagnostics(gradients, mask, clip_norm)
 
     def guarantee(self) -> Guarantee:
         """The guarantee of the whole run (host); raises ValueError for stacked fields."""

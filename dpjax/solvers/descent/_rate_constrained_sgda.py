@@ -351,8 +351,7 @@ class RateConstrainedSGDA:
         if problem.num_constraints == 0:
             primal, info = self.primal.step(problem, batch, mask, state.primal)
             none = jnp.zeros(0)
-            clip_norm = jnp.asarray(self.primal.clip_norm, float)
-            told = SGDAInfo(info.gradient_norm, none, none, none, none, none, clip_norm)
+            told = SGDAInfo(info.gradient_norm, none, none, none, none, none, info.clip_norm)
             return state._replace(primal=primal), told
 
         constraints, params = problem.constraints, state.primal.params
@@ -383,7 +382,7 @@ class RateConstrainedSGDA:
             reading.sizes,
             reading.rates,
             reading.deviation,
-            jnp.asarray(descent.clip_norm, float),
+            info.clip_norm,
         )
 
     def finalize(self, problem: RateConstrained, state: SGDAState) -> PyTree:

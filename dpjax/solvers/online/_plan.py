@@ -66,10 +66,10 @@ def plan_fields(
         fields["sampler"] = request.one_pass(steps) if single_pass else FullBatch(steps)
     sampler = fields["sampler"]
     check_sampler(sampler, request.relation)
-    batch = num_records
+    batch, full = num_records, isinstance(sampler, FullBatch)
     if isinstance(sampler, DisjointPartition):
         batch = sampler.batch_size
-    elif not isinstance(sampler, FullBatch):
+    elif not full:
         batch = max(1, num_records // sampler.steps)
     fields.setdefault("batch_size", float(batch))
     fields["noise"] = _noise(fields, radius * (2 if on_vertices else 1))
@@ -77,18 +77,15 @@ def plan_fields(
         fields["noise_multiplier"] = request.noise_multiplier(
             lambda z: fields["noise"].event(z, request.relation), sampler.failure_probability()
         )
-    share = 0.0
-    if not isinstance(sampler, FullBatch):
-        share = _noise_share(problem.num_params, num_records, fields)
+    share = 0.0 if full else _noise_share(problem.num_params, num_records, fields)
     if single_pass and "clip" not in overrides:
         # it has less noise, and a bias that shows where there is little, or where H R >> G
         turns = _slope(fields, radius) > 10 * float(fields["clip_norm"])
         if share > _LITTLE_NOISE and not turns:
             fields["clip"] = "whole"
     if "learning_rate" not in fields:
-        stride = _LONGEST
-        if not isinstance(sampler, FullBatch) and fields["clip"] != "whole":
-            stride = _stride(fields, radius, share)
+        still = full or fields["clip"] == "whole"
+        stride = _LONGEST if still else _stride(fields, radius, share)
         fields["learning_rate"] = _default_scale(fields, radius, stride)
     return fields
 

@@ -7,12 +7,7 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from dpjax.core import Aggregator, PyTree
-from dpjax.transforms.clipping._by_norm import (
-    aggregator_of,
-    clip_by_norm,
-    per_example_norm,
-    sensitivity_of,
-)
+from dpjax.transforms.clipping import _by_norm as clipping
 
 _LARGEST = math.log(1e4)  # the logarithm of a length is cut to this range
 _NARROW = 2.5  # the same around an earlier measure
@@ -43,11 +38,11 @@ def clip_or_measure(max_norm: ArrayLike, measuring: ArrayLike, near: ArrayLike =
       ValueError: If `max_norm` is negative or not finite.
       TypeError: If `max_norm` is not a number.
     """
-    values = clip_by_norm(jnp.where(measuring, 0, max_norm))
-    lengths = clip_by_norm(jnp.where(measuring, 1, 0))
+    values = clipping.clip_by_norm(jnp.where(measuring, 0, max_norm))
+    lengths = clipping.clip_by_norm(jnp.where(measuring, 1, 0))
 
     def total(per_example: PyTree, mask: jax.Array | None) -> PyTree:
-        norms = per_example_norm(per_example)
+        norms = clipping.per_example_norm(per_example)
         log = jnp.log(jnp.maximum(norms, jnp.finfo(norms.dtype).tiny))
         known = jnp.asarray(near, log.dtype) > 0
         origin = jnp.log(jnp.where(known, jnp.asarray(near, log.dtype), 1))
@@ -57,7 +52,7 @@ def clip_or_measure(max_norm: ArrayLike, measuring: ArrayLike, near: ArrayLike =
         both = (values, per_example), (lengths, kept)
         return tuple(part.update(rows, part.init(None), mask=mask)[0] for part, rows in both)
 
-    return aggregator_of(total, sensitivity_of(jnp.where(measuring, 1, max_norm)))
+    return clipping.aggregator_of(total, clipping.sensitivity_of(jnp.where(measuring, 1, max_norm)))
 
 
 def typical_length(
