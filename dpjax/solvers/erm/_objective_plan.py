@@ -130,22 +130,28 @@ def planned(
         noise = math.sqrt(mean_square(made(slope, 0.0), problem.num_params)) / num_records
         steepest = np.interp(noise / problem.input_bound, _NOISES, _SLOPES) * problem.input_bound
         slope = float(np.float32(min(1.0, steepest / own.slope)))  # as it is in a run
-    if share is None:
-        may = problem.radius is None and left.delta > 0 and draw > 0
-        may &= problem.num_params <= MOST_NEWTON_DIM and num_records <= MOST_ROWS
-        plan = finished(slope, _GRAM_SHARE) if may else None
-        if plan is not None and plan.gram_stddev is not None:
-            most = _MOST_SWAMPED * num_records
-            if swamped(plan.gram_stddev, problem.num_params) <= most:
-                return _checked(plan, problem, num_records)
-        return _checked(finished(slope, 0.0), problem, num_records)
     check_between("gram_share", share, 0, 0.9)
     if share and (problem.radius is not None or left.delta == 0):
         raise ValueError(
             f"gram_share must be 0 for a ball, or delta 0, got {share} with "
             f"radius={problem.radius}, delta={left.delta}"
         )
-    return _checked(finished(slope, share), problem, num_records)
+    may = share is None and problem.radius is None and left.delta > 0 and draw > 0
+    may &= problem.num_params <= MOST_NEWTON_DIM and num_records <= MOST_ROWS
+    plan = finished(slope, _GRAM_SHARE if may else share or 0.0)
+    gram, most = plan.gram_stddev, _MOST_SWAMPED * num_records
+    if may and gram is not None and swamped(gram, problem.num_params) > most:
+        plan = finished(slope, 0.0)
+    noise = math.sqrt(mean_square(plan.guarantee, problem.num_params))
+    ratio = noise / (num_records * own.slope)
+    if ratio >= _MOST_NOISE:
+        warn_of_noise(
+            f"the noise is {ratio:.2g} of the longest that a sum of gradients can be, with "
+            f"{problem.num_params} parameters and num_records = {num_records}: but for what nearly "
+            "all records have in common, hardly anything is learned; ask for a larger epsilon, or "
+            "use more records or fewer features"
+        )
+    return plan
 
 
 def least_growth(
@@ -163,16 +169,3 @@ def least_growth(
     if problem.radius is not None:
         return float(noise * dim / problem.radius**2)
     return float(_FEW_GROWTH * noise * (bounds.curvature / bounds.slope) ** 2) if few else 0.0
-
-
-def _checked(plan: NoisePlan, problem: LinearModel, num_records: int) -> NoisePlan:
-    noise = math.sqrt(mean_square(plan.guarantee, problem.num_params))
-    ratio = noise / (num_records * problem.slope_bounds().slope)
-    if ratio >= _MOST_NOISE:
-        warn_of_noise(
-            f"the noise is {ratio:.2g} of the longest that a sum of gradients can be, with "
-            f"{problem.num_params} parameters and num_records = {num_records}: but for what nearly "
-            "all records have in common, hardly anything is learned; ask for a larger epsilon, or "
-            "use more records or fewer features"
-        )
-    return plan

@@ -330,7 +330,10 @@ def range_sum(
     if outer:
         check_shape("right", leaf.right, (rows.shape[0], 1))
         factor = wide(leaf.right)[:, 0]
-    scale = factors_within(spread * abs(factor), reach * abs(factor), mask, bound, clipped)
+    if clipped:
+        scale = factors_within(spread * abs(factor), reach * abs(factor), mask, bound)
+    else:
+        scale = check_mask(mask, spread.shape[0]).astype(spread.dtype)
     weight = jnp.maximum(jnp.asarray(weight, scale.dtype), 0)
     kept = jnp.where(scale > 0, factor.astype(scale.dtype) * scale, 0)
     largest = weight * clipping_bound(bound, scale.dtype) / 2
@@ -342,16 +345,10 @@ def range_sum(
 
 
 def factors_within(
-    spread: jax.Array,
-    reach: jax.Array,
-    mask: ArrayLike | None,
-    bound: ArrayLike,
-    clipped: bool = True,
+    spread: jax.Array, reach: jax.Array, mask: ArrayLike | None, bound: ArrayLike
 ) -> jax.Array:
     """The factors `[B]` by which clipping multiplies each example; 0 for those left out."""
     mask = check_mask(mask, spread.shape[0])
-    if not clipped:
-        return mask.astype(spread.dtype)
     tiny = jnp.finfo(spread.dtype).tiny
     # a traced one may be negative: nothing then, not what is as long as its modulus
     bound = clipping_bound(bound, spread.dtype)
