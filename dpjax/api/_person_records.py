@@ -11,13 +11,7 @@ from dpjax.core import check_int
 from dpjax.core._records import num_rows
 from dpjax.privacy import Guarantee
 from dpjax.queries import Domain, Workload
-from dpjax.queries.tables._frames import (
-    column_of,
-    float_array,
-    named_columns,
-    present_values,
-    typed_by_rows,
-)
+from dpjax.queries.tables import _frames as frames
 from dpjax.queries.tables._labels import NUMBERS, reading
 
 _METHODS = ("auto", "gaussian_fit", "histogram", "rows")
@@ -100,8 +94,10 @@ class PersonRecords:
             )
         named = self.unit if isinstance(self.unit, str) else None
         arrays = {
-            name: float_array(name, array) if typed_by_rows(array) else np.asarray(array)
-            for name, array in named_columns(self.table).items()
+            name: frames.float_array(name, array)
+            if frames.typed_by_rows(array)
+            else np.asarray(array)
+            for name, array in frames.named_columns(self.table).items()
             if name != named
         }
         person, place = self._places(num_rows(arrays))
@@ -114,8 +110,10 @@ class PersonRecords:
 
     def _places(self, number: int) -> tuple[np.ndarray, np.ndarray]:
         """Of each row the person, as a number, and the place among that person's rows, `[n]`."""
-        column = column_of(self.table, self.unit) if isinstance(self.unit, str) else self.unit
-        values, present = present_values("unit", column)
+        column = (
+            frames.column_of(self.table, self.unit) if isinstance(self.unit, str) else self.unit
+        )
+        values, present = frames.present_values("unit", column)
         if not number:
             raise ValueError("table must have n >= 1 rows, got none")
         if len(present) != number:

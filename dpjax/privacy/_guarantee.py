@@ -16,16 +16,10 @@ from dp_accounting.rdp import rdp_privacy_accountant as rdp
 from dpjax.core import GuaranteeLike, check_delta, check_nonnegative, check_type
 from dpjax.privacy._budget import RelationLike, relation_name, resolve_relation
 from dpjax.privacy._warnings import warn
+from dpjax.privacy.accounting import _structure as structure
 from dpjax.privacy.accounting._accountant import compose
 from dpjax.privacy.accounting._renyi import ORDERS, above_rounding, renyi
-from dpjax.privacy.accounting._structure import (
-    EventId,
-    UnsupportedEventError,
-    event_fields,
-    flatten,
-    pure_epsilon,
-    route,
-)
+from dpjax.privacy.accounting._structure import EventId, UnsupportedEventError
 
 _MAX_ITERATIONS = 200
 _MOST_PARTS = 4  # each may take the accountant a quarter of a second
@@ -84,7 +78,7 @@ class Guarantee:
         check_delta("failure_probability", self.failure_probability)
         object.__setattr__(self, "relation", resolve_relation(self.relation))
         object.__setattr__(self, "_id", EventId(self.event, self.relation))
-        route(flatten(self.event), self._id.relation)
+        structure.route(structure.flatten(self.event), self._id.relation)
 
     def __repr__(self) -> str:
         """Relation, epsilon at the budget's or two common deltas, and event; never raises."""
@@ -157,7 +151,7 @@ def quiet_epsilon(guarantee: Guarantee, delta: float) -> float:
     """`guarantee.epsilon(delta)` for searches, which try what no warning is due for."""
     check_delta("delta", delta)
     if delta == 0:
-        pure = pure_epsilon(flatten(guarantee.event), guarantee._id.relation)
+        pure = structure.pure_epsilon(structure.flatten(guarantee.event), guarantee._id.relation)
         if guarantee.failure_probability:
             raise ValueError(
                 "delta must be > 0 to hold failure_probability = "
@@ -177,7 +171,7 @@ def epsilon_line(guarantee: GuaranteeLike, *deltas: float) -> str:
         event_decides = getattr(type(guarantee), "epsilon", None) is Guarantee.epsilon
         if not (isinstance(guarantee, Guarantee) and event_decides):  # a curve of its own
             values = [guarantee.epsilon(delta) for delta in deltas]
-        elif len(flatten(guarantee.event)) <= _MOST_PARTS:
+        elif len(structure.flatten(guarantee.event)) <= _MOST_PARTS:
             values = [quiet_epsilon(guarantee, delta) for delta in deltas]
         else:
             return "epsilon takes long to compute: ask .epsilon(delta)"
@@ -220,7 +214,7 @@ def event_summary(event: object) -> str:
     if isinstance(event, dpe.SelfComposedDpEvent):
         return f"{event.count} x {event_summary(event.event)}"
     if isinstance(event, dpe.DpEvent):
-        inner = ", ".join(map(event_summary, event_fields(event).values()))
+        inner = ", ".join(map(event_summary, structure.event_fields(event).values()))
         return f"{type(event).__name__.removesuffix('DpEvent')}({inner})"
     if isinstance(event, Sequence) and not isinstance(event, str):
         shown = [event_summary(each) for each in event[:_MOST_ELEMENTS]]

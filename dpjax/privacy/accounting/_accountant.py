@@ -15,22 +15,9 @@ from dp_accounting.rdp.rdp_privacy_accountant import compute_delta, compute_epsi
 
 from dpjax.privacy._budget import relation_factor
 from dpjax.privacy.accounting import _joint
+from dpjax.privacy.accounting import _structure as structure
 from dpjax.privacy.accounting._renyi import ORDERS, above_rounding, renyi
-from dpjax.privacy.accounting._structure import (
-    SAMPLED,
-    EventId,
-    Parts,
-    UnsupportedEventError,
-    at_sensitivity,
-    batch_releases,
-    contains,
-    event_fields,
-    flatten,
-    is_joint,
-    pure_epsilon,
-    route,
-    unflatten,
-)
+from dpjax.privacy.accounting._structure import EventId, Parts, UnsupportedEventError
 
 _INTERVAL = 1e-4
 _CELLS_PER_SPREAD = 60  # one step's loss; the relative error of epsilon is about 1e-4 / 2
@@ -67,14 +54,14 @@ def compose(which: EventId) -> Curve:
     orders. A ZCDpEvent states its rho for the relation at hand. From the pure epsilon on, delta is
     0.
     """
-    parts = flatten(which.event)
-    chosen = route(parts, which.relation)
+    parts = structure.flatten(which.event)
+    chosen = structure.route(parts, which.relation)
     if any(isinstance(part, dpe.NonPrivateDpEvent) for part, _ in parts):
         return Curve(lambda _: math.inf, lambda _: 1.0)
     if not parts:
         return Curve(lambda _: 0.0, lambda _: 0.0)
     try:
-        pure = pure_epsilon(parts, which.relation)
+        pure = structure.pure_epsilon(parts, which.relation)
     except UnsupportedEventError:
         pure = math.inf
     if chosen == "pld":
@@ -90,9 +77,9 @@ def compose(which: EventId) -> Curve:
 
 
 def _renyi(parts: Parts, relation: NeighboringRelation) -> Curve:
-    sampled = [batch_releases(part) for part, _ in parts if contains(part, *SAMPLED)]
+    sampled = [structure.batch_releases(part) for part, _ in parts if structure.is_sampled(part)]
     if sampled and None not in sampled:  # sums of the library may not end at fractional orders
-        total = renyi(EventId(unflatten(parts), relation))
+        total = renyi(EventId(structure.unflatten(parts), relation))
         rdp, infinite = above_rounding(total.divergence), total.infinite
         return Curve(
             lambda d: compute_epsilon(ORDERS, rdp, d - infinite)[0] if d > infinite else math.inf,
@@ -100,8 +87,8 @@ def _renyi(parts: Parts, relation: NeighboringRelation) -> Curve:
         )
     # others that are sampled cost a sum of as many terms as the order: the library's shorter list
     orders = None if sampled else _ORDERS
-    scaled = [(at_sensitivity(part, relation), count) for part, count in parts]
-    accountant = RdpAccountant(orders, relation).compose(unflatten(scaled))
+    scaled = [(structure.at_sensitivity(part, relation), count) for part, count in parts]
+    accountant = RdpAccountant(orders, relation).compose(structure.unflatten(scaled))
     # of a divergence below the last bit of 1 the library takes the logarithm of 0
     accountant._rdp = above_rounding(accountant._rdp)
     return Curve(accountant.get_epsilon, accountant.get_delta)
@@ -151,13 +138,13 @@ def compose_pld(parts: Parts, relation: NeighboringRelation) -> pld_lib.PrivacyL
 
 def _own_step(part: dpe.DpEvent, relation: NeighboringRelation) -> _joint.SampledStep | None:
     """One step of a sampled part, where its PLD is ours: joint releases, or very small losses."""
-    releases = batch_releases(part)
+    releases = structure.batch_releases(part)
     if releases is None or relation == NeighboringRelation.REPLACE_ONE:
         return None
     step = _joint.sampled_step(part.sampling_probability, *releases)
     # the library's own PLDs need a grid of 1e-4 or coarser: below it their masses drift from 1
     small = step.spread < _CELLS_PER_SPREAD * _INTERVAL
-    return step if small or is_joint(part) else None
+    return step if small or structure.is_joint(part) else None
 
 
 def _interval(
@@ -182,7 +169,7 @@ def _interval(
 
 def _gaussian_spread(event: dpe.DpEvent, relation: NeighboringRelation) -> float | None:
     """About the standard deviation of the loss of a (sampled) Gaussian; None for other events."""
-    rate = event_fields(event).get("sampling_probability", 1.0)
+    rate = structure.event_fields(event).get("sampling_probability", 1.0)
     inner = event.event if isinstance(event, dpe.PoissonSampledDpEvent) else event
     if not isinstance(inner, dpe.GaussianDpEvent | dpe.TruncatedSubsampledGaussianDpEvent):
         return None
@@ -200,4 +187,4 @@ def library_pld(
     made, of_relation = _PLDS[type(event)]
     if of_relation:
         options["neighboring_relation"] = relation
-    return made(*event_fields(event).values(), **options)
+    return made(*structure.event_fields(event).values(), **options)

@@ -8,22 +8,11 @@ from dp_accounting import NeighboringRelation
 from dp_accounting import dp_event as dpe
 from scipy import stats
 
-from dpjax.core import PyTree, check_delta, check_int, check_nonnegative
-from dpjax.privacy._guarantee import (
-    SHOWN_DELTA,
-    Guarantee,
-    GuaranteeLike,
-    epsilon_line,
-    least_epsilon,
-)
+from dpjax.core import GuaranteeLike, PyTree, check_delta, check_int, check_nonnegative
+from dpjax.privacy._guarantee import SHOWN_DELTA, Guarantee, epsilon_line, least_epsilon
+from dpjax.privacy.accounting import _structure as structure
 from dpjax.privacy.accounting._accountant import compose
-from dpjax.privacy.accounting._structure import (
-    PureZCDpEvent,
-    UnsupportedEventError,
-    batch_releases,
-    flatten,
-    unflatten,
-)
+from dpjax.privacy.accounting._structure import PureZCDpEvent, UnsupportedEventError
 
 _CELLS = 48  # of the grid on which the shares of epsilon are chosen
 _LARGEST = 700.0
@@ -117,13 +106,9 @@ class GroupGuarantee:
         check_nonnegative("epsilon", epsilon)
         if self._direct is not None:
             return self._direct.delta(epsilon)
-        failure = _failure(self.guarantee, self.size)
-        return min(1.0, self._along_chain(epsilon) + failure * (1 + math.exp(min(epsilon, 700.0))))
-
-    def _along_chain(self, epsilon: float) -> float:
-        """The best of the splits whose shares are multiples of epsilon / cells."""
+        # the best split along a chain whose shares are multiples of epsilon / cells, without the
+        # failures, which are charged once
         one_record = self.guarantee
-        # without the failures, which are charged once
         curve = (compose(one_record._id) if isinstance(one_record, Guarantee) else one_record).delta
         epsilon = min(epsilon, _LARGEST)  # delta falls, and e^epsilon stays finite
         cells = max(self.size, _CELLS // self.size * self.size)  # equal shares among them
@@ -134,7 +119,8 @@ class GroupGuarantee:
         for _ in range(int(self.size) - 1):
             first = [one[: i + 1] + growth[: i + 1] * total[i::-1] for i in range(cells + 1)]
             total = np.array([options.min() for options in first])
-        return float(total[-1])
+        failure = _failure(one_record, self.size) * (1 + math.exp(epsilon))
+        return min(1.0, float(total[-1]) + failure)
 
 
 def group_guarantee(guarantee: GuaranteeLike, size: int) -> GroupGuarantee:
@@ -164,13 +150,13 @@ def _direct(guarantee: GuaranteeLike, size: int) -> Guarantee | None:
     if not isinstance(guarantee, Guarantee):
         return None
     parts = []
-    for part, count in flatten(guarantee.event):
+    for part, count in structure.flatten(guarantee.event):
         scaled = _scaled(part, size, guarantee.relation)
         if scaled is None:
             return None
         parts.append((scaled, count))
     try:
-        return Guarantee(unflatten(parts), guarantee.relation, _failure(guarantee, size))
+        return Guarantee(structure.unflatten(parts), guarantee.relation, _failure(guarantee, size))
     except UnsupportedEventError:
         return None
 
@@ -193,7 +179,7 @@ def _scaled(part: dpe.DpEvent, size: int, relation: NeighboringRelation) -> dpe.
             harmonic = math.fsum(1 / i for i in range(1, size + 1))
             epsilon = part.epsilon if isinstance(part, PureZCDpEvent) else math.inf
             return PureZCDpEvent(rho * size**2, xi * size * harmonic, size * epsilon)
-    releases = batch_releases(part)
+    releases = structure.batch_releases(part)
     plain = relation != NeighboringRelation.REPLACE_ONE and size <= _LARGEST_MIXTURE
     if releases is None or releases[0] or not plain:
         return None

@@ -18,14 +18,8 @@ from scipy import special, stats
 
 from dpjax.privacy._budget import relation_factor
 from dpjax.privacy.accounting import _joint
-from dpjax.privacy.accounting._structure import (
-    SAMPLED,
-    EventId,
-    at_sensitivity,
-    batch_releases,
-    contains,
-    flatten,
-)
+from dpjax.privacy.accounting import _structure as structure
+from dpjax.privacy.accounting._structure import EventId
 
 ORDERS = np.union1d(1 + np.logspace(-1.7, 5, 300), np.arange(2, 65))
 _LARGEST_SAMPLED = 512  # the library's sums for sampled events have as many terms as the order
@@ -161,7 +155,7 @@ def renyi(which: EventId, extra: float | None = None) -> Renyi:
     """The divergences of an event under a relation at `ORDERS` (and at one more order)."""
     orders = _orders(extra)
     total, infinite = np.zeros(orders.size), 0.0
-    for part, count in flatten(which.event):
+    for part, count in structure.flatten(which.event):
         one = _part(EventId(part, which.relation), extra)
         with np.errstate(invalid="ignore"):
             total = total + count * one.divergence
@@ -186,15 +180,15 @@ def _part(which: EventId, extra: float | None) -> Renyi:
             return Renyi(_log_moments([(p, CENTRAL), (CENTRAL, p)], orders) / (orders - 1), 0.0)
         case dpe.TruncatedSubsampledGaussianDpEvent():
             return Renyi(_truncated(part, replace, orders) / (orders - 1), 0.0)
-    releases = batch_releases(part)
+    releases = structure.batch_releases(part)
     if releases is not None and releases[0]:
         step = _joint.sampled_step(part.sampling_probability, *releases)
         return _from_atoms([step.remove, step.add], orders)
     if releases is not None:
         pairs = _sampled_pairs(part.sampling_probability, releases[1], replace)
         return Renyi(_log_moments(pairs, orders) / (orders - 1), 0.0)
-    used = orders[orders <= _LARGEST_SAMPLED] if contains(part, *SAMPLED) else orders
-    accountant = RdpAccountant(used, relation).compose(at_sensitivity(part, relation))
+    used = orders[orders <= _LARGEST_SAMPLED] if structure.is_sampled(part) else orders
+    accountant = RdpAccountant(used, relation).compose(structure.at_sensitivity(part, relation))
     rest = np.full(orders.size - used.size, math.inf)
     return Renyi(np.maximum(np.concatenate([accountant.rdp, rest]), 0.0), 0.0)
 

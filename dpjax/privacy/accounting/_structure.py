@@ -26,7 +26,6 @@ _NOISE_FIELDS = (
     "xi",
     "epsilon",
 )
-SAMPLED = (dpe.PoissonSampledDpEvent, dpe.SampledWithoutReplacementDpEvent)
 
 Parts: TypeAlias = list[tuple[dpe.DpEvent, int]]
 """Events and how often each is repeated."""
@@ -122,6 +121,11 @@ def contains(event: dpe.DpEvent, *kinds: type[dpe.DpEvent]) -> bool:
     fields = event_fields(event)
     inner = fields.get("events", [fields["event"]] if fields.get("event") else [])
     return isinstance(event, kinds) or any(contains(each, *kinds) for each in inner)
+
+
+def is_sampled(event: dpe.DpEvent) -> bool:
+    """Whether an event, or one inside of it, is of a sampled batch."""
+    return contains(event, dpe.PoissonSampledDpEvent, dpe.SampledWithoutReplacementDpEvent)
 
 
 def event_key(value: object) -> Hashable:

@@ -14,15 +14,10 @@ from scipy import optimize, special
 from dpjax.core._checks import check_delta, check_finite, check_nonnegative
 from dpjax.privacy._budget import Budget, RelationLike, relation_factor
 from dpjax.privacy._guarantee import Guarantee, least_epsilon, shared_relation
+from dpjax.privacy.accounting import _structure as structure
 from dpjax.privacy.accounting._accountant import compose_pld
 from dpjax.privacy.accounting._joint import Atoms
-from dpjax.privacy.accounting._structure import (
-    EventId,
-    PureZCDpEvent,
-    UnsupportedEventError,
-    flatten,
-    route,
-)
+from dpjax.privacy.accounting._structure import EventId, PureZCDpEvent, UnsupportedEventError
 from dpjax.privacy.objective_perturbation._guarantee import ObjectivePerturbationGuarantee
 from dpjax.privacy.selection import _curve as curves
 from dpjax.privacy.selection._curve import RunsLaw
@@ -193,10 +188,10 @@ def _worst(pmfs: list[PLDPmf]) -> Atoms:
 
 def _parts(which: EventId) -> list[tuple[dpe.DpEvent, int]]:
     """What is composed in one run; raises UnsupportedEventError if it has no loss distribution."""
-    parts = flatten(which.event)
+    parts = structure.flatten(which.event)
     if any(isinstance(part, dpe.NonPrivateDpEvent) for part, _ in parts):
         raise UnsupportedEventError("a selection among runs that are not private has no guarantee")
-    if route(parts, which.relation) != "pld":
+    if structure.route(parts, which.relation) != "pld":
         raise UnsupportedEventError(
             f"a selection needs runs with a privacy loss distribution; {which.event} has only "
             "Rényi divergences"
