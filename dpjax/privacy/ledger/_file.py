@@ -76,7 +76,12 @@ class LedgerFile:
             file.flush()
             os.fsync(file.fileno())
         os.replace(beside, self.path)
-        _sync_folder(os.path.dirname(self.path))
+        if os.name != "nt":  # the new name lasts through a power cut; Windows opens no folders
+            folder = os.open(os.path.dirname(self.path), os.O_RDONLY)
+            try:
+                os.fsync(folder)
+            finally:
+                os.close(folder)
 
     def _refusal(self, reason: str) -> str:
         return (
@@ -88,14 +93,3 @@ class LedgerFile:
 def _digest(content: dict[str, Any]) -> str:
     text = json.dumps(content, sort_keys=True, allow_nan=False)
     return hashlib.sha256(text.encode()).hexdigest()
-
-
-def _sync_folder(folder: str) -> None:
-    """Makes the new name last through a power cut, where folders can be opened (not Windows)."""
-    if os.name == "nt":
-        return
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable
 from typing import Self
 
-from dpjax.core._checks import check_finite
+from dpjax.core._checks import check_finite, check_type
 from dpjax.privacy._budget import Budget, check_budget, relation_name
 from dpjax.privacy._guarantee import Guarantee, compose_guarantees, composed_epsilon
 from dpjax.privacy.accounting._event_json import Json
@@ -350,8 +350,7 @@ class Ledger:
         self, guarantees: tuple[Guarantee, ...], label: str, run: str | None, part: str | None
     ) -> states.Record:
         for name, value in {"label": label, "run": run or "", "part": part or ""}.items():
-            if not isinstance(value, str):
-                raise TypeError(f"{name} must be a string, got {value!r}")
+            check_type(name, value, str, "a string")
         if part == "" or run == "":
             raise ValueError("part and run must be None or a name, got ''")
         joint = compose_guarantees(*guarantees)

@@ -37,16 +37,7 @@ def noise_delta(
 
     `hidden` is the distance, in deviations, of the approximate minimisers under their own noise.
     """
-    corners = _corners(epsilon, bounds, scale, relation, hidden)
-    if bounds.two_sided or bounds.adaptive or relation != _REPLACE_ONE or epsilon <= 0:
-        return min(1.0, corners)
-    return min(1.0, corners, _cone(epsilon, bounds, scale, hidden))
-
-
-def _corners(
-    epsilon: float, bounds: SlopeBounds, scale: float, relation: NeighboringRelation, hidden: float
-) -> float:
-    """Sum of Gaussian profiles over the corners of a box of slopes that contains 0."""
+    # a sum of Gaussian profiles over the corners of a box of slopes that contains 0
     length = bounds.slope / scale
     if relation != _REPLACE_ONE:
         shifts = [length, length if bounds.two_sided else 0.0]
@@ -56,7 +47,10 @@ def _corners(
         largest = 4 * length**2 + hidden**2
         convex = largest <= 2 * (math.hypot(1.0, epsilon) - 1) and not bounds.adaptive
         shifts = [2 * length, 2 * length, *2 * [0.0 if convex else 2**0.5 * length]]
-    return float(gaussian_profile(epsilon, np.hypot(shifts, hidden)).sum())
+    corners = float(gaussian_profile(epsilon, np.hypot(shifts, hidden)).sum())
+    if bounds.two_sided or bounds.adaptive or relation != _REPLACE_ONE or epsilon <= 0:
+        return min(1.0, corners)
+    return min(1.0, corners, _cone(epsilon, bounds, scale, hidden))
 
 
 def _cone(epsilon: float, bounds: SlopeBounds, scale: float, hidden: float) -> float:
@@ -75,15 +69,12 @@ def _cone(epsilon: float, bounds: SlopeBounds, scale: float, hidden: float) -> f
     shifts, shares = shifts[:last], shares[:last]
     outside = gaussian_profile(epsilon, np.hypot(shifts, hidden))
     if hidden == 0:
-        return float(np.max(shares * _ray(epsilon, shifts) + outside))
+        log_value = epsilon + log_ndtr(-epsilon / shifts - shifts / 2)
+        value = math.sqrt(2 * math.pi) * shifts * np.exp(log_value)
+        ray = np.where(shifts**2 <= 2 * epsilon, np.minimum(value, 1.0), 1.0)
+        return float(np.max(shares * ray + outside))
     still = (1 - shares) * gaussian_profile(epsilon, hidden)
     return float(np.max(shares * _hidden_ray(epsilon, shifts, hidden) + outside + still))
-
-
-def _ray(epsilon: float, shifts: np.ndarray) -> np.ndarray:
-    log_value = epsilon + log_ndtr(-epsilon / shifts - shifts / 2)
-    value = math.sqrt(2 * math.pi) * shifts * np.exp(log_value)
-    return np.where(shifts**2 <= 2 * epsilon, np.minimum(value, 1.0), 1.0)
 
 
 def _hidden_ray(epsilon: float, shifts: np.ndarray, hidden: float) -> np.ndarray:
