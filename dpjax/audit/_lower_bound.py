@@ -9,11 +9,11 @@ from typing import Any, NamedTuple, TypeAlias
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.dtypes import issubdtype, prng_key
 from jax.typing import ArrayLike
 
 from dpjax.audit._events import Level, learn_score, lower_bound_of_scores
 from dpjax.core import PyTree, Sampler, Solver, check_int, check_key, optional, register_dataclass
+from dpjax.core._checks import is_key
 from dpjax.runtime import solve
 from dpjax.runtime._solve import in_public_rows
 
@@ -51,7 +51,7 @@ class Exposed:
         state, info = self.solver.step(problem, batch, mask, state)
         redact = optional(self.solver, "redact")
         leaves = jax.tree.leaves(state if redact is None else redact(state))
-        return state, (info, [leaf for leaf in leaves if not issubdtype(leaf.dtype, prng_key)])
+        return state, (info, [leaf for leaf in leaves if not is_key(leaf)])
 
 
 @dataclass(frozen=True)

@@ -98,7 +98,7 @@ def check_scalar(name: str, value: object) -> None:
       TypeError: If it is no real number.
       ValueError: If it has a shape other than [].
     """
-    if isinstance(value, bool) or not isinstance(value, _NUMBERS) or not _real(value):
+    if isinstance(value, bool) or not isinstance(value, _NUMBERS) or not is_real(value):
         raise TypeError(f"{name} must be a real number, got {_shown(value)}")
     if np.shape(value) != ():
         raise ValueError(f"{name} must be one number, got shape {list(np.shape(value))}")
@@ -156,7 +156,7 @@ def known_numbers(name: str, value: object) -> np.ndarray | None:
         known = [known_numbers(name, entry) for entry in value]
         flat = [np.ravel(entry) for entry in known if entry is not None]
         return np.concatenate(flat) if flat and len(flat) == len(known) else None
-    if isinstance(value, str | bytes | complex) or not _real(value):
+    if isinstance(value, str | bytes | complex) or not is_real(value):
         raise TypeError(f"{name} must be a real number, got {_shown(value)}")
     if isinstance(value, _NUMBERS):
         try:
@@ -167,7 +167,7 @@ def known_numbers(name: str, value: object) -> np.ndarray | None:
     return None
 
 
-def _real(value: object) -> bool:
+def is_real(value: object) -> bool:
     """Whether an array is of integers, floats or flags; True of what is no array."""
     if not isinstance(value, np.ndarray | np.generic | jax.Array):
         return True
@@ -333,6 +333,11 @@ def check_mask(mask: ArrayLike | None, num: int) -> jax.Array:
     return array
 
 
+def is_key(leaf: object) -> bool:
+    """Whether this is an array of typed PRNG keys, or the shape of one."""
+    return hasattr(leaf, "dtype") and jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+
+
 def check_key(name: str, key: Any) -> jax.Array:
     """Returns `key`, one typed PRNG key, as `jax.random.key` makes.
 
@@ -349,7 +354,7 @@ def check_key(name: str, key: Any) -> jax.Array:
     """
     if key is None:
         raise TypeError(f"{name} is required: pass {name}=jax.random.key(seed)")
-    if not (hasattr(key, "dtype") and jax.dtypes.issubdtype(key.dtype, jax.dtypes.prng_key)):
+    if not is_key(key):
         got = type(key).__name__ + (f" of {key.dtype}" if hasattr(key, "dtype") else "")
         if getattr(key, "dtype", None) == np.uint32:
             got += " (PRNGKey makes such; jax.random.wrap_key_data takes them)"

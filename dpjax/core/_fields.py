@@ -73,7 +73,7 @@ def register_dataclass(cls: _Class, *, rechecked: bool = True) -> _Class:
     return cls
 
 
-def check_fields(kind: type, given: Iterable[str], known: Iterable[str] | None = None) -> None:
+def check_fields(kind: Any, given: Iterable[str], known: Iterable[str] | None = None) -> None:
     """Raises unless each name is a field of a dataclass that its `for_budget` lets be chosen.
 
     Args:
@@ -85,17 +85,15 @@ def check_fields(kind: type, given: Iterable[str], known: Iterable[str] | None =
     Raises:
       TypeError: If one is not known; the message lists those that are.
     """
-    names = _choices(kind) if known is None else set(known)
+    if known is None:
+        fields = {field.name for field in dataclasses.fields(kind) if field.init}
+        arguments = inspect.signature(kind.for_budget).parameters.values()
+        options = {a.name for a in arguments if a.kind is inspect.Parameter.KEYWORD_ONLY}
+        known = (fields - {a.name for a in arguments} - {"sampler", "relation"}) | options
+    names = set(known)
     for name in given:
         if name not in names:
             raise TypeError(f"unknown field {name!r}; {kind.__name__} has {sorted(names)}")
-
-
-def _choices(kind: Any) -> set[str]:
-    fields = {field.name for field in dataclasses.fields(kind) if field.init}
-    arguments = inspect.signature(kind.for_budget).parameters.values()
-    options = {a.name for a in arguments if a.kind is inspect.Parameter.KEYWORD_ONLY}
-    return (fields - {a.name for a in arguments} - {"sampler", "relation"}) | options
 
 
 def check_unstacked(solver: object, *names: str) -> None:

@@ -11,6 +11,7 @@ import numpy as np
 from jax.typing import ArrayLike
 
 from dpjax.core import PyTree, Sampler, Solver, optional, register_dataclass, static_field
+from dpjax.core._checks import is_key
 from dpjax.core._records import Records, num_rows, running, whole_rows
 from dpjax.runtime.devices._placement import Placement
 
@@ -210,21 +211,17 @@ def chunk_length(steps: int) -> int:
 
 def words(tree: PyTree) -> PyTree:
     """The tree with typed keys as plain words."""
-    return jax.tree.map(lambda a: jax.random.key_data(a) if _is_key(a) else a, tree)
+    return jax.tree.map(lambda a: jax.random.key_data(a) if is_key(a) else a, tree)
 
 
 def typed(tree: PyTree, like: PyTree) -> PyTree:
     """Takes `words` back, where `like` (arrays or shapes) holds typed keys."""
 
     def wrap(leaf: ArrayLike, shape: jax.ShapeDtypeStruct) -> ArrayLike:
-        if not _is_key(shape):
+        if not is_key(shape):
             return leaf
         impl: list[Any] = []
         jax.eval_shape(lambda key: impl.append(jax.random.key_impl(key)), shape)
         return jax.random.wrap_key_data(jnp.asarray(leaf), impl=impl[0])
 
     return jax.tree.map(wrap, tree, like)
-
-
-def _is_key(leaf: object) -> bool:
-    return hasattr(leaf, "dtype") and jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key)

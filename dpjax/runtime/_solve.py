@@ -14,7 +14,7 @@ import numpy as np
 from jax.typing import ArrayLike
 from tqdm.auto import tqdm
 
-from dpjax.core._checks import check_int, check_key, is_traced
+from dpjax.core._checks import check_int, check_key, is_real, is_traced
 from dpjax.core._records import Records, device_count, filled, num_rows, whole_rows
 from dpjax.core._types import GuaranteeLike, PyTree, Solution, Solver, check_sampler, optional
 from dpjax.privacy._warnings import PrivacyWarning, warn
@@ -205,10 +205,9 @@ def in_public_rows(solver: Solver, data: PyTree) -> Records:
             f"{float(expected):g}, since their number is secret under add-or-remove-one: make the "
             "solver for a public number of records that is nearer"
         )
-    spread = any(len(a.devices()) > 1 for a in jax.tree.leaves(data.arrays) if not is_traced(a))
     if rows >= most:
         return data
-    if spread:
+    if any(len(a.devices()) > 1 for a in jax.tree.leaves(data.arrays) if not is_traced(a)):
         enough = whole_rows(most, device_count(data.arrays))
         raise ValueError(
             f"data on several devices must have at least {most} rows where their number is secret, "
@@ -257,8 +256,7 @@ def _move(bar: tqdm, done: int, state: PyTree, outputs: PyTree) -> None:
 def _array(leaf: ArrayLike) -> jax.Array:
     """A leaf of data as JAX takes it: of real numbers, in this machine's byte order."""
     array: Any = leaf if isinstance(leaf, jax.Array) else np.asarray(leaf)
-    kinds = (np.integer, np.floating, np.bool_)
-    if not any(jax.dtypes.issubdtype(array.dtype, kind) for kind in kinds):
+    if not is_real(array):
         raise TypeError(f"data must hold real numbers, got an array of {array.dtype}")
     if isinstance(leaf, jax.Array):
         return leaf

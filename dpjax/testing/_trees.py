@@ -10,6 +10,7 @@ import numpy as np
 from jax.typing import DTypeLike
 
 from dpjax.core import PyTree
+from dpjax.core._checks import is_key
 
 # for programs that run once on tiny arrays, where compiling is all the cost
 QUICK: dict[str, bool | int] = {
@@ -18,11 +19,6 @@ QUICK: dict[str, bool | int] = {
 }
 if tuple(map(int, jaxlib.__version__.split(".")[:3])) < (0, 11, 1):  # later XLA has no such option
     QUICK["xla_cpu_use_fusion_emitters"] = False
-
-
-def is_key(leaf: PyTree) -> bool:
-    """Whether a leaf is an array of typed PRNG keys."""
-    return isinstance(leaf, jax.Array) and jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key)
 
 
 def is_float(leaf: PyTree) -> bool:

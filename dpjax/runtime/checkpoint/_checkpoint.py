@@ -106,7 +106,12 @@ class CheckpointFolder:
             if there == self._run:
                 return
             if there is not None:
-                raise ValueError(_refusal(self._path, differences(there, self._run)))
+                raise ValueError(
+                    f"checkpoint {self._path} belongs to another run: it differs in "
+                    f"{', '.join(differences(there, self._run))}. Going on is refused: the same "
+                    "noise with other data or another method would give the data away. Repeat the "
+                    "call exactly, or use another folder and another key"
+                )
             if self._find(like)[0] is None:
                 raise ValueError(
                     f"checkpoint {self._path}: {_MANIFEST} cannot be read, and no whole checkpoint "
@@ -186,9 +191,13 @@ def open_folder(path: str | os.PathLike[str], run: Fingerprint) -> Iterator[Chec
       ImportError: If orbax is not installed.
       RuntimeError: If another process has it open.
     """
-    orbax = _orbax()
-    import filelock
-
+    try:
+        import filelock
+        import orbax.checkpoint
+    except ImportError as error:
+        raise ImportError(
+            "checkpoint needs orbax-checkpoint: pip install 'dpjax[checkpoint]'"
+        ) from error
     folder = Path(path).absolute()
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     lock = filelock.FileLock(folder / "lock")
@@ -199,19 +208,9 @@ def open_folder(path: str | os.PathLike[str], run: Fingerprint) -> Iterator[Chec
             f"checkpoint {folder} is in use by another run: wait for it, or use another folder"
         ) from None
     try:
-        yield CheckpointFolder(folder, run, orbax)
+        yield CheckpointFolder(folder, run, orbax.checkpoint)
     finally:
         lock.release()
-
-
-def _orbax() -> types.ModuleType:
-    try:
-        import orbax.checkpoint
-    except ImportError as error:
-        raise ImportError(
-            "checkpoint needs orbax-checkpoint: pip install 'dpjax[checkpoint]'"
-        ) from error
-    return orbax.checkpoint
 
 
 def _read_manifest(path: Path) -> Fingerprint | None:
@@ -232,14 +231,6 @@ def _write_manifest(path: Path, run: Fingerprint) -> None:
         file.flush()
         os.fsync(file.fileno())
     beside.replace(path)
-
-
-def _refusal(path: Path, different: list[str]) -> str:
-    return (
-        f"checkpoint {path} belongs to another run: it differs in {', '.join(different)}. Going on "
-        "is refused: the same noise with other data or another method would give the data away. "
-        "Repeat the call exactly, or use another folder and another key"
-    )
 
 
 @contextlib.contextmanager

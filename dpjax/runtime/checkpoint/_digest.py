@@ -121,7 +121,15 @@ class _Digests:
         elif isinstance(value, types.MethodType):
             yield from (value.__func__, value.__self__)
         elif isinstance(value, types.FunctionType):
-            yield from self._function_parts(value)
+            yield from (value.__qualname__, value.__code__)
+            cells = value.__closure__ or ()
+            yield [cell.cell_contents for cell in cells if cell != types.CellType()]
+            yield from (value.__defaults__, value.__kwdefaults__)
+            yield _sorted(vars(value), _ATTRIBUTES_LEFT_OUT)
+            if self._strict:
+                names = sorted(_names(value.__code__) & value.__globals__.keys())
+                read = ((name, value.__globals__[name]) for name in names)
+                yield [(name, held) for name, held in read if isinstance(held, _DATA)]
         elif callable(value) and hasattr(value, "__wrapped__"):  # jitted, cached
             yield from (_name(value), value.__wrapped__)
         else:
@@ -145,17 +153,6 @@ class _Digests:
         else:
             yield _Bytes(array_bytes(np.asarray(array)))
 
-    def _function_parts(self, function: Any) -> Iterator[Any]:
-        yield from (function.__qualname__, function.__code__)
-        cells = function.__closure__ or ()
-        yield [cell.cell_contents for cell in cells if cell != types.CellType()]
-        yield from (function.__defaults__, function.__kwdefaults__)
-        yield _sorted(vars(function), _ATTRIBUTES_LEFT_OUT)
-        if self._strict:
-            names = sorted(_names(function.__code__) & function.__globals__.keys())
-            read = ((name, function.__globals__[name]) for name in names)
-            yield [(name, held) for name, held in read if isinstance(held, _DATA)]
-
     def _object_parts(self, value: object) -> Iterator[Any]:
         if dataclasses.is_dataclass(value):
             names = [field.name for field in dataclasses.fields(value)]
@@ -175,7 +172,9 @@ class _Digests:
             return
         make, arguments, state, *items = (*reduced, None, None, None)[:5]
         yield from (make if make is not copyreg.__newobj__ else None, arguments)  # type: ignore[attr-defined]
-        derived = _derived(type(value))
+        held = (item for parent in type(value).__mro__ for item in vars(parent).items())
+        # attributes that are there once somebody asked for them
+        derived = {name for name, each in held if isinstance(each, functools.cached_property)}
         for part in state if isinstance(state, tuple) else (state,):
             yield _sorted(part, derived) if isinstance(part, dict) else part
         yield [None if entries is None else list(entries) for entries in items]
@@ -185,12 +184,6 @@ def _sorted(attributes: Any, without: Any = ()) -> list[tuple[str, Any]]:
     return sorted(
         (item for item in attributes.items() if item[0] not in without), key=lambda item: item[0]
     )
-
-
-def _derived(kind: type) -> set[str]:
-    """Attributes that are there once somebody asked for them."""
-    entries = [item for parent in kind.__mro__ for item in vars(parent).items()]
-    return {name for name, entry in entries if isinstance(entry, functools.cached_property)}
 
 
 def _names(code: types.CodeType) -> set[str]:

@@ -89,20 +89,17 @@ class Placement:
         """
 
         def spread(leaf: PyTree) -> PyTree:
-            spec = self._spec(jnp.shape(leaf))
-            if spec is None:
+            shape = jnp.shape(leaf)
+            found = {
+                PartitionSpec(*[None] * (len(shape) - len(own)), *spec)
+                for own, spec in self.params
+                if own and shape[len(shape) - len(own) :] == own
+            }
+            if len(found) != 1:
                 return leaf
-            return jax.lax.with_sharding_constraint(leaf, NamedSharding(self.mesh, spec))
+            return jax.lax.with_sharding_constraint(leaf, NamedSharding(self.mesh, found.pop()))
 
         return jax.tree.map(spread, state)
-
-    def _spec(self, shape: tuple[int, ...]) -> PartitionSpec | None:
-        found = {
-            PartitionSpec(*[None] * (len(shape) - len(own)), *spec)
-            for own, spec in self.params
-            if own and shape[len(shape) - len(own) :] == own
-        }
-        return found.pop() if len(found) == 1 else None
 
 
 def placement_of(data: PyTree, params: PyTree) -> Placement | None:
