@@ -9,6 +9,7 @@ from pathlib import Path
 import jax
 import numpy as np
 
+from dpjax.api._public_size import public_size
 from dpjax.core import check_int
 from dpjax.privacy import Budget
 from dpjax.queries import Categorical, Date, Domain, Numeric
@@ -73,14 +74,7 @@ def parser(command: str, description: str) -> argparse.ArgumentParser:
 
 def budget_of(args: argparse.Namespace, rows: int) -> tuple[Budget, int]:
     """Budget and public number of records, of a file of so many rows."""
-    size = args.num_records
-    if size is None:
-        if args.relation != "replace_one":
-            raise ValueError(
-                f"--num-records is required with --relation {args.relation}: the number of rows is "
-                "secret then"
-            )
-        size = rows
+    size = public_size(args.num_records, args.relation, rows, bounds=False, name="--num-records")
     check_int("--num-records", size, minimum=1)
     if args.epsilon > _LARGEST_EPSILON:
         raise ValueError(
@@ -155,7 +149,10 @@ def columns_of(
     table = {}
     for name, kind in domain.spec:
         if name not in header:
-            raise ValueError(f"{path} lacks column {name!r}: it has {header}{_separated(header)}")
+            # the names of columns may be all in one
+            signs = [sign for sign in (";", "\t", "|") if len(header) == 1 and sign in header[0]]
+            hint = f"; write commas between columns for {signs[0]!r}" if signs else ""
+            raise ValueError(f"{path} lacks column {name!r}: it has {header}{hint}")
         if (number := header.count(name)) > 1:
             raise ValueError(f"{path} has {number} columns {name!r}: rename all but one")
         at = header.index(name)
@@ -176,12 +173,6 @@ def columns_of(
             )
         table[name] = column
     return table
-
-
-def _separated(header: list[str]) -> str:
-    """What to do where the names of columns are all in one."""
-    signs = [sign for sign in (";", "\t", "|") if len(header) == 1 and sign in header[0]]
-    return f"; write commas between columns for {signs[0]!r}" if signs else ""
 
 
 def _converter(kind: object) -> Callable[[str], object]:

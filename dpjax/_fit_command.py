@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from dpjax._csv_files import budget_of, check_output, key_of, parser, read_csv
-from dpjax.api import Fitted, fit
+from dpjax.api import fit
 from dpjax.api._plan import Candidate, table_of
-from dpjax.api._table_model import Features, TableModel, ends
+from dpjax.api._table_model import TableModel, ends
 from dpjax.queries import Domain
 
 TABLE = "table.json"  # schema and target, in the file of a model
@@ -55,6 +55,8 @@ def _fitted(args: argparse.Namespace) -> dict[str, Any]:
         with zipfile.ZipFile(args.output, "a") as file:
             told = {"schema": domain.to_json(), "target": args.target, "missing": args.missing}
             file.writestr(TABLE, json.dumps(told))
+    params = fitted.params  # of several classes a list of weights for each feature
+    w, b = (params["w"], params["b"]) if isinstance(params, dict) else (params[:-1], params[-1])
     result: dict[str, Any] = {
         "data": str(args.data),
         "num_records": size,
@@ -65,33 +67,22 @@ def _fitted(args: argparse.Namespace) -> dict[str, Any]:
         "epsilon": fitted.guarantee.epsilon(budget.delta),
         "delta": budget.delta,
         "relation": args.relation,
-        "coefficients": _coefficients(model, fitted),
+        "coefficients": {
+            **dict(zip(model.names, (np.asarray(w) / model.norm).tolist(), strict=True)),
+            "intercept": np.asarray(b).tolist(),
+        },
         "considered": [candidate._asdict() for candidate in fitted.considered],
         "output": str(args.output) if args.output else None,
     }
     if args.test:
         test = model.records(read_csv(args.test, domain, args.missing))
-        result["test"] = _errors(model, fitted, test)
+        y, guesses = test["y"], model.guesses(params, test["x"])
+        result["test"] = {"rows": len(y), "error": float(np.mean(guesses != y))}
+        if model.regression:
+            low, high = ends(dict(domain.spec)[args.target])
+            error = (high - low) / 2 * float(np.sqrt(np.mean((guesses - y) ** 2)))
+            result["test"] = {"rows": len(y), "rmse": error}
     return result
-
-
-def _coefficients(model: TableModel, fitted: Fitted) -> dict[str, Any]:
-    """Weights of the features, by name, and the intercept; of several classes, a list each."""
-    params = fitted.params
-    w, b = (params["w"], params["b"]) if isinstance(params, dict) else (params[:-1], params[-1])
-    return {
-        **dict(zip(model.names, (np.asarray(w) / model.norm).tolist(), strict=True)),
-        "intercept": np.asarray(b).tolist(),
-    }
-
-
-def _errors(model: TableModel, fitted: Fitted, test: Features) -> dict[str, float]:
-    """On public rows: of a number the root of the mean squared error, else the share wrong."""
-    y, guesses = test["y"], model.guesses(fitted.params, test["x"])
-    if not model.regression:
-        return {"rows": len(y), "error": float(np.mean(guesses != y))}
-    low, high = ends(dict(model.domain.spec)[model.target])
-    return {"rows": len(y), "rmse": (high - low) / 2 * float(np.sqrt(np.mean((guesses - y) ** 2)))}
 
 
 def _summary(result: dict[str, Any]) -> str:

@@ -26,24 +26,23 @@ def run(argv: list[str]) -> None:
     add("data", type=Path, help="CSV file with a header; the target may be absent")
     add("--output", type=Path, metavar="FILE", help="CSV file to write (default: to stdout)")
     args = parser.parse_args(argv)
-    table = _predicted(args.model, args.data)
+    fitted = load(args.model)
+    with zipfile.ZipFile(args.model) as file:
+        if TABLE not in file.namelist():
+            raise ValueError(
+                f"{args.model} must be a file of `python -m dpjax fit --output`: no schema"
+            )
+        told = json.loads(file.read(TABLE))
+    model = TableModel(Domain.from_json(told["schema"]), told["target"])
+    header, rows = read_rows(args.data)
+    domain = model.domain.project(model.inputs)
+    values = model.predict(
+        fitted.params, columns_of(args.data, header, rows, domain, told["missing"])
+    )
+    added = [f"predicted {model.target}", *map(str, values)]
+    table = [[*row, value] for row, value in zip([header, *rows], added, strict=True)]
     if args.output:
         with args.output.open("w", newline="", encoding="utf-8") as file:
             csv.writer(file, lineterminator="\n").writerows(table)
     else:
         csv.writer(sys.stdout, lineterminator="\n").writerows(table)
-
-
-def _predicted(path: Path, data: Path) -> list[list[str]]:
-    """The rows with a column more, headed by its name."""
-    fitted = load(path)
-    with zipfile.ZipFile(path) as file:
-        if TABLE not in file.namelist():
-            raise ValueError(f"{path} must be a file of `python -m dpjax fit --output`: no schema")
-        told = json.loads(file.read(TABLE))
-    model = TableModel(Domain.from_json(told["schema"]), told["target"])
-    header, rows = read_rows(data)
-    table = columns_of(data, header, rows, model.domain.project(model.inputs), told["missing"])
-    values = model.predict(fitted.params, table)
-    added = [f"predicted {model.target}", *map(str, values)]
-    return [[*row, value] for row, value in zip([header, *rows], added, strict=True)]
