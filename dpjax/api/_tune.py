@@ -17,7 +17,8 @@ from dpjax.api import _tune_candidates as pool
 from dpjax.api._public_size import public_size
 from dpjax.api._tune_candidates import Candidates, Kind, Sampled
 from dpjax.api._tune_scores import Correct, Scores, default_correct, levels_of
-from dpjax.core import PyTree, Solver, check_int, check_key, check_nonnegative, register_dataclass
+from dpjax.core import PyTree, Solver, register_dataclass
+from dpjax.core._checks import check_delta, check_int, check_key, check_nonnegative
 from dpjax.core._records import Records, filled, num_rows, whole_rows
 from dpjax.privacy import RunsLaw, SelectionGuarantee, calibrate_noise, calibrate_selection
 from dpjax.privacy._budget import Budget, check_budget, relation_name, resolve_relation
@@ -166,8 +167,8 @@ def tune(
     check_nonnegative("violation_weight", violation_weight)
     if not trials >= 1:
         raise ValueError(f"trials must be >= 1, got {trials!r}")
-    if score is None and not 0 <= validation < 1:
-        raise ValueError(f"validation must lie in [0, 1), got {validation!r}")
+    if score is None:
+        check_delta("validation", validation)
     if hasattr(problem, "check"):
         problem.check(data)
     relation = budget.relation_or("add_or_remove_one").name.lower()
@@ -207,21 +208,8 @@ def tune(
         if guarantee.delta(budget.epsilon) > budget.delta:  # solvers differ from call to call
             raise ValueError(f"candidates of {pool.name_of(kind)} cannot be calibrated to {budget}")
     names = choices.choices
-    block = _block(solvers, problem, public)
-    # of a secret number, as `solve` has them outside of transformations
-    public_rows = None if relation == "replace_one" else whole_rows(public + 1)
     plan = _Plan(
-        problem,
-        names,
-        solvers,
-        guarantee,
-        runs,
-        checkpoints,
-        scores,
-        score_noise,
-        score,
-        block,
-        public_rows,
+        problem, names, solvers, guarantee, runs, checkpoints, scores, score_noise, score, public
     )
     return plan.release(data, share, constant_time, keys)
 
@@ -265,7 +253,7 @@ def _calibrated(
     several = sorted(set(kinds))
     own, own_score = dict.fromkeys(several, 1.0), 1.0
     # in proportion to what each alone needs for the budget
-    if choices.by_budget is None and (len(several) > 1 or joint):
+    if not choices.by_budget and (len(several) > 1 or joint):
         own = {i: _alone(functools.partial(choices.guarantee, i), budget) for i in several}
     if joint:
         own = {first: z / math.sqrt(1 - _SCORE_SHARE) for first, z in own.items()}
@@ -319,8 +307,7 @@ class _Plan:
     scores: Scores | None
     score_noise: float
     public_score: Callable[[PyTree], jax.Array] | None
-    block: int
-    rows: int | None
+    num_records: int
 
     def release(
         self, data: PyTree, share: float, constant_time: bool, keys: Sequence[jax.Array]
@@ -337,9 +324,12 @@ class _Plan:
             drawn = _draw_candidates(len(self.solvers), executed, draw_key)
         train, held = jax.tree.map(jnp.asarray, (train, None if self.scores is None else held))
         number = num_rows(train)
-        train = Records(train if self.rows is None else filled(train, self.rows), number)
+        if relation != "replace_one":  # a secret number, as `solve` has it outside transformations
+            train = filled(train, whole_rows(self.num_records + 1))
+        data = Records(train, number), held
+        block = _block(self.solvers, self.problem, self.num_records)
         winner, best, found = _best(
-            self.solvers, drawn, counted, run_key, self._compiled, (train, held), self.block
+            self.solvers, drawn, counted, run_key, self._compiled, data, block
         )
         if not math.isfinite(best):
             raise ValueError("no run that counts has a finite score")

@@ -28,35 +28,30 @@ class Candidates:
     Attributes:
       choices: What names each in the result.
       units: Their solvers, with noise 1.
-      make: A solver of a choice and its noise, whose defaults may depend on it; None for configured
-        solvers.
-      by_budget: A solver of a choice for a part of the budget, if that alone sets its noise;
-        "noise" is then the divisor of epsilon.
+      solver: Makes the solver of a candidate, by its index, at a noise, on which its defaults may
+        depend.
+      by_budget: Whether a part of the budget alone sets its noise; "noise" is then the divisor of
+        epsilon.
     """
 
     choices: list[Any]
     units: list[Any]
-    make: Callable[[Any, dict[str, Any]], Any] | None = None
-    by_budget: Callable[[Any, float], Any] | None = None
+    solver: Callable[[int, float], Any]
+    by_budget: bool = False
 
     def guarantee(self, index: int, noise: float) -> Guarantee:
         """The guarantee of one run of a candidate at this noise."""
-        if self.by_budget is None:
-            return with_noise(self.units[index], noise).guarantee()
-        return self.by_budget(self.choices[index], noise).guarantee()
+        if self.by_budget:
+            return self.solver(index, noise).guarantee()
+        return with_noise(self.units[index], noise).guarantee()
 
     def with_noise(self, noise: Sequence[float]) -> list[Any]:
         """The solvers, each with its own noise."""
-        if self.by_budget is not None:
-            return [self.by_budget(c, z) for c, z in zip(self.choices, noise, strict=True)]
-        solvers = [with_noise(unit, z) for unit, z in zip(self.units, noise, strict=True)]
-        if self.make is None:
-            return solvers
-        return [self.make(c, _noise_of(s)) for c, s in zip(self.choices, solvers, strict=True)]
+        return [self.solver(index, z) for index, z in enumerate(noise)]
 
     def kinds(self) -> list[int]:
         """For each candidate the first of the same guarantee at equal noise."""
-        if self.by_budget is not None:  # those that agree at one noise may differ at another
+        if self.by_budget:  # those that agree at one noise may differ at another
             return list(range(len(self.units)))
         first: dict[Guarantee, int] = {}
         return [first.setdefault(unit.guarantee(), i) for i, unit in enumerate(self.units)]
@@ -79,10 +74,11 @@ def candidates_of(
                 f"candidates must be options, by name or from a function of a key: {name_of(kind)} "
                 "has no noise_multiplier to be replaced"
             )
-        for solver in given:
-            check_type("candidates", solver, kind, f"of {kind.__name__}")
+        for one in given:
+            check_type("candidates", one, kind, f"of {kind.__name__}")
         units = [with_noise(solver, 1.0) for solver in _some(list(given))]
-        return Candidates(list(range(len(units))), units)
+        places = list(range(len(units)))
+        return Candidates(places, units, lambda index, noise: with_noise(units[index], noise))
     if isinstance(given, Mapping):
         grid = itertools.product(*given.values())
         choices = [dict(zip(given, values, strict=True)) for values in grid]
@@ -96,14 +92,15 @@ def candidates_of(
     if not calibrated:
         for_budget = getattr(kind, "for_budget", kind)
 
-        def by_budget(choice: dict[str, Any], noise: float) -> Any:
+        def by_budget(index: int, noise: float) -> Any:
             delta = min(_RUN_DELTA * budget.delta, 0.1)
             part = Budget(budget.epsilon / noise, delta, budget.relation)
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", DeltaWarning)  # the total's is checked
-                return for_budget(problem, num_records, part, **choice)
+                return for_budget(problem, num_records, part, **choices[index])
 
-        return Candidates(choices, [by_budget(c, 1.0) for c in _some(choices)], None, by_budget)
+        units = [by_budget(index, 1.0) for index, _ in enumerate(_some(choices))]
+        return Candidates(choices, units, by_budget, True)
 
     def make(choice: dict[str, Any], noise: dict[str, Any]) -> Any:
         fixed = sorted(set(choice) & set(noise))
@@ -121,7 +118,11 @@ def candidates_of(
             table, gradient = split_noise(1.0, share, unit.histogram)
             unit = dataclasses.replace(unit, histogram_noise=table * (1.0 / gradient))
         units.append(unit)
-    return Candidates(choices, units, make)
+
+    def solver(index: int, noise: float) -> Any:
+        return make(choices[index], _noise_of(with_noise(units[index], noise)))
+
+    return Candidates(choices, units, solver)
 
 
 def has_noise_multiplier(kind: Kind) -> bool:
