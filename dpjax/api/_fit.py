@@ -8,7 +8,7 @@ import math
 import os
 import zipfile
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -17,7 +17,7 @@ from dp_accounting import NeighboringRelation
 
 from dpjax.api._person_records import PersonRecords
 from dpjax.api._plan import Candidate, plan, table_of
-from dpjax.core import GuaranteeLike, PyTree, Solver
+from dpjax.core import PyTree, Solver
 from dpjax.core._records import num_rows
 from dpjax.privacy import Budget, Guarantee
 from dpjax.privacy._budget import relation_name, resolve_relation
@@ -48,13 +48,6 @@ class StoredGuarantee:
 
     points: tuple[tuple[float, float], ...]
     relation: NeighboringRelation
-
-    @classmethod
-    def of(cls, guarantee: GuaranteeLike, relation: NeighboringRelation, *deltas: float) -> Self:
-        """The points of a guarantee at powers of ten and at these deltas."""
-        every = sorted({*_DELTAS, *(delta for delta in deltas if delta > 0)}, reverse=True)
-        points = ((delta, float(guarantee.epsilon(delta))) for delta in every)
-        return cls(tuple(point for point in points if math.isfinite(point[1])), relation)
 
     def epsilon(self, delta: float) -> float:
         """Epsilon at the largest saved delta up to this one; infinity below all of them."""
@@ -119,7 +112,9 @@ class Fitted:
         if isinstance(guarantee, Guarantee):
             told: PyTree = guarantee_to_json(guarantee)
         else:
-            told = {"points": StoredGuarantee.of(guarantee, relation, self.delta).points}
+            deltas = sorted({*_DELTAS, self.delta} - {0.0}, reverse=True)
+            points = [(delta, float(guarantee.epsilon(delta))) for delta in deltas]
+            told = {"points": [point for point in points if math.isfinite(point[1])]}
         info = {
             "version": _version(),
             "guarantee": told,

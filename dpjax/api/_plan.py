@@ -9,8 +9,9 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
+from dpjax import solvers
 from dpjax.api._release import METHODS, choose
-from dpjax.core import PyTree, Solver, check_choice
+from dpjax.core import PyTree, Solver, check_choice, check_type
 from dpjax.geometry import L1Ball, Simplex
 from dpjax.papers._anytime_mirror_descent import AnytimeMirrorDescent
 from dpjax.papers._saddle_mirror_descent import SaddleMirrorDescent
@@ -23,20 +24,9 @@ from dpjax.problems._rate_constrained import LinearLogits, cross_entropy
 from dpjax.solvers._request import RELATIONS, candidates
 from dpjax.solvers._summary import check_single_constants
 from dpjax.solvers._vertex_problem import one_block
-from dpjax.solvers.descent._dpsgd import DPSGD
-from dpjax.solvers.descent._preconditioned_sgd import PreconditionedSGD
-from dpjax.solvers.descent._rate_constrained_sgda import RateConstrainedSGDA
 from dpjax.solvers.erm._draws import length_range
 from dpjax.solvers.erm._minimise import MOST_NEWTON_DIM
-from dpjax.solvers.erm._objective_perturbation import ObjectivePerturbation
-from dpjax.solvers.erm._sufficient_statistics import SufficientStatistics, linear_model_solver
-from dpjax.solvers.games._double_oracle import DoubleOracle, solver_for_game
-from dpjax.solvers.games._nested import NestedGame
-from dpjax.solvers.nonconvex._online_to_nonconvex import OnlineToNonconvex
 from dpjax.solvers.nonconvex._plan import goes_far
-from dpjax.solvers.online._online_to_batch import OnlineToBatch
-from dpjax.solvers.vertices._frank_wolfe import FrankWolfe
-from dpjax.solvers.vertices._polished_frank_wolfe import PolishedFrankWolfe
 
 _SMALL_GAME = 2_000  # parameters up to which descent on both players beats draws of vertices
 _MOST_TOLD = 0.065  # noise over signal, up to which second moments pay
@@ -157,12 +147,11 @@ def plan(
       'objective_perturbation'
     """
     check_budget(budget, num_records)
-    kind = next((kind for kind in _KINDS if isinstance(problem, kind)), None)
-    if kind is None:
-        names = ", ".join(kind.__name__ for kind in _KINDS)
-        raise TypeError(f"problem must be one of {names}, got {type(problem).__name__}")
+    names = ", ".join(kind.__name__ for kind in _KINDS)
+    check_type("problem", problem, tuple(_KINDS), f"one of {names}")
     check_single_constants(problem)
-    offers = list(_KINDS[kind](problem, num_records, budget))
+    make_offers = next(make for kind, make in _KINDS.items() if isinstance(problem, kind))
+    offers = list(make_offers(problem, num_records, budget))
     check_choice("method", method, ("auto", *(offer.method for offer in offers)))
     if options and method == "auto":
         raise ValueError(f"options need a method other than 'auto', got {sorted(options)}")
@@ -228,7 +217,7 @@ def _of_linear_model(problem: LinearModel, n: int, budget: Budget) -> Iterator[_
     exact = _one_draw(problem, n, budget)
     if exact is not None:
         yield exact
-    yield _Offer("dpsgd", DPSGD.for_budget, 2 * _excess(problem, n, budget))
+    yield _Offer("dpsgd", solvers.DPSGD.for_budget, 2 * _excess(problem, n, budget))
 
 
 def _one_draw(problem: LinearModel, n: int, budget: Budget) -> _Offer | None:
@@ -236,7 +225,7 @@ def _one_draw(problem: LinearModel, n: int, budget: Budget) -> _Offer | None:
     if budget.relation is not None and relation_name(budget.relation) not in RELATIONS[:2]:
         return None
     with candidates():
-        solver = linear_model_solver(problem, n, budget)
+        solver = solvers.linear_model_solver(problem, n, budget)
     kind = type(solver)
     return _Offer(_NAMES[kind], kind.for_budget, _excess(problem, n, budget))
 
@@ -262,32 +251,32 @@ def _of_risk(problem: Risk, n: int, budget: Budget) -> Iterator[_Offer]:
         if convex:
             far = "larger error, except with few records at small epsilon"
             near = "convex, and not smooth"
-        distant = _Offer("online_to_nonconvex", OnlineToNonconvex.for_budget, None, far)
-        plain = _Offer("dpsgd", DPSGD.for_budget, None, near)
+        distant = _Offer("online_to_nonconvex", solvers.OnlineToNonconvex.for_budget, None, far)
+        plain = _Offer("dpsgd", solvers.DPSGD.for_budget, None, near)
         yield from (plain, distant) if convex else (distant, plain)
         return
     if not problem.factored or any(constant is None for constant in constants):
         why = "takes a loss of any form; `Risk.linear` has more methods, for inner products"
         if problem.factored:
             why = "other methods need radius and lipschitz, which are not both stated"
-        yield _Offer("dpsgd", DPSGD.for_budget, None, why)
+        yield _Offer("dpsgd", solvers.DPSGD.for_budget, None, why)
         return
     if own is not None and exact is not None:
         excess = 2 * _excess(own.model, n, stated)
     else:
         radius, lipschitz = (float(np.asarray(constant)) for constant in constants)
         excess = radius * lipschitz * min(1.0, _noise(problem, n, budget))
-    yield _Offer("dpsgd", DPSGD.for_budget, excess)
+    yield _Offer("dpsgd", solvers.DPSGD.for_budget, excess)
     remark = "higher error on 18 of 21 fresh instances, at best 0.7 times that of `dpsgd`"
-    yield _Offer("online_to_batch", OnlineToBatch.for_budget, None, remark)
+    yield _Offer("online_to_batch", solvers.OnlineToBatch.for_budget, None, remark)
 
 
 def _of_rates(problem: RateConstrained, n: int, budget: Budget) -> Iterator[_Offer]:
     if problem.num_constraints:
         why = "rates are constrained"
-        yield _Offer("rate_constrained_sgda", RateConstrainedSGDA.for_budget, None, why)
+        yield _Offer("rate_constrained_sgda", solvers.RateConstrainedSGDA.for_budget, None, why)
         return
-    plain = _Offer("dpsgd", DPSGD.for_budget, None, "no rate is constrained")
+    plain = _Offer("dpsgd", solvers.DPSGD.for_budget, None, "no rate is constrained")
     logits = problem.logits
     if not isinstance(logits, LinearLogits) or problem.loss is not cross_entropy:
         yield plain
@@ -300,19 +289,20 @@ def _of_rates(problem: RateConstrained, n: int, budget: Budget) -> Iterator[_Off
     why += f"at most {_MOST_TOLD}" if told else f"above {_MOST_TOLD}: it hides second moments"
     if width > MOST_NEWTON_DIM:
         why = f"{width} features, above {MOST_NEWTON_DIM}: no second moments of so many"
-    fast = _Offer("preconditioned_sgd", PreconditionedSGD.for_budget, None, why)
+    fast = _Offer("preconditioned_sgd", solvers.PreconditionedSGD.for_budget, None, why)
     slow = plain._replace(remark="slow along directions in which inputs vary little")
     yield from (fast, slow) if told else (plain._replace(remark=why), fast._replace(remark=why))
 
 
 def _of_vertices(problem: SimplexRisk, n: int, budget: Budget) -> Iterator[_Offer]:
-    best = FrankWolfe.plan(problem, n, budget)
+    best = solvers.FrankWolfe.plan(problem, n, budget)
     _, smooth = one_block(problem)
     # the first term of the bound counts .09, as in the plan
     typical = max(best.bound - 0.91 * 8 * smooth / (best.steps + 2), 0.0)
     if budget.delta > 0 and isinstance(problem.domains[0], L1Ball | Simplex):
-        yield _Offer("polished_frank_wolfe", PolishedFrankWolfe.for_budget, _POLISHED * typical)
-    yield _Offer("frank_wolfe", FrankWolfe.for_budget, typical)
+        polished = solvers.PolishedFrankWolfe.for_budget
+        yield _Offer("polished_frank_wolfe", polished, _POLISHED * typical)
+    yield _Offer("frank_wolfe", solvers.FrankWolfe.for_budget, typical)
     if budget.delta > 0:
         once = AnytimeMirrorDescent.plan(problem, n, budget).bound
         remark = "reads each record once: for streams, and data too large to read again"
@@ -320,33 +310,27 @@ def _of_vertices(problem: SimplexRisk, n: int, budget: Budget) -> Iterator[_Offe
     remark = (
         "better only at optima of more coordinates than noise lets be told apart, by up to 2 times"
     )
-    yield _Offer("dpsgd", DPSGD.for_budget, None, remark)
+    yield _Offer("dpsgd", solvers.DPSGD.for_budget, None, remark)
 
 
 def _of_saddle(problem: Saddle, n: int, budget: Budget) -> Iterator[_Offer]:
     affine = problem.smoothness is not None and not any(problem.smoothness)
     if affine and problem.payoff_interval is not None and budget.delta > 0:
         with candidates():
-            kind = type(solver_for_game(problem, n, budget))
+            kind = type(solvers.solver_for_game(problem, n, budget))
         why = "a game whose payoffs at vertices are stated to lie in an interval"
         yield _Offer(_NAMES[kind], kind.for_budget, None, why)
-    against = _no_descent(problem)
-
-    said = against or f"{problem.num_params} parameters, up to {_SMALL_GAME}"
-    descent = _Offer("dpsgd", DPSGD.for_budget, None, said)
-    draws = _Offer("saddle_mirror_descent", SaddleMirrorDescent.for_budget, None, said)
-    yield from (draws, descent) if against else (descent, draws)
-
-
-def _no_descent(problem: Saddle) -> str | None:
-    """Why `DPSGD` is not the first choice for a saddle point; None where it is."""
+    against = None  # why `DPSGD` is not the first choice
+    if problem.num_params > _SMALL_GAME:
+        against = f"{problem.num_params} parameters, above {_SMALL_GAME}"
     try:
         jax.eval_shape(problem.project, problem.init)
     except NotImplementedError:
-        return "a polytope without a projection, which descent needs"
-    if problem.num_params > _SMALL_GAME:
-        return f"{problem.num_params} parameters, above {_SMALL_GAME}"
-    return None
+        against = "a polytope without a projection, which descent needs"
+    said = against or f"{problem.num_params} parameters, up to {_SMALL_GAME}"
+    descent = _Offer("dpsgd", solvers.DPSGD.for_budget, None, said)
+    draws = _Offer("saddle_mirror_descent", SaddleMirrorDescent.for_budget, None, said)
+    yield from (draws, descent) if against else (descent, draws)
 
 
 def _of_queries(problem: QueryRelease, n: int, budget: Budget) -> Iterator[_Offer]:
@@ -359,10 +343,10 @@ def _of_queries(problem: QueryRelease, n: int, budget: Budget) -> Iterator[_Offe
 
 
 _NAMES: dict[type, str] = {
-    ObjectivePerturbation: "objective_perturbation",
-    SufficientStatistics: "sufficient_statistics",
-    NestedGame: "nested_game",
-    DoubleOracle: "double_oracle",
+    solvers.ObjectivePerturbation: "objective_perturbation",
+    solvers.SufficientStatistics: "sufficient_statistics",
+    solvers.NestedGame: "nested_game",
+    solvers.DoubleOracle: "double_oracle",
 }
 _KINDS: dict[type, Callable[..., Iterator[_Offer]]] = {
     LinearModel: _of_linear_model,

@@ -155,8 +155,11 @@ def release(
     make = functools.partial(METHODS[method], problem, num_records, **options)
     solver, guarantee = _within(make, private, spent, max_rows)
     if private is not budget:
-        solver, reason = _without_noise(solver), reason + "; without noise: NOT PRIVATE"
-        guarantee = solver.guarantee()
+        if isinstance(solver, SaddleRelease):
+            raise ValueError("method must be another than 'saddle' for epsilon = inf")
+        noises = {field.name for field in dataclasses.fields(solver)} & {"stddev", "noise_scale"}
+        solver = dataclasses.replace(solver, **dict.fromkeys(noises, 0.0))
+        guarantee, reason = solver.guarantee(), reason + "; without noise: NOT PRIVATE"
     solution = solve(solver, problem, records, key=key, progress=progress)
     fitted = solution.params
     misfit = float(fitted.misfit) if isinstance(fitted, ReleasedRows) else 0.0
@@ -305,14 +308,6 @@ def _choose_rows(
         why += f"; tables of at most {order} attributes are measured, since those above them "
         why += f"have noise {noise:.2g}" if noise > _COARSE else f"have {large} cells"
     return "rows", {"measured": measured}, why
-
-
-def _without_noise(solver: Any) -> Any:
-    """The limit of no noise, whose event is non-private."""
-    if isinstance(solver, SaddleRelease):
-        raise ValueError("method must be another than 'saddle' for epsilon = inf")
-    fields = {field.name for field in dataclasses.fields(solver)}
-    return dataclasses.replace(solver, **dict.fromkeys(fields & {"stddev", "noise_scale"}, 0.0))
 
 
 def _stddev(solver: Solver, workload: Workload) -> jax.Array | None:
