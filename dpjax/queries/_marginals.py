@@ -17,6 +17,7 @@ from dpjax.core._checks import check_int, check_shape, check_type
 from dpjax.queries import _workload as workloads
 from dpjax.queries._domain import Domain, strides
 from dpjax.queries._marginal_plan import Plan, all_answers, all_cells, plan_for
+from dpjax.queries.tables._labels import check_distinct
 from dpjax.queries.tables._table import some
 
 _MOST_QUERIES = 2**31
@@ -86,9 +87,7 @@ class Marginals(workloads.Tables):
             raise ValueError("cliques must be >= 1 of them, got none")
         if () in names:
             raise ValueError("a clique must have >= 1 attribute, got an empty one")
-        if len(set(names)) < len(names):
-            twice = next(clique for clique in names if names.count(clique) > 1)
-            raise ValueError(f"cliques must be distinct sets, got {twice} twice")
+        check_distinct("cliques, as sets,", names)
         sharding = workloads.checked_sharding(self.sharding, self.universe_size)
         vars(self).update(cliques=names, sharding=sharding)
         if self.num_queries >= _MOST_QUERIES:

@@ -275,7 +275,7 @@ def spread_cells(workload: Workload, vector: jax.Array) -> jax.Array:
     return jax.lax.with_sharding_constraint(vector, workload.sharding)
 
 
-def checked_sharding(sharding: object, universe_size: int) -> NamedSharding | None:
+def checked_sharding(sharding: NamedSharding | None, universe_size: int) -> NamedSharding | None:
     """The sharding of a vector of cells, on a mesh whose axes XLA partitions by itself.
 
     Raises:
@@ -284,8 +284,7 @@ def checked_sharding(sharding: object, universe_size: int) -> NamedSharding | No
     """
     if sharding is None:
         return None
-    if not isinstance(sharding, NamedSharding):
-        raise TypeError(f"sharding must be a jax.sharding.NamedSharding, got {sharding!r}")
+    check_type("sharding", sharding, NamedSharding, "a jax.sharding.NamedSharding")
     mesh, spec = sharding.mesh, sharding.spec
     if len(spec) != 1:
         raise ValueError(f"sharding must be of the one axis of cells, got {spec}")

@@ -291,7 +291,7 @@ ABC = Domain({"a": 2, "b": 3, "c": 4})
 BAD = {
     "no cliques": ([], ValueError, "cliques must be >= 1 of them, got none"),
     "empty clique": ([("a",), ()], ValueError, "must have >= 1 attribute, got an empty one"),
-    "same set": ([("a", "b"), ("b", "a")], ValueError, r"distinct sets, got \('a', 'b'\) twice"),
+    "same set": ([("a", "b"), ("b", "a")], ValueError, r"must be distinct, got \('a', 'b'\) twice"),
     "twice in one": ([("a", "a")], ValueError, "distinct, got 'a' twice"),
     "unknown": ([("a", "z")], ValueError, r"one of \['a', 'b', 'c'\], got unknown 'z'"),
     "number": ([(0, 1)], ValueError, "got unknown 0"),

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from dpjax.core import check_choice, check_int
+from dpjax.core import check_choice, check_int, check_type
 from dpjax.queries.tables._labels import NUMBERS, Labels, checked_labels, label_array, label_codes
 
 _BINS = 16
@@ -38,8 +38,7 @@ class Column(abc.ABC):
     missing: bool = dataclasses.field(default=False, kw_only=True)
 
     def __post_init__(self) -> None:
-        if not isinstance(self.missing, bool):
-            raise TypeError(f"missing must be True or False, got {self.missing!r}")
+        check_type("missing", self.missing, bool, "True or False")
 
     @property
     @abc.abstractmethod
@@ -97,8 +96,7 @@ class Numeric(Column):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not isinstance(self.integer, bool):
-            raise TypeError(f"integer must be True or False, got {self.integer!r}")
+        check_type("integer", self.integer, bool, "True or False")
         if self.edges is not None:
             edges = tuple(self._end("edges", edge) for edge in self.edges)
             if len(edges) < 2:

@@ -10,7 +10,7 @@ from typing import Any, TextIO, TypeAlias
 import jax
 import numpy as np
 
-from dpjax.core import check_int
+from dpjax.core import check_int, check_type
 from dpjax.queries.tables import _labels
 from dpjax.queries.tables._frames import narwhal, present_values
 from dpjax.queries.tables._kinds import Categorical, Column, Date, Numeric
@@ -67,10 +67,9 @@ def _written(values: int | Labels | Column) -> object:
     return {"kind": kind, **fields}
 
 
-def normal_spec(spec: object) -> Spec:
+def normal_spec(spec: Mapping[str, object] | Sequence[tuple[str, object]]) -> Spec:
     """Names with a number of codes or a tuple of labels, all checked."""
-    if not isinstance(spec, Mapping | list | tuple):
-        raise TypeError(f"a domain must be a mapping of attributes, got {type(spec).__name__}")
+    check_type("a domain", spec, Mapping | list | tuple, "a mapping of attributes")
     pairs = list(spec.items() if isinstance(spec, Mapping) else spec)
     if not all(isinstance(pair, tuple | list) and len(pair) == 2 for pair in pairs):
         raise TypeError("a domain must be a mapping or pairs: a name, and a number or labels")
