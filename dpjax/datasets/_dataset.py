@@ -248,7 +248,4 @@ def norm_bound(blocks: Sequence[Block]) -> float:
 
 def _indicator(codes: np.ndarray, width: int) -> np.ndarray:
     """Rows of the identity by code, all zero where the code is outside [0, width)."""
-    out = np.zeros((len(codes), width), np.float32)
-    rows = np.flatnonzero((codes >= 0) & (codes < width))
-    out[rows, codes[rows]] = 1.0
-    return out
+    return (codes[:, None] == np.arange(width)).astype(np.float32)

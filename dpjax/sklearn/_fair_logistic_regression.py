@@ -132,7 +132,7 @@ class FairLogisticRegression(shared.LinearClassifier, shared.PrivateEstimator):
             is not finite, a class or group is not among the public ones, or there is but one.
         """
         check_choice("constraint", self.constraint, CONSTRAINTS)
-        rows, targets = shared.checked_rows(self, X, y, dtype=[np.float64, np.float32])
+        rows, targets = shared.checked_rows(self, X, y)
         check_classification_targets(targets)
         size, budget = self._public_size(len(rows))
         check_positive("epsilon", self.epsilon)
@@ -169,7 +169,7 @@ class FairLogisticRegression(shared.LinearClassifier, shared.PrivateEstimator):
     def decision_function(self, X: ArrayLike) -> np.ndarray:
         """Logits `[n, K]`; of two classes the second's less the first's, `[n]`."""
         check_is_fitted(self)
-        rows = shared.checked_rows(self, X, dtype=[np.float64, np.float32], reset=False)
+        rows = shared.checked_rows(self, X, reset=False)
         logits = self._features(rows) @ self.coef_.T + self.intercept_[None]
         return logits[:, 0] if len(self.classes_) == 2 else logits
 

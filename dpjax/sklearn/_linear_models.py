@@ -18,8 +18,6 @@ from dpjax.sklearn import _public as shared
 from dpjax.sklearn._tuned_linear import tuned_linear_model
 from dpjax.solvers import linear_model_solver
 
-_FLOATS = [np.float64, np.float32]
-
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class _LinearEstimator(shared.PrivateEstimator):
@@ -34,7 +32,14 @@ class _LinearEstimator(shared.PrivateEstimator):
     def _solve(self, link: str, rows: np.ndarray, labels: np.ndarray) -> np.ndarray:
         """Weights of the features as given and the intercept's, `[p + 1]`."""
         size, budget = self._public_size(len(rows))
-        each, dim = self._feature_scale(rows.shape[1]), rows.shape[1]
+        dim = rows.shape[1]
+        given = np.ones(dim) if self.feature_scale is None else self.feature_scale
+        each = np.asarray(given, np.float64)  # public divisors, applied before norms are taken
+        if each.shape != (dim,) or not np.all((each > 0) & np.isfinite(each)):
+            raise ValueError(
+                f"feature_scale must be positive numbers of shape [{dim}], got shape "
+                f"{list(each.shape)}"
+            )
         scale = each * self._norm(rows / each) if self.tune is None else each
         with np.errstate(over="ignore"):
             data = {"x": (rows / scale).astype(np.float32), "y": labels}
@@ -61,17 +66,6 @@ class _LinearEstimator(shared.PrivateEstimator):
         weights = np.asarray(params, np.float64)
         weights = np.append(weights, np.zeros(dim + 1 - weights.size))  # if without intercept
         return np.append(weights[:dim] / scale, weights[dim:])
-
-    def _feature_scale(self, dim: int) -> np.ndarray:
-        """Public divisors of the features, applied before norms are taken, `[p]`."""
-        given = np.ones(dim) if self.feature_scale is None else self.feature_scale
-        each = np.asarray(given, np.float64)
-        if each.shape != (dim,) or not np.all((each > 0) & np.isfinite(each)):
-            raise ValueError(
-                f"feature_scale must be positive numbers of shape [{dim}], got shape "
-                f"{list(each.shape)}"
-            )
-        return each
 
     def _norm(self, rows: np.ndarray) -> float:
         """The bound on norms of rows: the public one, or the largest, with a warning."""
@@ -164,7 +158,7 @@ class LogisticRegression(shared.LinearClassifier, _LinearEstimator):
             two classes.
           TypeError: If `tune` holds no candidates, or others than `data_norm` and `radius`.
         """
-        rows, targets = shared.checked_rows(self, X, y, dtype=_FLOATS)
+        rows, targets = shared.checked_rows(self, X, y)
         check_classification_targets(targets)
         self.classes_, labels = shared.public_codes("classes", targets, self.classes)
         if len(self.classes_) > 2:
@@ -182,7 +176,7 @@ class LogisticRegression(shared.LinearClassifier, _LinearEstimator):
     def decision_function(self, X: ArrayLike) -> np.ndarray:
         """Logits of the second class, `[n]`."""
         check_is_fitted(self)
-        rows = shared.checked_rows(self, X, dtype=_FLOATS, reset=False)
+        rows = shared.checked_rows(self, X, reset=False)
         return rows @ self.coef_[0] + self.intercept_[0]
 
     def __sklearn_tags__(self) -> Any:
@@ -276,7 +270,7 @@ class LinearRegression(RegressorMixin, _LinearEstimator):
           TypeError: If `tune` holds no candidates, or others than `data_norm` and `radius`.
         """
         check_choice("loss", self.loss, ("huber", "squared"))
-        rows, targets = shared.checked_rows(self, X, y, dtype=_FLOATS, y_numeric=True)
+        rows, targets = shared.checked_rows(self, X, y, y_numeric=True)
         targets = np.asarray(targets, np.float64)
         if self.target_range is None:
             _warn("target_range", "the least and the largest target", "a public range")
@@ -296,7 +290,7 @@ class LinearRegression(RegressorMixin, _LinearEstimator):
     def predict(self, X: ArrayLike) -> np.ndarray:
         """Predicted targets, `[n]`."""
         check_is_fitted(self)
-        rows = shared.checked_rows(self, X, dtype=_FLOATS, reset=False)
+        rows = shared.checked_rows(self, X, reset=False)
         return rows @ self.coef_ + self.intercept_
 
 

@@ -16,7 +16,7 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils.validation import validate_data
 
 from dpjax.api._public_size import public_size
-from dpjax.core import check_choice
+from dpjax.core import check_choice, check_type
 from dpjax.privacy import Budget
 from dpjax.privacy._guarantee import epsilon_line
 from dpjax.privacy._warnings import PrivacyWarning as PrivacyWarning
@@ -132,7 +132,7 @@ def public_codes(name: str, values: np.ndarray, public: ArrayLike | None) -> tup
 def checked_rows(estimator: object, *given: Any, **options: object) -> Any:
     """What scikit-learn's `validate_data` returns; of a cell that is no number, nothing is said."""
     try:
-        return validate_data(estimator, *given, **options)
+        return validate_data(estimator, *given, dtype=[np.float64, np.float32], **options)
     except ValueError as error:
         if "could not convert" in str(error):  # NumPy's message shows the cell
             raise ValueError("X must hold numbers, got text") from None
@@ -148,11 +148,8 @@ def with_options(candidates: Any, options: dict[str, Any]) -> Any:
     """Candidates; options that they leave open keep their values without tuning."""
     if callable(candidates):
         return lambda key: options | dict(candidates(key))
-    if not isinstance(candidates, Mapping):
-        raise TypeError(
-            "tune must hold candidates, a dict of lists or a function of a key, got "
-            f"{type(candidates).__name__}"
-        )
+    what = "a dict of lists or a function of a key"
+    check_type("candidates of tune", candidates, Mapping, what)
     return {name: [value] for name, value in options.items()} | dict(candidates)
 
 
@@ -180,8 +177,17 @@ def key_for(random_state: object, *inputs: object) -> jax.Array:
     fresh = secret_key()
     if random_state is None:
         return fresh
+    if isinstance(random_state, int | np.integer) and not isinstance(random_state, bool):
+        seed = hashlib.sha256(str(int(random_state)).encode()).digest()
+    elif isinstance(random_state, np.random.RandomState | np.random.Generator):
+        seed = random_state.bytes(32)
+    else:
+        raise ValueError(
+            "random_state must be None, an integer, a RandomState or a Generator, got "
+            f"{type(random_state).__name__}"
+        )
     shape = jax.random.key_data(fresh).shape  # how many words a key has
-    digest = hashlib.blake2b(key=_seed(random_state), digest_size=4 * math.prod(shape))
+    digest = hashlib.blake2b(key=seed, digest_size=4 * math.prod(shape))
     for value in inputs:
         named = value if isinstance(value, dict) else {"": value}
         for name, entry in named.items():
@@ -189,17 +195,6 @@ def key_for(random_state: object, *inputs: object) -> jax.Array:
         digest.update(value_digest(len(named), strict=True))
     words = np.frombuffer(digest.digest(), np.uint32)
     return jax.random.wrap_key_data(jnp.asarray(words).reshape(shape))
-
-
-def _seed(random_state: object) -> bytes:
-    if isinstance(random_state, int | np.integer) and not isinstance(random_state, bool):
-        return hashlib.sha256(str(int(random_state)).encode()).digest()
-    if isinstance(random_state, np.random.RandomState | np.random.Generator):
-        return random_state.bytes(32)
-    raise ValueError(
-        "random_state must be None, an integer, a RandomState or a Generator, got "
-        f"{type(random_state).__name__}"
-    )
 
 
 def _digest(name: str, value: object) -> bytes:

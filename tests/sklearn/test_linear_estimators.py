@@ -281,8 +281,8 @@ def test_a_norm_that_is_not_chosen_is_read_with_a_warning(heavy):
 @pytest.mark.parametrize(
     ("tune", "error", "message"),
     [
-        ({}, TypeError, "tune must hold candidates"),
-        ({"candidates": [1.0]}, TypeError, "tune must hold candidates"),
+        ({}, TypeError, "candidates of tune must be a dict of lists"),
+        ({"candidates": [1.0]}, TypeError, "candidates of tune must be a dict of lists"),
         ({"candidates": {"data_norm": [-1.0]}}, ValueError, "data_norm must be > 0"),
         ({"candidates": {"data_norm": [1.0], "lam": [1.0]}}, TypeError, "got 'lam'"),
         ({"candidates": {"data_norm": [1.0]}, "trials": 0}, ValueError, "trials must be >= 1"),
