@@ -2,14 +2,13 @@
 
 import copy
 import dataclasses
-import functools
 import math
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from dpjax.core import PyTree, Solution, Solver
+from dpjax.core import PyTree, Solution, Solver, optional
 from dpjax.runtime import solve
 from dpjax.runtime._solve import in_public_rows
 from dpjax.testing import _asserts as asserts
@@ -141,7 +140,13 @@ def _check_solve(case: SolverCase, first: Solver, second: Solver, name: str) -> 
 def _check_steps(case: SolverCase, solver: Solver, name: str) -> None:
     step = asserts.Program(lambda batch, mask, state: solver.step(case.problem, batch, mask, state))
     batch, mask = _batch(case)
-    begin = jax.jit(functools.partial(_begin, case, solver))
+
+    @jax.jit
+    def begin(key: jax.Array) -> PyTree:
+        state = solver.init(case.problem, key=key)
+        prologue = optional(solver, "prologue")  # what it computes from all records
+        return state if prologue is None else prologue(case.problem, case.data, state)
+
     begun, _ = step(batch, mask, trees.fresh(begin(jax.random.key(3))))
 
     here, there = begun, trees.save_and_load(begun)
@@ -177,14 +182,6 @@ def _check_draws(case: SolverCase, solver: Solver, program: asserts.Program, nam
         return state
 
     asserts.assert_draws_differ(steps if case.concrete_key else whole, name)
-
-
-def _begin(case: SolverCase, solver: Solver, key: jax.Array) -> PyTree:
-    """The state before the first step, with what the solver computes from all records."""
-    state = solver.init(case.problem, key=key)
-    if hasattr(solver, "prologue"):
-        state = solver.prologue(case.problem, case.data, state)
-    return state
 
 
 def _batch(case: SolverCase) -> tuple[PyTree, jax.Array]:
