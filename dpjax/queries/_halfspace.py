@@ -139,8 +139,7 @@ def _index(points: np.ndarray, directions: np.ndarray) -> _Index:
             f"some two points must have different projections, got none of {k} points on {r} "
             "directions"
         )
-    rank = np.empty_like(order)
-    np.put_along_axis(rank, order, np.arange(k)[None], axis=1)
+    rank = np.argsort(order, axis=1)
     return _Index(*(jnp.asarray(array, jnp.int32) for array in (order, rank, ends)))
 
 

@@ -232,7 +232,7 @@ TABLES = {
     "lengths": (COLUMNS | {"age": [3, 0]}, ValueError, "of one length, got .*'age': 2"),
     "empty": ({"sex": [], "race": [], "age": []}, ValueError, "n >= 1 records, got none"),
     "no rows": (np.zeros((0, 3), int), ValueError, "n >= 1 records, got none"),
-    "matrix": (COLUMNS | {"age": np.zeros((3, 2))}, ValueError, r"'age' must have shape \[n\]"),
+    "matrix": (COLUMNS | {"age": np.zeros((3, 2))}, ValueError, r"'age' must have shape \[\?\]"),
     "columns": (CODES[:, :2], ValueError, r"shape \[n, 3\], one column .* got \[3, 2\]"),
     "vector": ([1, 2, 3], ValueError, r"shape \[n, 3\].* got \[3\]"),
     "ragged": ([[1, 2, 3], [1]], ValueError, r"shape \[n, 3\]"),
@@ -267,7 +267,7 @@ def test_bad_codes_and_cells():
 
 
 def test_unknown_attributes_are_named_with_the_known_ones():
-    with pytest.raises(ValueError, match=r"one of \['sex', 'race', 'age'\], got unknown 'height'"):
+    with pytest.raises(ValueError, match=r"one of \['sex', 'race', 'age'\], got 'height'"):
         LABELLED.project(["sex", "height"])
     with pytest.raises(ValueError, match="distinct, got 'sex' twice"):
         LABELLED.project(["sex", "age", "sex"])

@@ -124,17 +124,13 @@ def present_values(name: str, column: Any) -> tuple[np.ndarray, np.ndarray]:
         else:
             values = np.asarray(column)
         present = np.ones(len(values), bool)
-    if values.dtype.kind == "f":
-        there = ~np.isnan(values)
-    elif values.dtype.kind in "mM":
-        there = ~np.isnat(values)
-    elif values.dtype.kind == "O":
+    if values.dtype.kind == "O":
         items = values.tolist()
         # one look at each type: most have no missing value
         doubtful = {kind for kind in set(map(type, items)) if _has_missing(kind)}
         there = np.array([type(v) not in doubtful or not _missing(v) for v in items], bool)
     else:
-        there = np.ones(len(values), bool)
+        there = values == values  # neither NaN nor NaT
     present[present] = there
     return values[there], present
 

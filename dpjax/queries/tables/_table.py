@@ -10,9 +10,9 @@ from typing import Any, TextIO, TypeAlias
 import jax
 import numpy as np
 
-from dpjax.core import check_int, check_type
+from dpjax.core import check_choice, check_int, check_shape, check_type
 from dpjax.queries.tables import _labels
-from dpjax.queries.tables._frames import narwhal, present_values
+from dpjax.queries.tables._frames import container_of, narwhal, present_values
 from dpjax.queries.tables._kinds import Categorical, Column, Date, Numeric
 from dpjax.queries.tables._labels import Labels, label_array
 
@@ -107,8 +107,7 @@ def _column(name: str, pairs: _Pairs) -> Column:
     _labels.check_distinct(f"fields of column {name!r}", [field for field, _ in pairs])
     fields = dict(pairs)
     kind = fields.pop("kind", None)
-    if not isinstance(kind, str) or kind not in _KINDS:
-        raise ValueError(f"column {name!r}: kind must be one of {list(_KINDS)}, got {kind!r}")
+    check_choice(f"column {name!r}: kind", kind, list(_KINDS))
     every = dataclasses.fields(_KINDS[kind])
     known = [field.name for field in every]
     for field in fields:
@@ -171,27 +170,18 @@ def size_of(values: int | Labels | Column) -> int:
 
 def _named_columns(attributes: Sequence[str], table: object) -> list[Any] | None:
     """The attributes' columns `[n]` in their order; None where a table has no named columns."""
-    if not isinstance(table, np.ndarray | Mapping):
-        table = narwhal(table)
-    if isinstance(table, Mapping):
-        names = list(table)
-    elif isinstance(table, np.ndarray):
-        if table.dtype.names is None:
-            return None
-        names = list(table.dtype.names)
-    elif hasattr(table, "columns") and hasattr(table, "__getitem__"):
-        names = list(table.columns)
-    else:
+    if container_of(table) is None:
         return None
+    frame = narwhal(table)  # or as it is, if it is none
+    if isinstance(frame, np.ndarray):
+        names = list(frame.dtype.names)
+    else:
+        names = list(frame if isinstance(frame, Mapping) else frame.columns)
     for name in attributes:
         if name not in names:
             raise ValueError(f"table lacks column {name!r}: it has {some(names)}")
-    columns = [table[name] for name in attributes]
-    for name, column in zip(attributes, columns, strict=True):
-        shape = np.shape(column) if hasattr(column, "shape") else np.asarray(column).shape
-        if len(shape) != 1:
-            raise ValueError(f"column {name!r} must have shape [n], got {list(shape)}")
-    return columns
+        check_shape(f"column {name!r}", frame[name], (None,))
+    return [frame[name] for name in attributes]
 
 
 def _array_columns(attributes: Sequence[str], table: object) -> list[np.ndarray]:
