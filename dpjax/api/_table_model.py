@@ -7,7 +7,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from dpjax.core import PyTree
+from dpjax.core import PyTree, check_choice
 from dpjax.problems import LinearModel, RateConstrained
 from dpjax.queries import Date, Domain, Numeric
 from dpjax.queries._domain import labels_of
@@ -47,8 +47,7 @@ class TableModel:
 
     def __post_init__(self) -> None:
         names = self.domain.attributes
-        if self.target not in names:
-            raise ValueError(f"target must be one of {list(names)}, got {self.target!r}")
+        check_choice("target", self.target, names)
         if len(names) < 2:
             raise ValueError(f"columns beside the target {self.target!r} must be >= 1, got none")
 

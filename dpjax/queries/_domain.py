@@ -12,7 +12,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 
-from dpjax.core import check_key, check_shape, check_type, is_traced, register_dataclass
+from dpjax.core import check_choice, check_key, check_shape, check_type, register_dataclass
+from dpjax.core._checks import is_traced
 from dpjax.core._records import held, spans_processes
 from dpjax.queries.tables import _table as tables
 from dpjax.queries.tables._frames import contained
@@ -184,10 +185,7 @@ class Domain:
         known = {name: axis for axis, name in enumerate(self.attributes)}
         names = list(attributes)
         for name in names:
-            if not isinstance(name, str) or name not in known:
-                raise ValueError(
-                    f"attribute must be one of {list(self.attributes)}, got unknown {name!r}"
-                )
+            check_choice("attribute", name, self.attributes)
         check_distinct("attributes", names)
         return tuple(sorted(known[name] for name in names))
 

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from dpjax.core import check_int, register_dataclass, static_field
+from dpjax.core import check_choice, check_int, register_dataclass, static_field
 from dpjax.queries._domain import Domain
 from dpjax.queries._workload import Tables, Workload, checked_vector
 
@@ -55,9 +55,7 @@ class Prefix(Workload):
             attributes = self.universe.attributes
             if self.attribute is None and len(attributes) == 1:
                 vars(self).update(attribute=attributes[0])
-            if self.attribute is None:
-                raise ValueError(f"attribute must be one of {list(attributes)}, got None")
-            self.universe.axes((self.attribute,))
+            check_choice("attribute", self.attribute, attributes)
             self.universe.check_enumerable()
         else:
             check_int("universe", self.universe, minimum=2)

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 
-from dpjax.core import check_int, check_key, register_dataclass
+from dpjax.core import check_choice, check_int, check_key, register_dataclass
 from dpjax.queries._domain import Domain, labels_of
 from dpjax.queries._marginals import Marginals
 from dpjax.queries._workload import Workload
@@ -117,10 +117,7 @@ class RowModel:
         for axis in self.domain.axes(labels):
             name = self.domain.attributes[axis]
             known = labels_of(self.domain, name)
-            if labels[name] not in known:
-                raise ValueError(
-                    f"{name!r} must be one of its labels, got unknown {labels[name]!r}"
-                )
+            check_choice(repr(name), labels[name], known)
             code = known.index(labels[name])
             log_weights = log_weights + log_rows[axis][:, code]
             one = jnp.arange(len(known)) == code

@@ -303,7 +303,7 @@ def test_codes_of_any_unsigned_type_are_exact():
         (lambda: Prefix(1), "universe must be >= 2, got 1"),
         (lambda: Prefix(4, "b"), "attribute must be None"),
         (lambda: Prefix(DOMAIN), "attribute must be one of"),
-        (lambda: Prefix(DOMAIN, "d"), "got unknown 'd'"),
+        (lambda: Prefix(DOMAIN, "d"), "got 'd'"),
         (lambda: Prefix(Domain({"a": 1})), "size of 'a' must be >= 2, got 1"),
         (lambda: Dense([1.0]), r"matrix must have shape \[\?, \?\]"),
         (lambda: Dense(np.zeros((0, 3))), r"got shape \[0, 3\]"),

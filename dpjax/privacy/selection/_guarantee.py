@@ -11,7 +11,7 @@ from dp_accounting import dp_event as dpe
 from dp_accounting.pld.pld_pmf import PLDPmf
 from scipy import optimize, special
 
-from dpjax.core._checks import check_delta, check_finite, check_nonnegative
+from dpjax.core._checks import check_finite, check_nonnegative, check_probability
 from dpjax.privacy._budget import Budget, RelationLike, relation_factor
 from dpjax.privacy._guarantee import Guarantee, least_epsilon, shared_relation
 from dpjax.privacy.accounting import _structure as structure
@@ -114,9 +114,7 @@ class SelectionGuarantee(Guarantee):
             TypeError: If delta is no number.
             ValueError: If it is outside its bound.
         """
-        check_delta("delta", delta)
-        if delta == 0:
-            raise ValueError("delta must be > 0 for a selection, got 0")
+        check_probability("delta of a selection", delta)
         return least_epsilon(self.delta, delta)
 
     def delta(self, epsilon: float) -> float:
