@@ -9,7 +9,7 @@ from dpjax.core import Aggregator, PyTree
 from dpjax.testing import _asserts as asserts
 from dpjax.testing import _trees as trees
 from dpjax.testing._cases import AggregatorCase, Entry
-from dpjax.testing._neighbours import worst_of_each_kind
+from dpjax.testing._neighbours import Search
 from dpjax.transforms import OuterProduct
 from dpjax.transforms.clipping._leaves import is_outer
 
@@ -97,7 +97,8 @@ def check_aggregator(entry: Entry) -> None:
         return run.part(value, values, mask, data)
 
     norm = str(case.norm)
-    found = worst_of_each_kind(sum_of, values, norm=norm, key=jax.random.key(6), steps=20)
+    search = Search(sum_of, values, norm=norm, steps=20)
+    found = search.worst_of_each(("remove", "add", "replace"), jax.random.key(6))
     for kind, worst in found.items():
         relation = "replace_one" if kind == "replace" else "add_or_remove_one"
         bound = float(case.build(value).sensitivity(relation))

@@ -93,72 +93,53 @@ def largest_change(
       "Detecting violations of differential privacy".
     """
     check_choice("relation", relation, tuple(_KINDS))
-    found = worst_of_each_kind(
-        statistic,
-        batch,
-        mask,
-        kinds=_KINDS[relation],
-        norm=norm,
-        choices=choices,
-        key=key,
-        restarts=restarts,
-        steps=steps,
-    )
+    search = Search(statistic, batch, mask, norm, choices, restarts, steps)
+    found = search.worst_of_each(_KINDS[relation], key)
     return max(found.values(), key=lambda neighbour: neighbour.change)
 
 
-def worst_of_each_kind(
-    statistic: Callable[[PyTree, jax.Array], PyTree],
-    batch: PyTree,
-    mask: ArrayLike | None = None,
-    *,
-    kinds: Sequence[str] = ("remove", "add", "replace"),
-    norm: str = "l2",
-    choices: Mapping[str, Sequence[int]] | None = None,
-    key: jax.Array,
-    restarts: int = 6,
-    steps: int = 60,
-) -> dict[str, Neighbour]:
-    """What `largest_change` looks for, by kind of neighbour, in one program for all kinds."""
-    check_choice("norm", norm, tuple(_NORMS))
-    check_int("restarts", restarts, minimum=1)
-    check_int("steps", steps, minimum=0)
-    size = jax.tree.leaves(batch)[0].shape[0]
-    mask = np.ones(size, bool) if mask is None else np.asarray(mask, bool)
-    starts = _starting_points(batch, choices or {}, key, restarts)
-    number = jax.tree.leaves(starts)[0].shape[0]
-    present = [int(i) for i in np.flatnonzero(mask)]
-    places = {"remove": present, "add": [-1], "replace": present}
-    # the record that a removal puts in is masked: any one start will do
-    searches = [
-        (kind, place, start)
-        for kind in kinds
-        for place in places[kind]
-        for start in range(1 if kind == "remove" else number)
-    ]
-    kind_of, place_of, start_of = (np.asarray(column) for column in zip(*searches, strict=True))
-    search = _Search(statistic, batch, jnp.asarray(mask), norm, steps)
-    climb = jax.jit(jax.vmap(search.climb), compiler_options=QUICK)
-    records = jax.tree.map(lambda a: a[start_of], starts)
-    best, records = climb(records, place_of, kind_of != "remove")
-    found = {}
-    for kind in dict.fromkeys(kind_of.tolist()):
-        rows = np.flatnonzero(kind_of == kind)
-        worst = rows[np.argmax(np.asarray(best)[rows])]
-        removed = None if kind == "add" else int(place_of[worst])
-        record = None if kind == "remove" else jax.tree.map(lambda a, i=worst: a[i], records)
-        found[kind] = Neighbour(float(best[worst]), kind, removed, record)
-    return found
-
-
-class _Search(NamedTuple):
-    """A search for the record that moves a statistic most."""
+class Search(NamedTuple):
+    """A search for the record that moves a statistic most; its fields are those of the function."""
 
     statistic: Callable[[PyTree, jax.Array], PyTree]
     batch: PyTree
-    mask: jax.Array
-    norm: str
-    steps: int
+    mask: PyTree = None
+    norm: str = "l2"
+    choices: Mapping[str, Sequence[int]] | None = None
+    restarts: int = 6
+    steps: int = 60
+
+    def worst_of_each(self, kinds: Sequence[str], key: jax.Array) -> dict[str, Neighbour]:
+        """What `largest_change` looks for, by kind of neighbour, in one program for all kinds."""
+        check_choice("norm", self.norm, tuple(_NORMS))
+        check_int("restarts", self.restarts, minimum=1)
+        check_int("steps", self.steps, minimum=0)
+        size = jax.tree.leaves(self.batch)[0].shape[0]
+        mask = np.ones(size, bool) if self.mask is None else np.asarray(self.mask, bool)
+        starts = _starting_points(self.batch, self.choices or {}, key, self.restarts)
+        number = jax.tree.leaves(starts)[0].shape[0]
+        present = [int(i) for i in np.flatnonzero(mask)]
+        places = {"remove": present, "add": [-1], "replace": present}
+        # the record that a removal puts in is masked: any one start will do
+        searches = [
+            (kind, place, start)
+            for kind in kinds
+            for place in places[kind]
+            for start in range(1 if kind == "remove" else number)
+        ]
+        kind_of, place_of, start_of = (np.asarray(column) for column in zip(*searches, strict=True))
+        known = self._replace(mask=jnp.asarray(mask))
+        climb = jax.jit(jax.vmap(known.climb), compiler_options=QUICK)
+        records = jax.tree.map(lambda a: a[start_of], starts)
+        best, records = climb(records, place_of, kind_of != "remove")
+        found = {}
+        for kind in dict.fromkeys(kind_of.tolist()):
+            rows = np.flatnonzero(kind_of == kind)
+            worst = rows[np.argmax(np.asarray(best)[rows])]
+            removed = None if kind == "add" else int(place_of[worst])
+            record = None if kind == "remove" else jax.tree.map(lambda a, i=worst: a[i], records)
+            found[kind] = Neighbour(float(best[worst]), kind, removed, record)
+        return found
 
     def change(
         self, record: PyTree, index: jax.Array, insert: jax.Array
