@@ -2,7 +2,7 @@
 
 import dataclasses
 import functools
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias
 
@@ -12,12 +12,13 @@ import numpy as np
 from jax.typing import ArrayLike
 
 from dpjax.audit._events import Level, learn_score, lower_bound_of_scores
-from dpjax.core import PyTree, Sampler, Solver, check_int, check_key, optional, register_dataclass
-from dpjax.core._checks import is_key
+from dpjax.core import PyTree, Sampler, Solver, optional, register_dataclass, static_field
+from dpjax.core._checks import check_int, check_key, is_key
 from dpjax.runtime import solve
 from dpjax.runtime._solve import in_public_rows
 
 Score: TypeAlias = Callable[[PyTree], ArrayLike]
+Options: TypeAlias = tuple[tuple[str, bool | int], ...]  # of XLA's compiler, with their values
 
 _MOST_NUMBERS = 2**27
 _NUMBERS_AT_ONCE = 2**22
@@ -135,7 +136,8 @@ def lower_bound(
     if check is not None:
         check(data)
         check(neighbour)
-    return _compare(watch, (solver, problem), (data, neighbour), runs, key, score, level)
+    watched = Mechanism(watch, score, (solver, problem))
+    return _compare(watched, (data, neighbour), runs, key, level)
 
 
 def mechanism_lower_bound(
@@ -184,7 +186,7 @@ def mechanism_lower_bound(
       True
     """
     level = Level(delta, confidence, bound)
-    return _compare(mechanism, (), (data, neighbour), runs, key, score, level)
+    return _compare(Mechanism(mechanism, score), (data, neighbour), runs, key, level)
 
 
 class Released(NamedTuple):
@@ -204,19 +206,13 @@ def watch(
 
 
 def _compare(
-    apply: Callable[..., PyTree],
-    subject: tuple[PyTree, ...],
-    both: tuple[PyTree, PyTree],
-    runs: int,
-    key: jax.Array,
-    score: Score | None,
-    level: Level,
+    mechanism: "Mechanism", both: tuple[PyTree, PyTree], runs: int, key: jax.Array, level: Level
 ) -> float:
     keys = jax.random.split(check_key("key", key), 2)
     check_int("runs", runs, minimum=20)
     data = [jax.tree.map(jnp.asarray, one) for one in both]
-    seen = [collect(apply, subject, one, keys[i], runs, score=score) for i, one in enumerate(data)]
-    return bound_from(seen[0], seen[1], score, level)
+    first, second = (mechanism.collect(*each, runs) for each in zip(data, keys, strict=True))
+    return bound_from(first, second, mechanism.score, level)
 
 
 def bound_from(first: np.ndarray, second: np.ndarray, score: Score | None, level: Level) -> float:
@@ -230,77 +226,70 @@ def bound_from(first: np.ndarray, second: np.ndarray, score: Score | None, level
     return lower_bound_of_scores(first, second, **dataclasses.asdict(level))
 
 
-def collect(
-    apply: Callable[..., PyTree],
-    subject: tuple[PyTree, ...],
-    data: PyTree,
-    key: jax.Array,
-    runs: int,
-    *,
-    score: Score | None = None,
-    compiler_options: Mapping[str, bool | int] | None = None,
-) -> np.ndarray:
-    """What `runs` runs release, `[runs, F]` float64, or their scores `[runs, 1]`."""
-    if subject:  # as `solve` would, where the solver is not traced
-        data = in_public_rows(subject[0], data)
-    shape_key, plan_key, run_key = jax.random.split(key, 3)
-    impl = jax.random.key_impl(key)
-    # of this key only the shape of what would be drawn is asked
-    words = jax.random.key_data(jax.random.key(0, impl=impl))[None]
-    once = functools.partial(_collect, apply, score, impl, 1)
-    out = jax.eval_shape(once, subject, data, (words, _host_plans(subject, data, shape_key, 1)))
-    if score is not None and out.size != 1:
-        raise ValueError(f"score must return a scalar, got {out.size} numbers")
-    if runs * out.size > _MOST_NUMBERS:
-        raise ValueError(
-            f"a run releases {out.size} numbers, {runs} runs {runs * out.size}, "
-            f"which must be <= {_MOST_NUMBERS}: give a `score`, or fewer runs"
-        )
-    size = out.size + sum(leaf.size for leaf in jax.tree.leaves(data))
-    chunk = int(np.clip(_NUMBERS_AT_ONCE // size, 1, min(runs, 256)))
-    whole = -(-runs // chunk) * chunk  # a rest would be compiled a second time
-    # as plain words: the checker of reused keys takes a slice for a use
-    words = jax.random.key_data(jax.random.split(run_key, whole))
-    drawn = words, _host_plans(subject, data, plan_key, whole)
-    collected = _jitted(tuple(sorted((compiler_options or {}).items())))
-    made = collected(apply, score, impl, chunk, subject, data, drawn)
-    return np.asarray(made, np.float64)[:runs]
+@register_dataclass
+@dataclass(frozen=True)
+class Mechanism:
+    """`apply(*subject, data, key)`, and a score of what it releases, if one is given."""
+
+    apply: Callable[..., PyTree] = static_field()
+    score: Score | None = static_field(default=None)
+    subject: tuple[PyTree, ...] = ()
+
+    def collect(self, data: PyTree, key: jax.Array, runs: int, options: Options = ()) -> np.ndarray:
+        """What `runs` runs release, `[runs, F]` float64, or their scores `[runs, 1]`."""
+        if self.subject:  # as `solve` would, where the solver is not traced
+            data = in_public_rows(self.subject[0], data)
+        shape_key, plan_key, run_key = jax.random.split(key, 3)
+        impl = jax.random.key_impl(key)
+        # of this key only the shape of what would be drawn is asked
+        words = jax.random.key_data(jax.random.key(0, impl=impl))[None]
+        once = functools.partial(_collect, impl=impl, chunk=1)
+        out = jax.eval_shape(once, self, data, (words, self._host_plans(data, shape_key, 1)))
+        if self.score is not None and out.size != 1:
+            raise ValueError(f"score must return a scalar, got {out.size} numbers")
+        if runs * out.size > _MOST_NUMBERS:
+            raise ValueError(
+                f"a run releases {out.size} numbers, {runs} runs {runs * out.size}, "
+                f"which must be <= {_MOST_NUMBERS}: give a `score`, or fewer runs"
+            )
+        size = out.size + sum(leaf.size for leaf in jax.tree.leaves(data))
+        chunk = int(np.clip(_NUMBERS_AT_ONCE // size, 1, min(runs, 256)))
+        whole = -(-runs // chunk) * chunk  # a rest would be compiled a second time
+        # as plain words: the checker of reused keys takes a slice for a use
+        words = jax.random.key_data(jax.random.split(run_key, whole))
+        drawn = words, self._host_plans(data, plan_key, whole)
+        made = _jitted(options)(self, data, drawn, impl, chunk)
+        return np.asarray(made, np.float64)[:runs]
+
+    def _host_plans(self, data: PyTree, key: jax.Array, runs: int) -> PyTree:
+        """The batches of every run where the sampler draws them on the host, else None."""
+        if not self.subject:
+            return None
+        sampler, size = self.subject[0].sampler, jax.tree.leaves(data)[0].shape[0]
+        try:  # draws nothing, but says whether the key may be traced
+            jax.eval_shape(lambda: sampler.plan(jax.random.key(0), size))
+        except TypeError:
+            drawn = [sampler.plan(one, size) for one in jax.random.split(key, runs)]
+            return jax.tree.map(lambda *rows: np.stack(rows), *drawn)
+        return None
 
 
 @functools.lru_cache
-def _jitted(options: tuple[tuple[str, bool | int], ...]) -> Callable[..., jax.Array]:
-    return jax.jit(_collect, static_argnums=(0, 1, 2, 3), compiler_options=dict(options))
+def _jitted(options: Options) -> Callable[..., jax.Array]:
+    return jax.jit(_collect, static_argnames=("impl", "chunk"), compiler_options=dict(options))
 
 
 def _collect(
-    apply: Callable[..., PyTree],
-    score: Score | None,
-    impl: Hashable,
-    chunk: int,
-    subject: tuple[PyTree, ...],
-    data: PyTree,
-    drawn: tuple[jax.Array, PyTree],
+    mechanism: Mechanism, data: PyTree, drawn: tuple[jax.Array, PyTree], impl: Hashable, chunk: int
 ) -> jax.Array:
     def one(run: tuple[jax.Array, PyTree]) -> jax.Array:
         key, plan = jax.random.wrap_key_data(run[0], impl=impl), run[1]
-        released = apply(*subject, data, key, *(() if plan is None else (plan,)))
-        leaves = jax.tree.leaves(released if score is None else score(released))
+        plans = () if plan is None else (plan,)
+        released = mechanism.apply(*mechanism.subject, data, key, *plans)
+        leaves = jax.tree.leaves(mechanism.score(released) if mechanism.score else released)
         return jnp.concatenate([jnp.ravel(jnp.asarray(leaf, float)) for leaf in leaves])
 
     return jax.lax.map(one, drawn, batch_size=chunk)
-
-
-def _host_plans(subject: tuple[PyTree, ...], data: PyTree, key: jax.Array, runs: int) -> PyTree:
-    """The batches of every run where the sampler draws them on the host, else None."""
-    if not subject:
-        return None
-    sampler, size = subject[0].sampler, jax.tree.leaves(data)[0].shape[0]
-    try:  # draws nothing, but says whether the key may be traced
-        jax.eval_shape(lambda: sampler.plan(jax.random.key(0), size))
-    except TypeError:
-        drawn = [sampler.plan(one, size) for one in jax.random.split(key, runs)]
-        return jax.tree.map(lambda *rows: np.stack(rows), *drawn)
-    return None
 
 
 def check_neighbours(data: PyTree, neighbour: PyTree) -> None:

@@ -13,7 +13,7 @@ from jax.typing import ArrayLike
 from tqdm.auto import tqdm
 
 from dpjax.audit._events import Level, learn_score
-from dpjax.audit._lower_bound import bound_from, collect, watch
+from dpjax.audit._lower_bound import Mechanism, bound_from, watch
 from dpjax.core import PyTree, check_int, check_key, check_positive
 from dpjax.testing import Entry, SolverCase
 from dpjax.testing._trees import QUICK, field_names
@@ -90,15 +90,14 @@ def audit_registered(
 def _audit(entry: Entry, runs: int, epsilon: float, level: Level, key: jax.Array) -> Audited:
     case: SolverCase = entry.make()
     solver = _claiming(case, epsilon, level.delta)
+    watched, quick = Mechanism(watch, subject=(solver, case.problem)), tuple(QUICK.items())
     guarantee = solver.guarantee()
     relation = guarantee.relation.name.lower()
     rounds = itertools.count()
 
     def released(data: PyTree, times: int = 1) -> np.ndarray:
         keys = [jax.random.fold_in(key, next(rounds)) for _ in range(times)]
-        subject = solver, case.problem
-        made = [collect(watch, subject, data, k, _ROUND, compiler_options=QUICK) for k in keys]
-        return np.concatenate(made)
+        return np.concatenate([watched.collect(data, k, _ROUND, quick) for k in keys])
 
     def told_apart(pair: tuple[PyTree, PyTree]) -> float:
         """By how many deviations a score learnt from half of the runs moves in the others."""

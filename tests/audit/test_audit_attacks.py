@@ -11,7 +11,7 @@ from scipy import stats
 import dpjax.testing as dpt
 from dpjax.audit import lower_bound_of_scores, mechanism_lower_bound
 from dpjax.audit._events import Event, Level, bound_at, learn_score
-from dpjax.audit._lower_bound import bound_from, check_neighbours, collect, watch
+from dpjax.audit._lower_bound import Mechanism, bound_from, check_neighbours, watch
 
 ODD = np.array([0.0, 1.0, -np.inf, np.inf, np.nan, 1e308, -1e308, 5e-324])
 
@@ -48,7 +48,8 @@ def test_batches_drawn_on_the_host_are_not_of_the_runs_key():
         return jnp.stack([jax.random.key_data(key), plan])
 
     solver = Still(types.SimpleNamespace(plan=plan))
-    seen = collect(words, (solver,), jnp.zeros((2, 1)), jax.random.key(0), 40).reshape(40, 2, -1)
+    collected = Mechanism(words, None, (solver,)).collect(jnp.zeros((2, 1)), jax.random.key(0), 40)
+    seen = collected.reshape(40, 2, -1)
     assert len(np.unique(seen[:, 1], axis=0)) == 40
     assert len(np.unique(seen.reshape(80, -1), axis=0)) == 80
 
