@@ -14,25 +14,15 @@ PyTree = Any
 
 Transform = optax.GradientTransformationExtraArgs
 """A gradient transformation whose `update` takes `key` as a keyword argument."""
-_DEFAULTS = {
-    # of a problem
-    "init": None,
-    "check": None,
-    "lipschitz": None,
-    "smoothness": None,
-    "radius": None,
-    "factored": False,
-    "factored_gradients": None,
+_NONE = (
+    "init check lipschitz smoothness radius factored_gradients "  # of a problem
+    "prologue diagnose redact expected_records restate"  # of a solver
+)
+_DEFAULTS = dict.fromkeys(_NONE.split()) | {
+    "factored": False,  # of a problem
     "domains": (),
-    # of a solver
-    "prologue": None,
-    "diagnose": None,
-    "redact": None,
-    "ordered_batches": False,
-    "expected_records": None,
-    "restate": None,
-    # of a sampler
-    "shards": 1,
+    "ordered_batches": False,  # of a solver
+    "shards": 1,  # of a sampler
 }
 
 
