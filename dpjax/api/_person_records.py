@@ -92,14 +92,12 @@ class PersonRecords:
                 "table must be a mapping of arrays [n, ...] or a data frame, got "
                 f"{type(self.table).__name__}"
             )
-        named = self.unit if isinstance(self.unit, str) else None
-        arrays = {
-            name: frames.float_array(name, array)
-            if frames.typed_by_rows(array)
-            else np.asarray(array)
-            for name, array in frames.named_columns(self.table).items()
-            if name != named
-        }
+        arrays = frames.named_columns(self.table)
+        if isinstance(self.unit, str):
+            arrays.pop(self.unit, None)
+        for name, array in arrays.items():
+            typed = frames.typed_by_rows(array)
+            arrays[name] = frames.float_array(name, array) if typed else np.asarray(array)
         person, place = self._places(num_rows(arrays))
         rows = np.flatnonzero(place < self.max_rows)
         found = np.full((person.max() + 1, self.max_rows), -1)

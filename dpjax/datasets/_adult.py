@@ -14,14 +14,10 @@ from dpjax.queries import Domain
 
 # The encoder of `adult().x`: public bins and vocabularies, chosen from what the columns mean.
 # Ages in steps of five years; hours around the full-time week; round amounts of dollars.
+_CATEGORIES = ("workclass", "education", "marital-status", "occupation", "relationship", "race")
 _BLOCKS: tuple[Block, ...] = (
     Bins("age", (0, 20, 25, 30, 35, 40, 45, 50, 55, 60, 65, 70)),
-    OneHot("workclass", VOCABULARY["workclass"]),
-    OneHot("education", VOCABULARY["education"]),
-    OneHot("marital-status", VOCABULARY["marital-status"]),
-    OneHot("occupation", VOCABULARY["occupation"]),
-    OneHot("relationship", VOCABULARY["relationship"]),
-    OneHot("race", VOCABULARY["race"]),
+    *(OneHot(column, VOCABULARY[column]) for column in _CATEGORIES),
     Bins("capital-gain", (0, 1, 3000, 5000, 7000, 10000, 20000)),
     Bins("capital-loss", (0, 1, 1500, 1800, 2000, 2200)),
     Bins("hours-per-week", (0, 20, 30, 35, 40, 41, 45, 50, 55, 60)),

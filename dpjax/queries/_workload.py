@@ -106,6 +106,9 @@ class Workload(abc.ABC):
     `sensitivity` or, as `_constants`, what `query_sensitivity` takes.
     """
 
+    sharding: NamedSharding | None = None
+    """How vectors of cells are spread over devices; None: as XLA sees fit."""
+
     @functools.cached_property
     def num_queries(self) -> int:
         """Number of queries $m$."""
@@ -124,11 +127,6 @@ class Workload(abc.ABC):
     @functools.cached_property
     def domain(self) -> Domain | None:
         """What records are codes over; None where they are indices of cells."""
-        return None
-
-    @functools.cached_property
-    def sharding(self) -> NamedSharding | None:
-        """How vectors of cells are spread over devices; None: as XLA sees fit."""
         return None
 
     @functools.cached_property
@@ -445,11 +443,8 @@ class Concat(Workload):
     def adjoint(self, v: ArrayLike) -> jax.Array:
         """The sum of the adjoints of the parts, `[k]`, for `v` `[m]`."""
         vector = checked_vector("v", v, self.num_queries)
-        parts = [
-            workload.adjoint(vector[start : start + workload.num_queries])
-            for start, workload in zip(self.offsets, self.workloads, strict=True)
-        ]
-        return functools.reduce(jnp.add, parts)
+        parts = zip(self.workloads, jnp.split(vector, self.offsets[1:]), strict=True)
+        return functools.reduce(jnp.add, [workload.adjoint(part) for workload, part in parts])
 
     def answer_of_record(self, record: ArrayLike) -> jax.Array:
         """All queries at one record, `[m]` (*secret*)."""

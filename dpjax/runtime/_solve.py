@@ -131,13 +131,8 @@ def solve(
     processes = processes_of((data, solver, problem))
     if processes.several and is_traced(key, solver, problem, data, jnp.zeros(())):
         processes = Processes()  # a transformation is no place to talk
-    check_alike(
-        processes,
-        key=key,
-        solver=solver,
-        problem=problem,
-        arguments=(data.num_records, every, checkpoint is None, sensitive),
-    )
+    arguments = data.num_records, every, checkpoint is None, sensitive
+    check_alike(processes, key=key, solver=solver, problem=problem, arguments=arguments)
     solver, problem, data = automatic((solver, problem, data))
     check = optional(problem, "check")
     if check is not None:

@@ -18,14 +18,7 @@ from dpjax.privacy._budget import relation_factor
 
 # a rate above which 1 - rate has too few digits for the library: as 1, which costs more
 _ALL = 1 - 1e-10
-_NOISE_FIELDS = (
-    "noise_multiplier",
-    "noise_parameter",
-    "standard_deviation",
-    "rho",
-    "xi",
-    "epsilon",
-)
+_NOISES = ("noise_multiplier", "noise_parameter", "standard_deviation", "rho", "xi", "epsilon")
 
 Parts: TypeAlias = list[tuple[dpe.DpEvent, int]]
 """Events and how often each is repeated."""
@@ -205,7 +198,7 @@ def _walk(event: dpe.DpEvent, count: int) -> Parts:
 
 def _walk_leaf(event: dpe.DpEvent, count: int) -> Parts:
     fields = event_fields(event)
-    noise = {name: fields[name] for name in _NOISE_FIELDS if name in fields}
+    noise = {name: fields[name] for name in _NOISES if name in fields}
     for name, value in noise.items():
         if not value >= 0:
             raise ValueError(f"{name} of {event} must be >= 0, got {value!r}")

@@ -141,10 +141,8 @@ def _each(base: Base) -> tuple[_Run, ...]:
 def _ids(base: Base) -> frozenset[_Curve]:
     """Hashable keys of these runs' curves, without failures."""
     return frozenset(
-        each._id
-        if isinstance(each, Guarantee)
-        else dataclasses.replace(each, failure_probability=0.0)
-        for each in _each(base)
+        one._id if isinstance(one, Guarantee) else dataclasses.replace(one, failure_probability=0.0)
+        for one in _each(base)
     )
 
 
