@@ -204,7 +204,10 @@ def tune(
         solvers = choices.with_noise(noise)
     guarantee = Guarantee(dpe.NonPrivateDpEvent(), relation)
     if runs:
-        guarantee = _guarantee(solvers, joint, apart, score_noise, runs)
+        # of what runs, from the fields of the solvers and scores that run
+        training = _of_one_run([solver.guarantee() for solver in solvers], joint, score_noise)
+        scoring = () if apart is None else (apart.guarantee(score_noise),)
+        guarantee = SelectionGuarantee((training, *scoring), runs)
         if guarantee.delta(budget.epsilon) > budget.delta:  # solvers differ from call to call
             raise ValueError(f"candidates of {pool.name_of(kind)} cannot be calibrated to {budget}")
     names = choices.choices
@@ -262,10 +265,7 @@ def _calibrated(
     def base(z: float) -> Guarantee | tuple[Guarantee, ...]:
         z *= _ROUNDED_UP  # as it runs: curves on grids are not monotone in the last digits
         each = [choices.guarantee(first, own[first] * z) for first in several]
-        if joint:
-            each = [compose_guarantees(one, joint.guarantee(own_score * z)) for one in each]
-        distinct = tuple(dict.fromkeys(each))
-        return distinct[0] if len(distinct) == 1 else distinct
+        return _of_one_run(each, joint, own_score * z)
 
     scale = calibrate_selection(base, runs, budget) * _ROUNDED_UP
     score_noise = own_score * scale if joint else 0.0
@@ -274,24 +274,22 @@ def _calibrated(
     return [own[first] * scale for first in kinds], score_noise
 
 
+def _of_one_run(
+    training: Sequence[Guarantee], joint: Scores | None, score_noise: float
+) -> Guarantee | tuple[Guarantee, ...]:
+    """The guarantee of a run, or those that differ, with that of scores on the same records."""
+    each = tuple(dict.fromkeys(training))
+    if joint:
+        each = tuple(compose_guarantees(one, joint.guarantee(score_noise)) for one in each)
+    return each[0] if len(each) == 1 else each
+
+
 def _alone(guarantee: Callable[[float], Guarantee], budget: Budget) -> float:
     one = guarantee(1.0)
     failure = float(one.failure_probability)
     return calibrate_noise(
         lambda z: guarantee(z).event, budget, relation=one.relation, failure_probability=failure
     )
-
-
-def _guarantee(
-    solvers: list[Any], joint: Scores | None, apart: Scores | None, noise: float, runs: RunsLaw
-) -> SelectionGuarantee:
-    """Of what runs, from the fields of the solvers and scores that run."""
-    training = list(dict.fromkeys(solver.guarantee() for solver in solvers))
-    if joint:
-        training = [compose_guarantees(one, joint.guarantee(noise)) for one in training]
-    scoring = () if apart is None else (apart.guarantee(noise),)
-    first = training[0] if len(training) == 1 else tuple(training)
-    return SelectionGuarantee((first, *scoring), runs)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

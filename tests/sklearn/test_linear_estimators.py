@@ -238,10 +238,12 @@ def test_what_runs_has_the_noise_that_is_accounted(heavy, monkeypatch):
 
     monkeypatch.setattr(_tune, "_best", stop)
     accounted = []
-    made = _tune._guarantee
-    monkeypatch.setattr(
-        _tune, "_guarantee", lambda *a, **k: accounted.append(made(*a, **k)) or accounted[-1]
-    )
+
+    def noted(*arguments):
+        accounted.append(SelectionGuarantee(*arguments))
+        return accounted[-1]
+
+    monkeypatch.setattr(_tune, "SelectionGuarantee", noted)
     with pytest.raises(KeyboardInterrupt):
         LogisticRegression(classes=[0, 1], tune=NORMS).fit(x, y)
     solvers, _, _, _, _, (train, held), _ = seen[0]
