@@ -21,27 +21,6 @@ _SHOWN = 20
 def run(argv: list[str]) -> None:
     """Runs the command, and prints what it found."""
     args = _parser().parse_args(argv)
-    result = _fitted(args)
-    print(json.dumps(result) if args.json else _summary(result))
-
-
-def _parser() -> argparse.ArgumentParser:
-    made = parser(
-        "fit", "Private training on a CSV file: a linear model of a column given the others."
-    )
-    add = made.add_argument
-    add("--target", required=True, help="column to predict", metavar="COLUMN")
-    add(
-        "--method",
-        default="auto",
-        help="a method of the table printed at the end (default: the first of it)",
-    )
-    add("--test", type=Path, metavar="FILE", help="CSV file of public rows to report errors on")
-    add("--output", type=Path, metavar="FILE", help="where to keep the model, for `predict`")
-    return made
-
-
-def _fitted(args: argparse.Namespace) -> dict[str, Any]:
     check_output(args.output)
     domain = Domain.from_json(args.schema)
     model = TableModel(domain, args.target)
@@ -82,7 +61,23 @@ def _fitted(args: argparse.Namespace) -> dict[str, Any]:
             low, high = ends(dict(domain.spec)[args.target])
             error = (high - low) / 2 * float(np.sqrt(np.mean((guesses - y) ** 2)))
             result["test"] = {"rows": len(y), "rmse": error}
-    return result
+    print(json.dumps(result) if args.json else _summary(result))
+
+
+def _parser() -> argparse.ArgumentParser:
+    made = parser(
+        "fit", "Private training on a CSV file: a linear model of a column given the others."
+    )
+    add = made.add_argument
+    add("--target", required=True, help="column to predict", metavar="COLUMN")
+    add(
+        "--method",
+        default="auto",
+        help="a method of the table printed at the end (default: the first of it)",
+    )
+    add("--test", type=Path, metavar="FILE", help="CSV file of public rows to report errors on")
+    add("--output", type=Path, metavar="FILE", help="where to keep the model, for `predict`")
+    return made
 
 
 def _summary(result: dict[str, Any]) -> str:

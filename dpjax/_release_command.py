@@ -23,34 +23,6 @@ _SHOWN = 20
 def run(argv: list[str]) -> None:
     """Runs the command: prints tables, and writes synthetic rows."""
     args = _parser().parse_args(argv)
-    result = _released(args)
-    print(json.dumps(result) if args.json else _summary(result))
-
-
-def _parser() -> argparse.ArgumentParser:
-    made = parser("release", "Private tables of counts, and synthetic rows, of a CSV file.")
-    made.set_defaults(relation=None)
-    add = made.add_argument
-    add(
-        "--tables",
-        nargs="+",
-        metavar="COLUMNS",
-        help="tables to measure and to print, such as age,sex job: names with commas between "
-        "(default: all of two columns are measured, and each column's printed)",
-    )
-    add("--output", type=Path, metavar="FILE", help="CSV file of synthetic rows to write")
-    add("--rows", type=int, metavar="N", help="how many of them (default: the number of records)")
-    add(
-        "--unit",
-        metavar="COLUMN",
-        help="whose row it is: privacy is per person, under add_or_remove_one, and --num-records "
-        "a public number near that of rows kept",
-    )
-    add("--max-rows", type=int, metavar="K", help="rows kept of a person; required with --unit")
-    return made
-
-
-def _released(args: argparse.Namespace) -> dict[str, Any]:
     if (args.unit is None) != (args.max_rows is None):
         raise ValueError("--unit and --max-rows must be given together")
     if args.rows is not None:
@@ -83,7 +55,7 @@ def _released(args: argparse.Namespace) -> dict[str, Any]:
     )
     wanted = size if args.rows is None else args.rows
     written = _write(released, args, wanted, for_rows) if args.output else 0
-    return {
+    result = {
         "data": str(args.data),
         "num_records": size,
         "method": released.method,
@@ -99,6 +71,30 @@ def _released(args: argparse.Namespace) -> dict[str, Any]:
         "output": str(args.output) if args.output else None,
         "rows": written,
     }
+    print(json.dumps(result) if args.json else _summary(result))
+
+
+def _parser() -> argparse.ArgumentParser:
+    made = parser("release", "Private tables of counts, and synthetic rows, of a CSV file.")
+    made.set_defaults(relation=None)
+    add = made.add_argument
+    add(
+        "--tables",
+        nargs="+",
+        metavar="COLUMNS",
+        help="tables to measure and to print, such as age,sex job: names with commas between "
+        "(default: all of two columns are measured, and each column's printed)",
+    )
+    add("--output", type=Path, metavar="FILE", help="CSV file of synthetic rows to write")
+    add("--rows", type=int, metavar="N", help="how many of them (default: the number of records)")
+    add(
+        "--unit",
+        metavar="COLUMN",
+        help="whose row it is: privacy is per person, under add_or_remove_one, and --num-records "
+        "a public number near that of rows kept",
+    )
+    add("--max-rows", type=int, metavar="K", help="rows kept of a person; required with --unit")
+    return made
 
 
 def _write(released: Release, args: argparse.Namespace, number: int, key: jax.Array) -> int:

@@ -133,7 +133,13 @@ def release(
     problem = QueryRelease(workload, max_bytes=None) if apart else QueryRelease(workload)
     if people is not None:
         check_people(workload, relation, method, spent)
-    records = _records(workload, data)
+    if workload.domain is None:
+        check_records(data)
+        records = np.asarray(data)
+    else:
+        records = workload.domain.encode(data) if people is None else people.codes(workload.domain)
+    if len(records) == 0:
+        raise ValueError("data must hold n >= 1 records, got none")
     num_records = public_size(num_records, relation, len(records), bounds=False)
     if relation == "replace_one" and num_records != len(records):
         raise ValueError(
@@ -223,19 +229,6 @@ def check_workload(workload: object, data: object) -> None:
         )
     if isinstance(data, Workload | Domain):
         raise TypeError(f"data must be the records, got the workload {type(data).__name__}")
-
-
-def _records(workload: Workload, data: object) -> np.ndarray:
-    if workload.domain is None:
-        check_records(data)
-        records = np.asarray(data)
-    elif isinstance(data, PersonRecords):
-        records = data.codes(workload.domain)
-    else:
-        records = workload.domain.encode(data)
-    if len(records) == 0:
-        raise ValueError("data must hold n >= 1 records, got none")
-    return records
 
 
 def choose(problem: QueryRelease, num_records: int, budget: Budget) -> Choice:

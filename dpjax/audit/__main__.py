@@ -6,7 +6,7 @@ import sys
 
 import jax
 
-from dpjax.audit._registered import Audited, audit_registered
+from dpjax.audit._registered import audit_registered
 from dpjax.testing import entries
 
 
@@ -41,23 +41,17 @@ def _run(args: argparse.Namespace) -> int:
         f"epsilon at delta = {args.delta:g}: claimed, and shown by {args.runs} runs on each of two "
         f"neighbours\n(all bounds together hold with probability {args.confidence:g})\n"
     )
-    print(_table(rows))
+    width = max(len(row.name) for row in rows)
+    print(f"{'solver':{width}}  {'relation':17}  {'claimed':>8}  {'shown':>8}")
+    for row in rows:
+        numbers = f"{row.claimed:8.3f}  {row.shown:8.3f}"
+        print(f"{row.name:{width}}  {row.relation:17}  {numbers}{'' if row.holds else '  ABOVE'}")
     broken = [row.name for row in rows if not row.holds]
     if broken:
         print(f"\nABOVE THE CLAIM: {', '.join(broken)}")
     else:
         print(f"\nall {len(rows)} stay below their claims")
     return 1 if broken else 0
-
-
-def _table(rows: list[Audited]) -> str:
-    width = max(len(row.name) for row in rows)
-    lines = [f"{'solver':{width}}  {'relation':17}  {'claimed':>8}  {'shown':>8}"]
-    for row in rows:
-        mark = "" if row.holds else "  ABOVE"
-        numbers = f"{row.claimed:8.3f}  {row.shown:8.3f}"
-        lines.append(f"{row.name:{width}}  {row.relation:17}  {numbers}{mark}")
-    return "\n".join(lines)
 
 
 def _parse(argv: list[str] | None) -> argparse.Namespace:

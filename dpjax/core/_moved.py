@@ -53,11 +53,10 @@ def renamed_fields(**names: str) -> Callable[[type], type]:
 
 def current_names(cls: type, fields: dict[str, Any]) -> dict[str, Any]:
     """The fields with those of old names under their new ones."""
+    fields = dict(fields)
     for old, new in getattr(cls, "_renamed", {}).items():
         if old in fields:
-            _warned(cls, old, new)
-            fields = {**fields, new: fields[old]}
-            del fields[old]
+            fields[_warned(cls, old, new)] = fields.pop(old)
     return fields
 
 
