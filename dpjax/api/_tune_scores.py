@@ -19,6 +19,7 @@ from dpjax.transforms import add_rounded_gaussian, rounded_gaussian_shortfall
 from dpjax.transforms.clipping._microbatch import in_equal_parts
 
 Correct = Callable[[PyTree, PyTree], jax.Array]
+Counts = dict[str, jax.Array]
 
 _LEVELS = 256
 _LARGEST_SUM = 2**30
@@ -78,10 +79,8 @@ class Scores:
         place = jnp.argmax(scores)
         return place, scores[place]
 
-    def _noisy(
-        self, counts: dict[str, jax.Array], stddev: float, key: jax.Array
-    ) -> dict[str, jax.Array]:
-        def noisy(part: dict[str, jax.Array], stddev: float, key: jax.Array) -> Any:
+    def _noisy(self, counts: Counts, stddev: float, key: jax.Array) -> Counts:
+        def noisy(part: Counts, stddev: float, key: jax.Array) -> Any:
             transform = add_rounded_gaussian(stddev)
             return transform.update(part, transform.init(part), key=key)[0]
 
@@ -92,8 +91,8 @@ class Scores:
         rest = {name: count for name, count in counts.items() if name != "margin"}
         return noisy(graded, self.levels * stddev, first) | noisy(rest, stddev, second)
 
-    def _counts(self, params: PyTree, records: PyTree) -> dict[str, jax.Array]:
-        def of(part: PyTree, here: jax.Array) -> dict[str, jax.Array]:
+    def _counts(self, params: PyTree, records: PyTree) -> Counts:
+        def of(part: PyTree, here: jax.Array) -> Counts:
             right = jnp.asarray(self.correct(params, part))
             _check_shape(right, part)
             if self.levels == 1:
@@ -105,9 +104,8 @@ class Scores:
             if self._constrained:
                 logits = self.problem.class_logits(params, part["x"])
                 constraints = self.problem.constraints
-                found["class"] = jax.nn.one_hot(
-                    jnp.argmax(logits, axis=-1), logits.shape[-1], dtype=int
-                )
+                predicted = jnp.argmax(logits, axis=-1)
+                found["class"] = jax.nn.one_hot(predicted, logits.shape[-1], dtype=int)
                 found["group"] = constraints.one_hot_parts(constraints.part(part), int)
             return found
 
@@ -118,7 +116,7 @@ class Scores:
             counts["table"] = jnp.matmul(found["group"].T, found["class"])
         return counts
 
-    def _score(self, counts: dict[str, jax.Array], noise: float) -> jax.Array:
+    def _score(self, counts: Counts, noise: float) -> jax.Array:
         accuracy = 0.5 + counts["margin"].astype(float) / (2 * self.size * self.levels)
         if not self._constrained:
             return accuracy

@@ -37,12 +37,10 @@ class TableCells(NamedTuple):
         start = np.concatenate([[0], np.cumsum(shape)])
         width = max(2, *(len(clique) for clique in workload.cliques))
         cells = np.full((workload.num_queries, width), start[-1], np.int32)
-        for clique, offset, size in zip(
-            workload.cliques, workload.offsets, workload.sizes, strict=True
-        ):
-            axes = list(workload.domain.axes(clique))
+        tables = zip(workload._axes, workload.offsets, workload.sizes, strict=True)
+        for axes, offset, size in tables:
             codes = np.indices([shape[axis] for axis in axes]).reshape(len(axes), -1).T
-            cells[offset : offset + size, : len(axes)] = codes + start[axes]
+            cells[offset : offset + size, : len(axes)] = codes + start[list(axes)]
         small = np.all(cells[:, 2:] == start[-1], axis=1)
         order = np.argsort(np.concatenate([np.flatnonzero(small), np.flatnonzero(~small)]))
         return cls(cells[small, :2], cells[~small], order.astype(np.int32))
