@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import filelock
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -192,7 +193,6 @@ def open_folder(path: str | os.PathLike[str], run: Fingerprint) -> Iterator[Chec
       RuntimeError: If another process has it open.
     """
     try:
-        import filelock
         import orbax.checkpoint
     except ImportError as error:
         raise ImportError(
