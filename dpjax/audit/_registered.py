@@ -81,10 +81,8 @@ def audit_registered(
     check_positive("epsilon", epsilon)
     entries, level = list(entries), Level(delta, confidence)
     level = dataclasses.replace(level, confidence=1 - (1 - confidence) / max(1, len(entries)))
-    rows = []
-    for i, entry in enumerate(tqdm(entries, "audits", disable=not progress, unit="solver")):
-        rows.append(_audit(entry, runs, epsilon, level, jax.random.fold_in(key, i)))
-    return rows
+    each = enumerate(tqdm(entries, "audits", disable=not progress, unit="solver"))
+    return [_audit(entry, runs, epsilon, level, jax.random.fold_in(key, i)) for i, entry in each]
 
 
 def _audit(entry: Entry, runs: int, epsilon: float, level: Level, key: jax.Array) -> Audited:
