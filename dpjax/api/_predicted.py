@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
-from scipy import optimize
+from scipy import optimize, special
 
 from dpjax.queries import Tree, Workload
 
@@ -52,15 +52,12 @@ def level_precisions(tree: Tree, asked: np.ndarray) -> np.ndarray:
     blocks = np.array(tree.universe_size // np.array(tree.sizes), float)
 
     def error(logs: np.ndarray) -> float:
-        weights = np.exp(logs - logs.max())
-        weights /= weights.sum()
         # all levels from this one on tell of it
-        known = np.cumsum((weights * blocks)[::-1])[::-1]
+        known = np.cumsum((special.softmax(logs) * blocks)[::-1])[::-1]
         return float(np.sum(np.maximum(shares, 0) / known))
 
     found = optimize.minimize(error, np.zeros(len(blocks)), method="L-BFGS-B").x
-    weights = np.exp(found - found.max())
-    return np.asarray(np.maximum(weights / weights.sum(), 1e-3))
+    return np.asarray(np.maximum(special.softmax(found), 1e-3))
 
 
 def _within(tree: Tree, asked: np.ndarray) -> list[float]:

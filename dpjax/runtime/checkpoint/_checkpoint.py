@@ -101,8 +101,7 @@ class CheckpointFolder:
     def claim(self, like: PyTree) -> None:
         """Makes the folder the run's own, before the first step; refuses that of another run."""
         manifest = self._path / _MANIFEST
-        used = manifest.exists() or bool(self._steps())
-        if used:
+        if manifest.exists() or self._steps():
             there = _read_manifest(manifest)
             if there == self._run:
                 return
