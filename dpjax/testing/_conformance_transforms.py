@@ -12,17 +12,18 @@ import jax.numpy as jnp
 import numpy as np
 from dp_accounting.dp_event import DpEvent
 from jax.typing import ArrayLike
-from scipy import stats
+from scipy import special, stats
 
 from dpjax.core import PyTree, Transform
 from dpjax.privacy import Guarantee, UnsupportedEventError
 from dpjax.testing import _asserts as asserts
 from dpjax.testing import _trees as trees
 from dpjax.testing._cases import Entry, TransformCase
-from dpjax.testing._statistics import check_scale
+from dpjax.testing._statistics import check_scale, count_false_alarm
 
 _STEPS = 3
-_DRAWS = 6000  # they tell 2/3 and 3/2 of a scale apart
+_DRAWS = 16_000  # they tell 0.95 of a scale from it
+_FALSE_ALARM = 1e-7
 _EPSILONS = (0.1, 0.3, 1.0, 3.0, 10.0)
 _FARTHER = (1.0, 3.0, 10.0)  # than draws, where a law with wider tails than it claims shows
 _MOST_EPSILON = 100.0
@@ -201,7 +202,8 @@ def _check_draws(case: TransformCase, name: str) -> None:
 def check_noise(draws: np.ndarray, law: Any, event: DpEvent, change: float, name: str) -> None:
     """Raises AssertionError unless draws follow a law whose scale is that of the event.
 
-    Kolmogorov-Smirnov, with the power half of `check_scale`. Then the law and the law shifted by
+    Kolmogorov-Smirnov, with the power half of `check_scale`, and the spread of normal scores, which
+    tells a scale that is off by some 5% in 16,000 draws. Then the law and the law shifted by
     `change` must be no further apart than the event claims: by the best threshold, which for a
     log-concave law is the best of all tests; a pure epsilon must hold far out in the tail.
 
@@ -221,6 +223,15 @@ def check_noise(draws: np.ndarray, law: Any, event: DpEvent, change: float, name
         smooth = _spread_over_cells(cdf)
         values = values + np.random.default_rng(0).uniform(size=values.size)
     check_scale(values, lambda scale: lambda x: smooth(x / scale), 1.0, name=f"{name}: noise")
+    count_false_alarm(_FALSE_ALARM)
+    scores = special.ndtri(np.clip(smooth(values), _ABSOLUTE, 1 - _ABSOLUTE))
+    total = float(np.sum(np.square(scores)))
+    ends = stats.chi2.cdf(total, scores.size), stats.chi2.sf(total, scores.size)
+    if 2 * min(ends) < _FALSE_ALARM:
+        raise AssertionError(
+            f"{name}: noise has about {math.sqrt(total / scores.size):.3f} times the scale of its "
+            f"law, by {scores.size} draws"
+        )
     guarantee = Guarantee(event)
     middle = np.median(draws)
     cuts = np.concatenate([middle + far * (draws - middle) for far in _FARTHER])

@@ -180,6 +180,8 @@ def test_bad_transforms_fail(build, message):
         (lambda scale: add_gaussian(2 * scale / 3), "noise do not follow the distribution"),
         (lambda scale: add_gaussian(3 * scale / 2), "noise do not follow the distribution"),
         (lambda scale: add_laplace(scale / 2**0.5), "noise do not follow the distribution"),
+        (lambda scale: add_gaussian(0.95 * scale), r"noise has about 0.9\d\d times the scale"),
+        (lambda scale: add_gaussian(1.05 * scale), r"noise has about 1.0\d\d times the scale"),
     ],
 )
 def test_noise_of_another_law_or_scale_fails(build, message):
