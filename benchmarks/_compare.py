@@ -154,7 +154,7 @@ def kind(keys: tuple[str, ...]) -> str | None:
 _TELLING = {
     "time": {"seconds", "milliseconds", "microseconds", "nanoseconds"},
     "memory": {"bytes", "kilobytes", "megabytes", "gigabytes"},
-    "score": {"accuracy"},
+    "score": {"accuracy", "auc"},
     "loss": {"error", "errors", "loss", "risk", "gap", "excess", "goldstein", "disparity"},
 }
 # in studies whose numbers are errors

@@ -298,8 +298,11 @@ def _choose_rows(
         if set(whole) == set(measured.cliques):
             continue
         measured = Marginals(workload.domain, tuple(whole))
-        why += f"; tables of at most {order} attributes are measured, since those above them "
+        largest = "two attributes at most" if order == 2 else "one attribute"
+        why += f"; tables of {largest} are measured, since those above them "
         why += f"have noise {noise:.2g}" if noise > _COARSE else f"have {large} cells"
+        if order == 1:
+            why += ", so rows drawn tell nothing of how columns depend on each other"
     return "rows", {"measured": measured}, why
 
 

@@ -142,7 +142,7 @@ def test_what_is_measured_is_a_rule_of_public_sizes():
     # triples have 901,120 cells
     _, options, reason = chosen(3, 50_000, 1.0)
     assert {len(c) for c in options["measured"].cliques} == {2}
-    assert "at most 2 attributes" in reason
+    assert "two attributes at most" in reason
     _, options, reason = chosen(2, 200, 0.1)
     assert {len(c) for c in options["measured"].cliques} == {1}
     assert "noise" in reason
