@@ -18,13 +18,13 @@ from dp_accounting import NeighboringRelation
 from dpjax.api._person_records import PersonRecords
 from dpjax.api._plan import Candidate, plan, table_of
 from dpjax.core import PyTree, Solver
-from dpjax.core._records import num_rows
+from dpjax.core._records import Records, num_rows
 from dpjax.privacy import Budget, Guarantee
 from dpjax.privacy._budget import relation_name, resolve_relation
 from dpjax.privacy._guarantee import epsilon_line
 from dpjax.privacy._warnings import PrivacyWarning, warn
 from dpjax.privacy.accounting._event_json import guarantee_from_json, guarantee_to_json
-from dpjax.problems import QueryRelease, RateConstrained
+from dpjax.problems import PersonLoss, QueryRelease, RateConstrained, Risk
 from dpjax.problems._constraints import ByCodes
 from dpjax.problems._rate_constrained import LinearLogits, cross_entropy
 from dpjax.queries.tables._frames import float_array, named_columns, typed_by_rows
@@ -32,6 +32,7 @@ from dpjax.runtime import solve
 
 _INFO, _PARAMS = "fit.json", "params.npz"
 _PLAIN = ("method", "reason", "delta", "validation_loss")  # fields, as JSON has them
+_NEAR = 1.5  # numbers of records, as a ratio
 _DELTAS = tuple(10.0**-k for k in range(1, 13))
 
 
@@ -212,7 +213,8 @@ def fit(
     `dpjax.plan(problem, num_records, budget)` shows the choice without data.
 
     Guarantee: that of the solver, at most the budget. `num_records` is public: under replace-one it
-    may be the number of records; else give a public number near it.
+    may be the number of records; else give a public number near it. For `PersonRecords` all of it
+    holds for a person as one record, with the mean loss of the rows that are kept (`PersonLoss`).
 
     Args:
       problem: `LinearModel`, `Risk`, `RateConstrained`, `SimplexRisk`, `Saddle` or `QueryRelease`
@@ -222,11 +224,12 @@ def fit(
         *public*. That of a frame's column follows from its rows (integers are floats if one is
         missing), so numbers of frames and their columns enter as floats, missing ones as NaN; but
         labels and groups of a `RateConstrained` as int32, -1 where they are no integer, arrays of
-        bools or floats too. For a loss that needs other integers, pass arrays.
+        bools or floats too. For a loss that needs other integers, pass arrays. For a `Risk` also
+        `PersonRecords`, where a person has several rows.
       budget: epsilon, delta and relation to meet.
       key: Typed key, scalar (*secret*). Never use one key for two fits.
-      num_records: *Public* number of records. By default it is read from the data, with a warning
-        unless the relation is replace-one.
+      num_records: *Public* number of records, or of people. By default it is read from the data,
+        with a warning unless the relation is replace-one.
       method: `"auto"`, or a name from the table of `dpjax.plan`.
       validation: *Public* records, whose mean loss is reported; not used to choose.
       progress: As for `dpjax.solve`.
@@ -241,6 +244,7 @@ def fit(
 
     Warns:
       PrivacyWarning: If `num_records` is read from data whose number is secret.
+      UserWarning: If `num_records` is not near their number, where that is public.
 
     Example:
       >>> import dpjax, jax, numpy as np
@@ -251,15 +255,27 @@ def fit(
       >>> abs(float(fitted.params[0]) - 0.5) < 0.1, fitted.method
       (True, 'sufficient_statistics')
     """
+    if isinstance(data, PersonRecords):
+        problem, data = _of_people(problem), data.people()
+        if isinstance(validation, PersonRecords):
+            validation = validation.people()
     records = _records(problem, data)
-    size = num_rows(records) if num_records is None else num_records
+    rows = records.num_records if isinstance(records, Records) else num_rows(records)
+    size = rows if num_records is None else num_records
     planned = plan(problem, size, budget, method=method, **options)
     guarantee: Any = planned.solver.guarantee()
-    if num_records is None and relation_name(guarantee.relation) != "replace_one":
+    if relation_name(guarantee.relation) != "replace_one":
+        if num_records is None:
+            warn(
+                f"num_records = {size} is read from the data, and public under replace_one alone: "
+                "give a public number near it",
+                PrivacyWarning,
+            )
+    elif not size / _NEAR <= rows <= size * _NEAR:
         warn(
-            f"num_records = {size} is read from the data, and public under replace_one alone: "
-            "give a public number near it",
-            PrivacyWarning,
+            f"num_records = {size} is far from the {rows} records that there are: leave it out "
+            "under replace_one, or step sizes and noise are for other data",
+            UserWarning,
         )
     solution = solve(planned.solver, problem, records, key=key, progress=progress)
     loss = None
@@ -269,13 +285,19 @@ def fit(
     return Fitted(solution.params, solution.guarantee, **made)
 
 
+def _of_people(problem: PyTree) -> Risk:
+    """The problem whose records are people."""
+    if not isinstance(problem, Risk):
+        raise TypeError(
+            f"problem must be a Risk for PersonRecords, got {type(problem).__name__}: write the "
+            "loss of a row, dpjax.problems.Risk(loss, init); queries go to dpjax.release"
+        )
+    loss = problem.loss if isinstance(problem.loss, PersonLoss) else PersonLoss(problem.loss)
+    return dataclasses.replace(problem, loss=loss)
+
+
 def _records(problem: PyTree, data: PyTree) -> PyTree:
     """Records as the problem reads them."""
-    if isinstance(data, PersonRecords):
-        raise TypeError(
-            "data must be arrays, got PersonRecords: fit a Risk of dpjax.problems.PersonLoss to "
-            "records.people(), or give the records to dpjax.release"
-        )
     if isinstance(problem, QueryRelease):
         domain = problem.workload.domain
         return np.asarray(data) if domain is None else domain.encode(data)

@@ -411,6 +411,8 @@ class Risk(OfRecords, OnBall):
 class PersonLoss:
     r"""The mean loss of one person's rows: in a `Risk`, people are the records.
 
+    `dpjax.fit` makes it of the loss of a row, for `PersonRecords`.
+
     $$ \ell(\theta; P) = \frac{1}{|P|} \sum_{z \in P} \ell(\theta; z) $$
 
     Guarantee: none of its own. Solvers sample people, clip the gradient of a person as a whole, and

@@ -63,7 +63,7 @@ def test_what_takes_people_says_so_and_shows_no_row(rng):
     )
     assert "Ann" not in repr(records)
     budget, key = dpjax.Budget(1.0, 1e-5), jax.random.key(0)
-    with pytest.raises(TypeError, match=r"got PersonRecords: fit a Risk of .*PersonLoss") as told:
+    with pytest.raises(TypeError, match="must be a Risk for PersonRecords, got LinearMod") as told:
         dpjax.fit(dpjax.problems.LinearModel("logistic", 3), records, budget, key=key)
     assert "Ann" not in str(told.value)
     solver = DPSGD(FullBatch(1), 1.0, 1.0, 1.0, 3.0)
@@ -161,3 +161,27 @@ def test_people_keep_their_places_when_rows_of_one_change(of):
     one = dpjax.PersonRecords(later, unit=ids[1:], max_rows=2).people()["rows"]["x"]
     changed = np.flatnonzero((np.asarray(both) != np.asarray(one)).any(axis=1))
     assert changed.tolist() == [2]
+
+
+def test_fit_takes_people_and_makes_the_loss_theirs():
+    rng = np.random.default_rng(4)
+    ids = np.repeat(np.arange(800), 3)
+    x = rng.normal(size=(2_400, 3))
+    records = dpjax.PersonRecords(
+        {"x": x, "y": x @ [0.5, -0.2, 0.1], "id": ids}, unit="id", max_rows=2
+    )
+    budget = dpjax.Budget(2.0, 1e-5, "replace_one")
+    fitted = dpjax.fit(ROWS, records, budget, key=jax.random.key(0), validation=records)
+    assert fitted.guarantee.epsilon(1e-5) <= 2.0
+    assert fitted.solver.sampler.rate * 800 == pytest.approx(fitted.solver.batch_size)
+    by_hand = dpjax.fit(
+        PROBLEM, records.people(), budget, key=jax.random.key(0), validation=records.people()
+    )
+    np.testing.assert_array_equal(fitted.params, by_hand.params)
+    assert fitted.validation_loss == by_hand.validation_loss
+    linear = Risk.linear(lambda margin, y: 0.5 * (margin - y) ** 2, 3)
+    np.testing.assert_allclose(
+        dpjax.fit(linear, records, budget, key=jax.random.key(0)).params, fitted.params, atol=1e-4
+    )
+    with pytest.warns(UserWarning, match="num_records = 2400 is far from the 800 records"):
+        dpjax.fit(PROBLEM, records, budget, key=jax.random.key(0), num_records=2_400)
