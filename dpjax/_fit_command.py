@@ -55,7 +55,8 @@ def run(argv: list[str]) -> None:
     }
     if args.test:
         test = model.records(read_csv(args.test, domain, args.missing))
-        y, guesses = test["y"], model.guesses(params, test["x"])
+        known = ~np.isnan(test["y"])
+        y, guesses = test["y"][known], model.guesses(params, test["x"][known])
         result["test"] = {"rows": len(y), "error": float(np.mean(guesses != y))}
         if model.regression:
             low, high = ends(dict(domain.spec)[args.target])

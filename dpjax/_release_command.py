@@ -58,6 +58,7 @@ def run(argv: list[str]) -> None:
     result = {
         "data": str(args.data),
         "num_records": size,
+        "total": released.total,
         "method": released.method,
         "reason": released.reason,
         "epsilon": released.guarantee.epsilon(budget.delta),
@@ -131,7 +132,7 @@ def _summary(result: dict[str, Any]) -> str:
         lines += ["", f"{', '.join(names):40} {'count':>12} {'standard error':>14}"]
         rows = zip(labels, table["count"], table["stddev"], strict=True)
         for label, count, error in itertools.islice(rows, _SHOWN):
-            shown = "unknown" if error is None else f"{error * result['num_records']:.1f}"
+            shown = "unknown" if error is None else f"{error * result['total']:.1f}"
             lines.append(f"{label:40} {count:12.1f} {shown:>14}")
         if len(cells) > _SHOWN:
             lines.append(f"and {len(cells) - _SHOWN} cells more: see --json")

@@ -16,7 +16,8 @@ import numpy as np
 from dp_accounting import NeighboringRelation
 
 from dpjax.api._person_records import PersonRecords
-from dpjax.api._plan import Candidate, plan, table_of
+from dpjax.api._plan import Candidate, check_problem, plan, table_of
+from dpjax.api._public_size import public_size
 from dpjax.core import PyTree, Solver
 from dpjax.core._records import Records, num_rows
 from dpjax.privacy import Budget, Guarantee
@@ -228,8 +229,8 @@ def fit(
         `PersonRecords`, where a person has several rows.
       budget: epsilon, delta and relation to meet.
       key: Typed key, scalar (*secret*). Never use one key for two fits.
-      num_records: *Public* number of records, or of people. By default it is read from the data,
-        with a warning unless the relation is replace-one.
+      num_records: *Public* number of records. By default it is read from the data, with a warning
+        unless the relation is replace-one. Of people it is required then.
       method: `"auto"`, or a name from the table of `dpjax.plan`.
       validation: *Public* records, whose mean loss is reported; not used to choose.
       progress: As for `dpjax.solve`.
@@ -255,7 +256,9 @@ def fit(
       >>> abs(float(fitted.params[0]) - 0.5) < 0.1, fitted.method
       (True, 'sufficient_statistics')
     """
-    if isinstance(data, PersonRecords):
+    check_problem(problem)
+    people = isinstance(data, PersonRecords)
+    if people:
         problem, data = _of_people(problem), data.people()
         if isinstance(validation, PersonRecords):
             validation = validation.people()
@@ -265,10 +268,12 @@ def fit(
     planned = plan(problem, size, budget, method=method, **options)
     guarantee: Any = planned.solver.guarantee()
     if relation_name(guarantee.relation) != "replace_one":
+        if people:
+            public_size(num_records, relation_name(guarantee.relation), rows, bounds=False)
         if num_records is None:
             warn(
-                f"num_records = {size} is read from the data, and public under replace_one alone: "
-                "give a public number near it",
+                "num_records is read from the data, and public under replace_one alone: give a "
+                "public number near it",
                 PrivacyWarning,
             )
     elif not size / _NEAR <= rows <= size * _NEAR:

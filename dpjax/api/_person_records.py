@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from dpjax.core import check_int
+from dpjax.core import check_choice, check_int
 from dpjax.core._records import num_rows
 from dpjax.privacy import Guarantee
 from dpjax.queries import Domain, Workload
@@ -108,9 +108,10 @@ class PersonRecords:
 
     def _places(self, number: int) -> tuple[np.ndarray, np.ndarray]:
         """Of each row the person, as a number, and the place among that person's rows, `[n]`."""
-        column = (
-            frames.column_of(self.table, self.unit) if isinstance(self.unit, str) else self.unit
-        )
+        column = self.unit
+        if isinstance(self.unit, str):
+            check_choice("unit", self.unit, frames.column_names(self.table))
+            column = frames.column_of(self.table, self.unit)
         values, present = frames.present_values("unit", column)
         if not number:
             raise ValueError("table must have n >= 1 rows, got none")

@@ -95,6 +95,12 @@ class _Offer(NamedTuple):
     remark: str = ""
 
 
+def check_problem(problem: object) -> None:
+    """Raises TypeError unless it is one that `fit` solves."""
+    names = ", ".join(kind.__name__ for kind in _KINDS)
+    check_type("problem", problem, tuple(_KINDS), f"one of {names}", ": it comes first")
+
+
 def plan(
     problem: PyTree, num_records: int, budget: Budget, *, method: str = "auto", **options: Any
 ) -> Plan:
@@ -147,8 +153,7 @@ def plan(
       'objective_perturbation'
     """
     check_budget(budget, num_records)
-    names = ", ".join(kind.__name__ for kind in _KINDS)
-    check_type("problem", problem, tuple(_KINDS), f"one of {names}")
+    check_problem(problem)
     check_single_constants(problem)
     make_offers = next(make for kind, make in _KINDS.items() if isinstance(problem, kind))
     offers = list(make_offers(problem, num_records, budget))

@@ -24,12 +24,12 @@ from dpjax.privacy import Budget, Guarantee, check_budget, compose_guarantees
 from dpjax.privacy._budget import relation_name
 from dpjax.problems import QueryRelease
 from dpjax.queries import Domain, Hierarchy, Marginals, Prefix, Tree
-from dpjax.queries._workload import Workload, check_records
+from dpjax.queries._workload import Tables, Workload, check_records
 from dpjax.queries.tables._frames import container_of
 from dpjax.runtime import solve
 from dpjax.solvers import FrankWolfeRelease, HistogramRelease, ReleasedRows, RowsFit
 from dpjax.solvers._request import candidates
-from dpjax.solvers.queries._gaussian_fit import AnswersMeasurement, GaussianFit
+from dpjax.solvers.queries._gaussian_fit import FLOOR, AnswersMeasurement, GaussianFit, total
 
 METHODS: dict[str, Callable[..., Any]] = {
     "gaussian_fit": GaussianFit.for_budget,
@@ -45,7 +45,7 @@ _MISFIT = 1.1  # mean square of residuals, in units of the noise
 _MOST_LARGE = 2**14  # cells of tables of three attributes or more, measured over a larger one
 # noise in an answer after least squares, above which the prior says more than a large table
 _COARSE = 0.05
-_TREE_PRIOR = 0.7  # of weights of blocks of an ordered axis
+_CELLS_GAIN = 0.8  # error of fits to cells over the predicted one, which may be negative
 _SLACK = 1e-3  # of epsilon, where it is shared with what is spent
 _ATTEMPTS = 30
 
@@ -176,15 +176,19 @@ def release(
             stacklevel=2,
         )
     told: dict[str, Any] = {"guarantee": guarantee, "method": method, "reason": reason}
-    told |= {"delta": budget.delta, "num_records": num_records}
+    ratio = _noisy_total(solver, solution.state)
+    told |= {"delta": budget.delta, "num_records": num_records, "total": ratio * num_records}
     told |= {"max_rows": None if people is None else max_rows}
     told |= {"container": container_of(data if people is None else people.table)}
-    told |= {"table_stddev": _table_stddev(solver, workload)}
+    bars = _table_stddev(solver, workload)
+    told |= {"table_stddev": tuple((clique, bar / ratio) for clique, bar in bars)}
     told |= {"model": fitted.model} if apart else {}
     if isinstance(solver, AnswersMeasurement):
         told |= {"raw": solution.state.measured, "measured": solver.measured}
     log_probs = None if apart else fitted.log_probs
-    return Release(fitted.answers, log_probs, _stddev(solver, workload), workload, **told)
+    stddev = _stddev(solver, workload)
+    stddev = None if stddev is None else stddev / ratio
+    return Release(fitted.answers, log_probs, stddev, workload, **told)
 
 
 def _within(
@@ -238,7 +242,8 @@ def choose(problem: QueryRelease, num_records: int, budget: Budget) -> Choice:
     workload = problem.workload
     if isinstance(workload, Marginals) and workload.universe_size > _MOST_CELLS:
         return _choose_rows(problem, workload, num_records, budget)
-    if not isinstance(workload, Marginals) and workload.universe_size <= MOST_PREDICTED:
+    few = not isinstance(workload, Marginals) and workload.universe_size <= MOST_PREDICTED
+    if few or isinstance(workload, Prefix):
         return _choose_predicted(problem, num_records, budget)
     full = GaussianFit.for_budget(problem, num_records, budget)
     bars = _stddev(full, workload)
@@ -258,21 +263,35 @@ def choose(problem: QueryRelease, num_records: int, budget: Budget) -> Choice:
 
 
 def _choose_predicted(problem: QueryRelease, num_records: int, budget: Budget) -> Choice:
-    """What to measure of few cells, by the predicted error after the fit."""
-    workload, asked = problem.workload, gram(problem.workload)
-    options: dict[str, dict[str, Any]] = {"answers": {}, "cells": {}}
+    """What to measure of few cells, or for prefixes, by the predicted error after the fit."""
+    workload = problem.workload
+    line, tree = workload, None  # queries of the ordered axis alone
     if isinstance(workload, Prefix):
+        line = Prefix(workload.num_queries + 1)
         tree = Tree(workload.universe, workload.attribute)
-        options["a tree"] = {"measured": tree, "allocation": level_precisions(tree, asked)}
-        options["a tree"] |= {"prior": _TREE_PRIOR, "fit_steps": 200}
+    elif workload.domain is None:
+        tree = Tree(workload.universe_size)
+    options: dict[str, dict[str, Any]] = {"answers": {}, "cells": {}}
+    if line.universe_size > MOST_PREDICTED:  # of a long axis as of a shorter one
+        shorter = QueryRelease(Prefix(MOST_PREDICTED))
+        method, fields, why = _choose_predicted(shorter, num_records, budget)
+        return method, {"measured": tree} if fields else {}, why
+    asked, along = gram(line), None
+    if tree is not None:
+        along = Tree(line.universe_size)
+        options["a tree"] = {"measured": tree, "allocation": level_precisions(along, asked)}
     errors = {}
     for name, fields in options.items():
         if name == "cells":
             cells = HistogramRelease.for_budget(problem, num_records, budget)
-            precision = np.eye(len(asked)) / float(cells.stddev) ** 2
-        else:
-            fit = GaussianFit.for_budget(problem, num_records, budget, **fields)
-            precision = gram(fit.measured, 1 / np.asarray(fit.stddevs(), np.float64) ** 2)
+            summed = float(cells.stddev) ** 2 * workload.universe_size / line.universe_size
+            errors[name] = _CELLS_GAIN * predicted_error(
+                asked, np.eye(len(asked)) / summed, workload.num_queries
+            )
+            continue
+        fit = GaussianFit.for_budget(problem, num_records, budget, **fields)
+        weights = 1 / np.asarray(fit.stddevs(), np.float64) ** 2
+        precision = gram(line if name == "answers" or along is None else along, weights)
         errors[name] = predicted_error(asked, precision, workload.num_queries)
     best = min(errors, key=lambda name: errors[name])
     compared = ", ".join(f"{error:.2g} if {name}" for name, error in errors.items())
@@ -320,6 +339,20 @@ def _stddev(solver: Solver, workload: Workload) -> jax.Array | None:
     spread = dict(zip(hierarchy.closure.cliques, hierarchy.least_squares_stddev(each), strict=True))
     tables = [spread.get(clique, math.nan) for clique in workload.cliques]
     return jnp.asarray(np.asarray(tables)[workload.clique_of], float)
+
+
+def _noisy_total(solver: Solver, state: Any) -> float:
+    """What noisy tables say of the number of records, over the public number; 1 where it is that.
+
+    By as much the shares of a fit, which sum to 1, are larger than sums over the public number.
+    """
+    if isinstance(solver, HistogramRelease) and solver.relation != "replace_one":
+        return max(float(jnp.sum(state.noisy)), 1e-3) if solver.projection != "none" else 1.0
+    if isinstance(solver, AnswersMeasurement) and isinstance(solver.measured, Tables):
+        noise = jnp.maximum(solver.stddevs(), FLOOR)
+        known = solver.relation == "replace_one"
+        return 1.0 if known else float(total(solver.measured, state.measured, noise))
+    return 1.0
 
 
 def _table_stddev(solver: Solver, workload: Workload) -> tuple[tuple[tuple[str, ...], float], ...]:

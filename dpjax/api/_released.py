@@ -40,6 +40,8 @@ class Release:
       reason: Why.
       delta: That of the budget, where there was one: the repr shows epsilon there.
       num_records: The public number of records, by which counts are divided.
+      total: The number of records, by which shares are multiplied: under add-or-remove-one what
+        the noisy tables say of it, where they do; else `num_records`.
       max_rows: How many rows of one person the guarantee covers; None where it is per row.
       container: What tables are given as: the kind of frame that the data were, or a mapping.
       table_stddev: As `stddev`, of a cell of each table whose noise is known: those measured and
@@ -65,6 +67,7 @@ class Release:
     model: RowModel | None = None
     raw: jax.Array | None = None
     measured: Workload | None = None
+    total: float | None = static_field(default=None)
 
     def __repr__(self) -> str:
         """Method, sizes, relation and epsilon in two lines; arrays are of any length."""
@@ -210,8 +213,9 @@ class Release:
         for name, codes in zip(attributes, np.indices(share.shape), strict=True):
             columns[name] = labelled(labels_of(domain, name), codes.ravel())
         columns["share"] = share.ravel(), None
-        if self.num_records is not None:
-            columns["count"] = self.num_records * share.ravel(), None
+        total = self.num_records if self.total is None else self.total
+        if total is not None:
+            columns["count"] = total * share.ravel(), None
         columns["stddev"] = deviation, None
         return contained(columns, self.container)
 

@@ -97,21 +97,19 @@ class TableModel:
         return (np.stack(columns, axis=1) / self.norm).astype(np.float32)
 
     def records(self, table: object) -> Features:
-        """`{"x": [n, p], "y": [n]}` of a raw table.
+        """`{"x": [n, p], "y": [n]}` of a raw table; a number that is missing is NaN in y.
+
+        Such a row contributes nothing to a fit.
 
         Raises:
-          ValueError: As `Domain.encode`, or if the target of a regression is missing in a row.
+          ValueError: As `Domain.encode`.
         """
         kind = self._column(self.target)
         codes = self.domain.project([self.target]).encode(table)[:, 0]
         if isinstance(kind, Numeric | Date):
             y, present = _scaled(self.target, kind, table)
-            if not present.all():
-                raise ValueError(
-                    f"column {self.target!r}, the target, holds {int((~present).sum())} missing "
-                    f"values in {len(present)} rows: leave these rows out"
-                )
-            return {"x": self.features(table), "y": y.astype(np.float32)}
+            y = np.where(present, y, np.nan).astype(np.float32)
+            return {"x": self.features(table), "y": y}
         return {"x": self.features(table), "y": codes}
 
     def guesses(self, params: PyTree, x: np.ndarray) -> np.ndarray:

@@ -32,6 +32,9 @@ class LinearModel(OnBall):
     | y beyond `label_bound` | clipped to it (not logistic) |
     | NaN or inf in x or y | the record contributes nothing |
 
+    So weights are for rows within the bounds: with longer ones use `predict`, and state bounds that
+    most rows meet, since the defaults of 1 are for scaled data.
+
     Guarantee: none of its own. The bounds on one record's slopes hold for whatever the data are.
 
     Attributes:
@@ -165,6 +168,29 @@ class LinearModel(OnBall):
         if self.link == "logistic":
             return x, jnp.where(y > 0, 1, -1).astype(dtype)
         return x, jnp.clip(y, -self.label_bound, self.label_bound)
+
+    def predict(self, params: ArrayLike, x: ArrayLike) -> jax.Array:
+        """Predictions `[B]`: of features within their bound, as in training.
+
+        Args:
+          params: Weights `[num_params]`.
+          x: Features `[B, p]`.
+
+        Returns:
+          Of a regression numbers up to `label_bound`, of classes log odds, positive for class 1.
+
+        Example:
+          >>> import dpjax, jax.numpy as jnp
+          >>> problem = dpjax.problems.LinearModel("huber", 2, label_bound=5.0)
+          >>> problem.predict(jnp.array([2.0, 0.0]), jnp.array([[0.5, 0.0], [30.0, 0.0]])).tolist()
+          [1.0, 2.0]
+        """
+        rows = jnp.asarray(x)
+        inputs, _ = self.prepare({"x": rows, "y": jnp.zeros(len(rows))})
+        margins = inputs @ jnp.asarray(params, inputs.dtype)
+        if self.link == "logistic":
+            return margins
+        return jnp.clip(margins, -self.label_bound, self.label_bound)
 
     def feature_lengths(self, batch: PyTree) -> jax.Array:
         """Norms of features over their bound, at most 1, `[B]`; 0 where a value is not finite."""

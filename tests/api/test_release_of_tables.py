@@ -421,3 +421,32 @@ def test_a_number_of_records_that_is_public_is_theirs():
             key=jax.random.key(0),
             num_records=30,
         )
+
+
+@pytest.mark.parametrize("method", ["gaussian_fit", "histogram", "rows"])
+def test_counts_are_of_the_records_there_are_not_of_the_public_number(method):
+    rng = np.random.default_rng(5)
+    codes = np.stack([rng.integers(0, 2, 9_000), rng.choice(3, 9_000, p=[0.7, 0.2, 0.1])], 1)
+    domain, budget = Domain({"a": 2, "b": 3}), dpjax.Budget(1.0, 1e-6, "add_or_remove_one")
+    truth = np.bincount(codes[:, 0] * 3 + codes[:, 1], minlength=6)
+    options = {"fit_steps": 300, "rows": 20, "fits": 1} if method == "rows" else {}
+    for number in (3_000, 9_000, 20_000):
+        made = dpjax.release(
+            domain,
+            codes,
+            budget,
+            key=jax.random.key(1),
+            num_records=number,
+            method=method,
+            **options,
+        )
+        assert abs(made.total - 9_000) < 60
+        table = made.table("a", "b")
+        np.testing.assert_allclose(table["share"].sum(), 1, rtol=1e-5)
+        off = np.asarray(table["count"]) - truth
+        # of a fit with few rows also what they leave
+        assert np.abs(off).max() < (40 if method == "rows" else 5) * made.total * np.max(
+            table["stddev"]
+        )
+        # a standard error is that of a count of this noise, whatever the public number
+        assert 3 < made.total * np.max(table["stddev"]) < 8

@@ -183,5 +183,9 @@ def test_fit_takes_people_and_makes_the_loss_theirs():
     np.testing.assert_allclose(
         dpjax.fit(linear, records, budget, key=jax.random.key(0)).params, fitted.params, atol=1e-4
     )
+    with pytest.raises(ValueError, match="num_records is required under add_or_remove_one"):
+        dpjax.fit(ROWS, records, dpjax.Budget(2.0, 1e-5), key=jax.random.key(0))
+    with pytest.raises(ValueError, match=r"unit must be one of \['x', 'y', 'id'\], got 'who'"):
+        dpjax.PersonRecords(records.table, unit="who", max_rows=2).people()
     with pytest.warns(UserWarning, match="num_records = 2400 is far from the 800 records"):
         dpjax.fit(PROBLEM, records, budget, key=jax.random.key(0), num_records=2_400)

@@ -51,6 +51,13 @@ def column_of(table: object, name: str) -> Any:
     return (table if isinstance(table, np.ndarray | Mapping) else narwhal(table))[name]
 
 
+def column_names(table: object) -> list[str]:
+    """Names of the columns of a table, none of an array of codes."""
+    if isinstance(table, np.ndarray):
+        return list(table.dtype.names or ())
+    return list(table if isinstance(table, Mapping) else getattr(narwhal(table), "columns", ()))
+
+
 def container_of(table: object) -> str | type | None:
     """What `contained` makes tables like this of; None for an array of codes."""
     if isinstance(table, np.ndarray):

@@ -26,6 +26,9 @@ from dpjax.solvers.queries._selection import ReleasedDistribution, counts
 from dpjax.transforms.noise import _noisy_counts as counting
 from dpjax.transforms.noise._independent import plus_gaussian
 
+_PRIOR = 2.0, 0.5, 0.1  # of marginals, by the number of attributes
+_SPREAD = 2.0  # variance of log probabilities under the prior of other queries
+_PROBES = 8
 FLOOR = 1e-6  # of noise that the fit assumes, in units of an answer, where there is none
 
 
@@ -220,8 +223,10 @@ class GaussianFit(AnswersMeasurement):
       stddev: sigma in units of an answer, one number, or `[c]`, one for each marginal (data).
       num_records: n, by which counts are divided (data).
       prior: tau of weights of one, two, and three or more attributes; of other workloads' queries
-        the first, in units of 1 / query (data).
-      fit_steps: Evaluations by L-BFGS (static).
+        the first, in units of 1 / query; None for 2, 0.5, 0.1, and of other workloads for what
+        gives log probabilities a variance of 2 (data).
+      fit_steps: Evaluations by L-BFGS; None for 100, or 400 of other queries than marginals, whose
+        weights act on the same cells (static).
       relation: Neighbouring relation of the guarantee (static).
 
     Raises:
@@ -232,22 +237,23 @@ class GaussianFit(AnswersMeasurement):
     hierarchical prior is that of log-linear models (Bishop, Fienberg and Holland 1975).
     """
 
-    prior: Number | tuple[float, ...] = (2.0, 0.5, 0.1)
-    fit_steps: int = static_field(default=100)
+    prior: Number | tuple[float, ...] | None = None
+    fit_steps: int | None = static_field(default=None)
     relation: str = static_field(default="replace_one")
 
     def __post_init__(self) -> None:
         super().__post_init__()
         check_positive("prior", self.prior)
-        check_int("fit_steps", self.fit_steps, minimum=1)
+        if self.fit_steps is not None:
+            check_int("fit_steps", self.fit_steps, minimum=1)
 
     def finalize(self, problem: QueryRelease, state: GaussianFitState) -> ReleasedDistribution:
         """The fit, and its answers."""
-        prior = jnp.asarray(self.prior, float)
         values, noise = self._shares(state.measured, jnp.maximum(self.stddevs(), FLOOR))
         queries, precision = self.measured, 1 / noise
         if isinstance(queries, Marginals):
             hierarchy = _hierarchy(queries)
+            prior = jnp.asarray(_PRIOR if self.prior is None else self.prior, float)
             size = prior.shape[0] if prior.ndim else 1
             taus = jnp.atleast_1d(prior)[np.minimum(hierarchy.order, size) - 1]
             estimate, error = hierarchy.combine(values, noise)
@@ -258,7 +264,12 @@ class GaussianFit(AnswersMeasurement):
             values, precision = hierarchy.lift(values), hierarchy.lift(precision)
         else:
             size = queries.universe_size
-            taus = jnp.full(noise.shape, prior[0] if prior.ndim else prior)
+            if self.prior is None:
+                probes = jax.random.rademacher(jax.random.fold_in(state.key, 1), (_PROBES, size))
+                tau = _scale_of_weights(queries, probes.astype(values.dtype))
+            else:
+                tau = jnp.ravel(jnp.asarray(self.prior, float))[0]
+            taus = jnp.full(noise.shape, tau)
             mean = queries.answers(jnp.full(size, 1 / size))
             # about the variance of each query under the uniform distribution
             spread = jnp.maximum(jnp.abs(mean - jnp.square(mean)), 1e-3)
@@ -267,8 +278,20 @@ class GaussianFit(AnswersMeasurement):
             if isinstance(queries, Tree):
                 start = _start_of_blocks(queries, values, noise)
         given = (values, precision, taus, start, scale)
-        log_probs, _ = fit_log_linear(queries, *given, steps=self.fit_steps)
+        steps = self.fit_steps or (100 if isinstance(queries, Marginals) else 400)
+        log_probs, _ = fit_log_linear(queries, *given, steps=steps)
         return ReleasedDistribution(log_probs, problem.workload.answers(jnp.exp(log_probs)))
+
+
+def _scale_of_weights(queries: Workload, probes: jax.Array) -> jax.Array:
+    r"""The tau at which log p, of weights of variance tau^2, has a variance of 2 over the cells.
+
+    From random signs `[P, k]`, for the trace of $M^\top M$ without what all cells share.
+    """
+    centred = probes - jnp.mean(probes, axis=1, keepdims=True)
+    squares = jax.lax.map(lambda probe: jnp.sum(jnp.square(queries.answers(probe))), centred)
+    each = jnp.mean(squares) / queries.universe_size
+    return jnp.sqrt(_SPREAD / jnp.maximum(each, FLOOR))
 
 
 def _counted(measured: Workload) -> bool:

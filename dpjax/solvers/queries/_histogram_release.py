@@ -154,7 +154,10 @@ class HistogramRelease(Measurement):
 
     def finalize(self, problem: QueryRelease, state: HistogramState) -> ReleasedDistribution:
         """The nearest distribution in the l2 norm, and the answers."""
-        nearest = optax.projections.projection_simplex(state.noisy)
+        shares = state.noisy
+        if self.relation != "replace_one":  # of the records there are, not of the public number
+            shares = shares / jnp.maximum(jnp.sum(shares), 1e-3)
+        nearest = optax.projections.projection_simplex(shares)
         answered = state.noisy if self.projection == "none" else nearest
         return ReleasedDistribution(log_of(nearest), problem.workload.answers(answered))
 
