@@ -2,7 +2,14 @@
 
 from typing import Any
 
-from benchmarks import _runner, query_aim, query_release, synthetic_rows, wide_tables
+from benchmarks import (
+    _runner,
+    query_aim,
+    query_release,
+    release_regret,
+    synthetic_rows,
+    wide_tables,
+)
 from benchmarks._query_peers import QUOTED
 from benchmarks._text import text as _text
 
@@ -82,6 +89,12 @@ def blocks() -> list[str]:
             such a table anew in each of its rounds, as it does for MST twice:
         """),
         wide_tables.readme(_runner.load("wide_tables")),
+        _text(f"""
+            What `release` chooses (study `release_regret`), against every method by its defaults:
+            root mean square error of all queries, mean of {release_regret.SEEDS} seeds, and that
+            over the least one. What was chosen after a look at which cells the study says:
+        """),
+        release_regret.readme(_runner.load("release_regret")),
         _text(f"""
             Rows to learn from (study `synthetic_rows`): logistic regression of the last attribute
             of the same tables, trained on as many synthetic rows as there are real ones, or

@@ -374,14 +374,16 @@ def test_the_noise_is_larger_by_the_number_of_rows(method):
     assert repr(released).endswith("relation='add_or_remove_one', per person of at most 3 rows")
     # one table of counts, of which a person moves one cell by three
     assert isinstance(released.guarantee.event, dpe.GaussianDpEvent)
-    stddev = 3000 * float(released.stddev[0])
+    stddev = released.total * float(released.stddev[0])
     if method == "gaussian_fit":  # least squares with the total known
         stddev /= math.sqrt(3 / 4)
     assert stddev / 3 == pytest.approx(released.guarantee.event.noise_multiplier, rel=1e-5)
     single = dpjax.Budget(1.0, 1e-6, "add_or_remove_one")
     row = dpjax.release(PAIR, codes, single, key=jax.random.key(0), method=method, num_records=3000)
     assert released.guarantee.failure_probability >= row.guarantee.failure_probability
-    np.testing.assert_allclose(released.stddev, 3 * row.stddev, rtol=2e-3)
+    np.testing.assert_allclose(
+        released.total * released.stddev, 3 * row.total * row.stddev, rtol=2e-3
+    )
 
 
 def test_what_has_no_guarantee_per_person_is_refused():

@@ -13,6 +13,7 @@ from benchmarks import (
     group_risk,
     group_thresholds,
     query_oracle,
+    release_regret,
 )
 
 PAGES = Path(__file__).resolve().parents[2] / "docs" / "methods"
@@ -98,6 +99,16 @@ def test_double_oracle_loses_at_query_release_by_as_much_as_the_page_says():
     expected.add(f"MWEM has {at['sparse queries, n = 10,000', 'mwem']:.2g}")
     expected.add(f"`FrankWolfeRelease` {at['sparse queries, n = 10,000', 'frank_wolfe']:.3f}")
     assert {one for one in expected if one not in prose} == set()
+
+
+def test_release_chooses_as_well_as_the_page_says():
+    text = " ".join((PAGES / "query_release.md").read_text(encoding="utf-8").split())
+    found = release_regret.regrets(_runner.load("release_regret"))
+    assert len({row["case"] for row in found}) == 10
+    assert len(found) == 30
+    worst = max(row["regret"] for row in found)
+    assert "nothing that it could have chosen had an error below 1/1.05" in text
+    assert worst < 1.05
 
 
 def test_games_that_are_no_matrices_are_solved_best_by_the_rule_but_for_two():
