@@ -243,9 +243,13 @@ class GaussianFit(AnswersMeasurement):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        marginals = isinstance(self.measured, Marginals)
+        if self.prior is None and marginals:
+            vars(self).update(prior=_PRIOR)
+        if self.fit_steps is None:
+            vars(self).update(fit_steps=100 if marginals else 400)
         check_positive("prior", self.prior)
-        if self.fit_steps is not None:
-            check_int("fit_steps", self.fit_steps, minimum=1)
+        check_int("fit_steps", self.fit_steps, minimum=1)
 
     def finalize(self, problem: QueryRelease, state: GaussianFitState) -> ReleasedDistribution:
         """The fit, and its answers."""
@@ -253,7 +257,7 @@ class GaussianFit(AnswersMeasurement):
         queries, precision = self.measured, 1 / noise
         if isinstance(queries, Marginals):
             hierarchy = _hierarchy(queries)
-            prior = jnp.asarray(_PRIOR if self.prior is None else self.prior, float)
+            prior = jnp.asarray(self.prior, float)
             size = prior.shape[0] if prior.ndim else 1
             taus = jnp.atleast_1d(prior)[np.minimum(hierarchy.order, size) - 1]
             estimate, error = hierarchy.combine(values, noise)
@@ -278,8 +282,8 @@ class GaussianFit(AnswersMeasurement):
             if isinstance(queries, Tree):
                 start = _start_of_blocks(queries, values, noise)
         given = (values, precision, taus, start, scale)
-        steps = self.fit_steps or (100 if isinstance(queries, Marginals) else 400)
-        log_probs, _ = fit_log_linear(queries, *given, steps=steps)
+        assert self.fit_steps is not None
+        log_probs, _ = fit_log_linear(queries, *given, steps=self.fit_steps)
         return ReleasedDistribution(log_probs, problem.workload.answers(jnp.exp(log_probs)))
 
 
