@@ -219,6 +219,14 @@ def from_masks(
       ...     [[1, 1, 0, 0, 0], [0, 0, 1, 1, 1]], np.array([[[1, 0], [-1, 0]]]), slack=0.1)
       >>> both.part.num_parts
       2
+
+      Equal opportunity, the share of label 1 that is predicted 0 in each of 3 groups, where a
+      record's cell is 2 group + label:
+
+      >>> masks = np.eye(6)[[1, 3, 5]]
+      >>> weights = np.eye(3)[:, :, None] * np.array([1.0, 0.0])
+      >>> dpjax.problems.from_masks(masks, weights, slack=0.25).num_constraints
+      3
     """
     masks = np.asarray(masks)
     if masks.ndim != 2 or masks.shape[1] < 1 or not np.all(np.isin(masks, (0, 1))):

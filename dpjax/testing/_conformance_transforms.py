@@ -25,6 +25,7 @@ _STEPS = 3
 _DRAWS = 16_000  # they tell 0.95 of a scale from it
 _FALSE_ALARM = 1e-7
 _EPSILONS = (0.1, 0.3, 1.0, 3.0, 10.0)
+_PARTS = (2, 4)  # coordinates that share a change
 _FARTHER = (1.0, 3.0, 10.0)  # than draws, where a law with wider tails than it claims shows
 _MOST_EPSILON = 100.0
 _RELATIVE, _ABSOLUTE = 1e-3, 1e-5  # a law may be a quadrature
@@ -205,7 +206,8 @@ def check_noise(draws: np.ndarray, law: Any, event: DpEvent, change: float, name
     Kolmogorov-Smirnov, with the power half of `check_scale`, and the spread of normal scores, which
     tells a scale that is off by some 5% in 16,000 draws. Then the law and the law shifted by
     `change` must be no further apart than the event claims: by the best threshold, which for a
-    log-concave law is the best of all tests; a pure epsilon must hold far out in the tail.
+    log-concave law is the best of all tests; a pure epsilon must hold far out in the tail, and for
+    a change that several independent coordinates share, in the l1 norm.
 
     Args:
       draws: Independent draws of a coordinate, `[n]`; integers for a law on the integers.
@@ -253,13 +255,17 @@ def check_noise(draws: np.ndarray, law: Any, event: DpEvent, change: float, name
                 f"law gives {found:.6g} for a change by {change:g}: {event}"
             )
     # in a tail that no draw is from, too; a distribution function may be a quadrature
-    seen = shifted > (_SMALLEST if hasattr(law, "cdf") else _ABSOLUTE)
-    ratio = float(np.max(np.log(below[seen] / shifted[seen]), initial=0))
-    if ratio > pure * (1 + _RELATIVE):
-        raise AssertionError(
-            f"{name}: the event claims a pure epsilon of {pure:g}, but by noise of this law "
-            f"{ratio:.6g} is lost for a change by {change:g}: {event}"
-        )
+    least = _SMALLEST if hasattr(law, "cdf") else _ABSOLUTE
+    for parts in (1, *_PARTS) if np.issubdtype(draws.dtype, np.floating) else (1,):
+        shifted = cdf(cuts - change / parts)
+        seen = shifted > least
+        ratio = parts * float(np.max(np.log(below[seen] / shifted[seen]), initial=0))
+        if ratio > pure * (1 + _RELATIVE):
+            raise AssertionError(
+                f"{name}: the event claims a pure epsilon of {pure:g}, but by noise of this law "
+                f"{ratio:.6g} is lost for a change by {change / parts:g} of each of {parts}: "
+                f"{event}"
+            )
 
 
 def _spread_over_cells(cdf: Callable[..., Any]) -> Callable[..., Any]:

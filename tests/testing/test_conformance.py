@@ -14,6 +14,7 @@ from scipy import stats
 import dpjax
 import dpjax.testing as dpt
 from dpjax.core import Aggregator, register_dataclass
+from dpjax.privacy import PureZCDpEvent
 from dpjax.testing._conformance_solvers import _check_structure
 from dpjax.testing._conformance_transforms import check_noise
 from dpjax.transforms import add_gaussian, add_laplace, clip_by_norm
@@ -210,6 +211,25 @@ def test_a_pure_claim_is_tested_where_no_draw_is():
     draws = np.random.default_rng(1).laplace(scale=0.25, size=6000)
     for law in (stats.laplace(scale=0.25), stats.laplace(scale=0.25).cdf):
         check_noise(draws, law, dpe.LaplaceDpEvent(0.25), 1.0, "noise")
+
+
+def test_a_pure_claim_is_tested_for_a_change_that_several_numbers_share():
+    """Staircase noise: a change by 1/2 of one number may cost as much as one by 1."""
+
+    def staircase(x):
+        # levels fall by e at +-1/2, 3/2, ...; the density is constant between
+        below = np.abs(x) + 0.5
+        steps, part = np.floor(below), below % 1
+        tail = np.exp(-steps) * (1 - part + part * np.exp(-1)) / (1 + np.exp(-1))
+        centre = 0.5 + np.abs(x) * (1 - np.exp(-1)) / (1 + np.exp(-1))
+        upper = np.where(steps == 0, 1 - centre, tail)
+        return np.where(x > 0, 1 - upper, upper)
+
+    uniform = np.random.default_rng(3).uniform(size=6000)
+    at = np.linspace(-40, 40, 1_600_001)
+    draws = np.interp(uniform, staircase(at), at)
+    with pytest.raises(AssertionError, match=r"a pure epsilon of 1, .* by 0.5 of each of 2"):
+        check_noise(draws, staircase, PureZCDpEvent(0.5, epsilon=1.0), 1.0, "noise")
 
 
 def test_noise_without_its_law_and_event_is_refused():
