@@ -346,8 +346,8 @@ def _noisy_total(solver: Solver, state: Any) -> float:
 
     By as much the shares of a fit, which sum to 1, are larger than sums over the public number.
     """
-    if isinstance(solver, HistogramRelease) and solver.relation != "replace_one":
-        return max(float(jnp.sum(state.noisy)), 1e-3) if solver.projection != "none" else 1.0
+    if isinstance(solver, HistogramRelease):
+        return 1.0 if solver.projection == "none" else float(solver.total(state.noisy))
     if isinstance(solver, AnswersMeasurement) and isinstance(solver.measured, Tables):
         noise = jnp.maximum(solver.stddevs(), FLOOR)
         known = solver.relation == "replace_one"

@@ -20,6 +20,7 @@ from dpjax.solvers.queries._selection import ReleasedDistribution, counts, log_o
 from dpjax.transforms.noise import _noisy_counts as counting
 
 _PROJECTIONS = ("simplex", "none")
+_MOST_HIDDEN = 0.05  # noise of the sum of all cells, as a share of the records
 
 
 class HistogramState(NamedTuple):
@@ -68,7 +69,8 @@ class HistogramRelease(Measurement):
 
     with c the counts of the cells and n `num_records`: integers are released, divided by n.
     With projection `"none"` the answers are those of Y, which are unbiased; the distribution is
-    always the projection.
+    always the projection. Under add-or-remove-one Y is divided by its sum before, so that shares
+    are of the records there are, unless noise hides that sum by more than 5%.
 
     Guarantee: one Gaussian release of the histogram, which a record moves by $\sqrt 2$ / n in the
     l2 norm under replace-one and by 1 / n under add-or-remove-one; `GaussianDpEvent`, which
@@ -154,12 +156,18 @@ class HistogramRelease(Measurement):
 
     def finalize(self, problem: QueryRelease, state: HistogramState) -> ReleasedDistribution:
         """The nearest distribution in the l2 norm, and the answers."""
-        shares = state.noisy
-        if self.relation != "replace_one":  # of the records there are, not of the public number
-            shares = shares / jnp.maximum(jnp.sum(shares), 1e-3)
-        nearest = optax.projections.projection_simplex(shares)
+        nearest = optax.projections.projection_simplex(state.noisy / self.total(state.noisy))
         answered = state.noisy if self.projection == "none" else nearest
         return ReleasedDistribution(log_of(nearest), problem.workload.answers(answered))
+
+    def total(self, noisy: jax.Array) -> jax.Array:
+        """What noisy cells `[k]` say of the number of records, over the public number, `[]`.
+
+        1 under replace-one, where that is their number, and where noise hides it.
+        """
+        hidden = jnp.asarray(self.stddev, float) * len(noisy) ** 0.5 > _MOST_HIDDEN
+        unknown = hidden | (self.relation == "replace_one")
+        return jnp.where(unknown, 1, jnp.maximum(jnp.sum(noisy), 1e-3))
 
     def guarantee(self) -> Guarantee:
         """The guarantee of the release (host); raises ValueError for stacked fields."""
