@@ -252,7 +252,7 @@ register(
         GaussianFit,
         {"sampler": FullBatch(1), "measured": TABLES.workload},
         prior=((2.0, 0.7, 0.3), positive(leaf=True)),
-        fit_steps=(5, Count()),
+        fit_steps=(5, Count(optional=True)),
         **MEASUREMENT,
     ),
     planned=TABLES,
