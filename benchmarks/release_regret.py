@@ -6,7 +6,7 @@ run by its defaults, and where an axis is ordered, the fit to a tree of its bloc
 of products for pairs alone, since it takes minutes for triples. The error is root mean square over
 queries, the mean of the seeds; regret is the error of the choice over the least one. In a first run
 the choice lost by up to 12 times (ranges, halfspaces, prefixes of a product). That weights of other
-queries than marginals have one prior variance of log probabilities, 400 steps, the tree for any
+queries than marginals have one prior variance of log probabilities, the tree for any
 queries of a line, and the factor of cells were then chosen on 15 other instances of like kinds, of
 other seeds and sizes; the cells of those three are not fresh.
 """

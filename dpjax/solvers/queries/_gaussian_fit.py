@@ -29,6 +29,7 @@ from dpjax.transforms.noise._independent import plus_gaussian
 _PRIOR = 2.0, 0.5, 0.1  # of marginals, by the number of attributes
 _SPREAD = 2.0  # variance of log probabilities under the prior of other queries
 _PROBES = 8
+_MOST_LONG_FITS = 2**20  # cells
 FLOOR = 1e-6  # of noise that the fit assumes, in units of an answer, where there is none
 
 
@@ -225,8 +226,8 @@ class GaussianFit(AnswersMeasurement):
       prior: tau of weights of one, two, and three or more attributes; of other workloads' queries
         the first, in units of 1 / query; None for 2, 0.5, 0.1, and of other workloads for what
         gives log probabilities a variance of 2 (data).
-      fit_steps: Evaluations by L-BFGS; None for 100, or 400 of other queries than marginals, whose
-        weights act on the same cells (static).
+      fit_steps: Most evaluations by L-BFGS, which ends from 100 on where 20 of them gain less than
+        1e-4 an answer; None for 1000, or 100 of more than 2^20 cells (static).
       relation: Neighbouring relation of the guarantee (static).
 
     Raises:
@@ -243,11 +244,11 @@ class GaussianFit(AnswersMeasurement):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        marginals = isinstance(self.measured, Marginals)
-        if self.prior is None and marginals:
+        if self.prior is None and isinstance(self.measured, Marginals):
             vars(self).update(prior=_PRIOR)
-        if self.fit_steps is None:
-            vars(self).update(fit_steps=100 if marginals else 400)
+        if self.fit_steps is None and isinstance(self.measured, Workload):
+            few = self.measured.universe_size <= _MOST_LONG_FITS
+            vars(self).update(fit_steps=1000 if few else 100)
         check_positive("prior", self.prior)
         check_int("fit_steps", self.fit_steps, minimum=1)
 
