@@ -232,7 +232,7 @@ class RateConstrainedSGDA:
             sampler = requests.default_sampler(num_records, batch_size, steps, budget)
         request = requests.requested(num_records, budget, sampler=sampler)
         if shortened:
-            steps = tables.default_steps(request, sampler, problem.num_params)
+            steps = tables.default_steps(request, sampler, problem)
             sampler = requests.default_sampler(num_records, batch_size, steps, budget)
         if histogram_share is None:
             histogram_share = tables.default_share(sampler.steps)

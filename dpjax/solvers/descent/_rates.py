@@ -13,6 +13,7 @@ from dpjax.core import PyTree, Sampler, Transform, is_traced, wide
 from dpjax.privacy import split_noise_multiplier
 from dpjax.privacy._warnings import MultiplierWarning, ResolutionWarning, warn
 from dpjax.problems import RateConstrained, RateConstraints
+from dpjax.problems._rate_constrained import LinearLogits
 from dpjax.solvers._request import Request
 from dpjax.solvers.descent._dpsgd import DPSGD
 from dpjax.solvers.descent._dpsgd_defaults import MOST_WIDTH
@@ -291,12 +292,19 @@ def default_share(steps: int) -> float:
     return 0.1 if steps >= 1000 else 0.2
 
 
-def default_steps(request: Request, sampler: Sampler, num_params: int) -> int:
-    """Those of the sampler, or a half or a quarter where the noise of a step is large."""
-    n, steps, width = request.num_records, sampler.steps, min(num_params, MOST_WIDTH) ** 0.5
+def default_steps(request: Request, sampler: Sampler, problem: RateConstrained) -> int:
+    """Those of the sampler, or a half or a quarter where the noise of a step is large.
+
+    Networks, whose gradients point in fewer directions, bear more: with 1000 steps the error was
+    0.90 to 1.0 times that with 500 or 250 in nine cells of three data sets, of noise up to 0.72,
+    and 1.05 times in one of 0.95.
+    """
+    n, steps = request.num_records, sampler.steps
+    width = min(problem.num_params, MOST_WIDTH) ** 0.5
+    most = 0.14 if isinstance(problem.logits, LinearLogits) else 0.8
     z = request.noise_of_run(sampler)
     batch = n * sampler.participation_rate(n)
-    while steps > 250 and z * (steps / sampler.steps) ** 0.5 * width > 0.14 * batch:
+    while steps > 250 and z * (steps / sampler.steps) ** 0.5 * width > most * batch:
         steps //= 2
     return steps
 
