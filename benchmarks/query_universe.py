@@ -53,6 +53,7 @@ def defaults() -> dict[str, Any]:
     problem = QueryRelease(Marginals.all_kway(Domain(dict.fromkeys("abcdef", 2)), 3))
     budget = dpjax.Budget(_EPSILON, 48_842**-2, "replace_one")
     chosen, options, _ = choose(problem, 48_842, budget)
+    options |= {"fit_steps": 100}  # as of the cells of the run
     return {chosen: METHODS[chosen](problem, 48_842, budget, **options)}
 
 
