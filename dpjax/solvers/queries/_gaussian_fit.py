@@ -227,7 +227,7 @@ class GaussianFit(AnswersMeasurement):
         the first, in units of 1 / query; None for 2, 0.5, 0.1, and of other workloads for what
         gives log probabilities a variance of 2 (data).
       fit_steps: Most evaluations by L-BFGS, which ends from 100 on where 20 of them gain less than
-        1e-4 an answer; None for 1000, or 100 of more than 2^20 cells (static).
+        1e-3 an answer; None for 1000, or 100 of more than 2^20 cells (static).
       relation: Neighbouring relation of the guarantee (static).
 
     Raises:

@@ -17,7 +17,7 @@ _MEMORY = 20
 _DECREASE, _CURVATURE = 1e-4, 0.9  # weak Wolfe conditions
 # evaluations before the first look at how far the value fell, and between looks; least fall a look
 # for each unknown
-_FIRST, _BETWEEN, _LEAST_FALL = 100, 20, 1e-4
+_FIRST, _BETWEEN, _LEAST_FALL = 100, 20, 1e-3
 
 
 @functools.partial(jax.jit, static_argnames="steps")
@@ -114,7 +114,7 @@ def minimise(
 ) -> tuple[jax.Array, PyTree]:
     """A minimiser of a smooth function, by so many evaluations at most.
 
-    From 100 on it ends where 20 evaluations made the value fall by less than 1e-4 times d.
+    From 100 on it ends where 20 evaluations made the value fall by less than 1e-3 times d.
 
     Directions are those of `optax.scale_by_lbfgs`; steps are found by doubling and bisection until
     they fall enough and no longer steeply. The program holds the objective once, where the line
