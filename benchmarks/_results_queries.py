@@ -40,8 +40,9 @@ def blocks() -> list[str]:
     result = _runner.load("query_release")
     ran = (_runner.RESULTS / "query_aim.json").exists()
     aim = query_aim.points(_runner.load("query_aim")) if ran else None
-    rows, machine = result["rows"], result["environment"]
-    times, universe = result["times"], _runner.load("query_universe")
+    rows, times = result["rows"], result["times"]
+    machine = times.get("machine", result["environment"])  # that of a later run of the times
+    universe = _runner.load("query_universe")
     ours = _seconds(times["fits"], "GaussianFit")
     same = _seconds(times["fits"], f"mbi, {query_release.MBI['default']} iterations")
     quick = _seconds(times["fits"], "mbi, 100 iterations")
