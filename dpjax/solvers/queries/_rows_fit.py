@@ -25,7 +25,7 @@ _STEP, _LAST_STEP, _STEADY = 0.1, 1e-3, 0.3
 _SPREAD = 0.5  # of the logits that rows start from
 _INFORMATION = 300.0
 _CANDIDATES = (30.0, 100.0, 300.0, 1000.0)
-_SPLIT = 0.5  # noise added to what is fitted, in units of the noise there is
+_SPLIT = 0.25  # noise added to what is fitted, in units of the noise there is
 _REACH = 2.0  # weights of a log-linear distribution that residuals of 3.5 must allow
 
 
@@ -65,7 +65,7 @@ class RowsFit(AnswersMeasurement):
 
     With `information=None` the weight $\lambda$ is one of 30, 100, 300, 1000, by data fission:
     public noise splits the noisy answers into two uncorrelated parts, of which one is fitted and
-    the other scores the fit.
+    the other scores the fit; twice, with the noise and with its negative, so that it cancels.
 
     Guarantee: one Gaussian release. A record moves the answers by `measured.sensitivity`, table by
     table divided by n, and the event is `GaussianDpEvent` of the l2 norm of these in units of the
@@ -157,7 +157,7 @@ class RowsFit(AnswersMeasurement):
         noise = jnp.maximum(jnp.sqrt(variance), FLOOR)
         values, noise = self._shares(values, noise)
         # public noise: by a key that the release does not use
-        split, trials, starts = jax.random.split(jax.random.fold_in(state.key, 1), 3)
+        split, trial, starts = jax.random.split(jax.random.fold_in(state.key, 1), 3)
         shape, cells = measured.domain.shape, TableCells.of(measured)
         excess = jnp.asarray(self.excess, values.dtype)
         fit = functools.partial(_fit, shape, cells, excess=excess, steps=self.fit_steps)
@@ -165,18 +165,20 @@ class RowsFit(AnswersMeasurement):
         information = self.information
         if information is None:
             drawn = noise * jax.random.normal(split, values.shape, values.dtype)
-            seen, held = values + _SPLIT * drawn, values - drawn / _SPLIT
+            drawn = jnp.stack([drawn, -drawn])  # so that what they add cancels
+            seen, held = values[None] + _SPLIT * drawn, values[None] - drawn / _SPLIT
             louder = jnp.sqrt(1 + _SPLIT**2) * noise
-            base = _base(measured, seen, louder)
+            start = jax.random.normal(trial, size, values.dtype)
 
-            def score(trial: tuple[jax.Array, jax.Array]) -> jax.Array:
-                found = fit(base, seen, louder, *trial)
+            def score(weight: jax.Array, seen: jax.Array, held: jax.Array) -> jax.Array:
+                found = fit(_base(measured, seen, louder), seen, louder, weight, start)
                 answers = table_answers(jnp.exp(found.log_rows), jnp.exp(found.log_weights), cells)
                 return jnp.sum(jnp.square((answers - held) / noise))
 
             weights = jnp.asarray(_CANDIDATES, values.dtype)
-            drawn = jax.random.normal(trials, (len(weights), *size), values.dtype)
-            information = weights[jnp.argmin(jax.lax.map(score, (weights, drawn)))]
+            trials = functools.partial(jax.lax.map, xs=weights)
+            scores = jax.lax.map(lambda parts: trials(lambda w: score(w, *parts)), (seen, held))
+            information = weights[jnp.argmin(jnp.sum(scores, axis=0))]
         base, weight = _base(measured, values, noise), jnp.asarray(information, values.dtype)
         drawn = jax.random.normal(starts, (self.fits, *size), values.dtype)
         found = jax.lax.map(lambda one: fit(base, values, noise, weight, one), drawn)
