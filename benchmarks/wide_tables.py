@@ -187,11 +187,11 @@ def methods(fast: bool) -> dict[str, Method]:
 
 
 def ours(
-    codes: np.ndarray, pairs: Marginals, budget: Budget, seed: int
+    codes: np.ndarray, pairs: Marginals, budget: Budget, seed: int, target: str | None = None
 ) -> tuple[Released, np.ndarray]:
-    """`dpjax.release` with nothing set, and n records of its model."""
+    """`dpjax.release` with nothing else set, and n records of its model."""
     keys = jax.random.split(jax.random.key(seed))
-    released = dpjax.release(pairs, codes, budget, key=keys[0], progress=False)
+    released = dpjax.release(pairs, codes, budget, key=keys[0], target=target, progress=False)
     drawn = released.sample(keys[1], len(codes), systematic=True)
     return released.answers_to, np.asarray(drawn)
 

@@ -51,7 +51,12 @@ def run(argv: list[str]) -> None:
     budget, size = budget_of(args, len(rows))
     key, for_rows = jax.random.split(key_of(args))
     released = release(
-        Marginals(domain, asked) if asked else domain, data, budget, key=key, num_records=size
+        Marginals(domain, asked) if asked else domain,
+        data,
+        budget,
+        key=key,
+        num_records=size,
+        target=args.target,
     )
     wanted = size if args.rows is None else args.rows
     written = _write(released, args, wanted, for_rows) if args.output else 0
@@ -85,6 +90,11 @@ def _parser() -> argparse.ArgumentParser:
         metavar="COLUMNS",
         help="tables to measure and to print, such as age,sex job: names with commas between "
         "(default: all of two columns are measured, and each column's printed)",
+    )
+    add(
+        "--target",
+        metavar="COLUMN",
+        help="what models trained on the rows are to predict: its tables are measured best",
     )
     add("--output", type=Path, metavar="FILE", help="CSV file of synthetic rows to write")
     add("--rows", type=int, metavar="N", help="how many of them (default: the number of records)")

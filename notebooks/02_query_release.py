@@ -290,7 +290,8 @@ print(f"constant prediction: {(held_out['y'] == 0).mean():.3f}")
 
 # %% [markdown]
 # Synthetic records keep what the workload asked for. What depends on four attributes at once is
-# only as good as the fit's guess, and error bars say nothing of it. Ask for what you will use.
+# only as good as the fit's guess, and error bars say nothing of it. Ask for what you will use:
+# `release(..., target="income>50K")` gives tables with that attribute more of the budget.
 #
 # ## Where next
 #

@@ -60,9 +60,11 @@ def _words(files, **changes):
 
 def test_tables_and_rows(files, tmp_path, capsys):
     output = tmp_path / "rows.csv"
-    assert main(["release", *_words(files, output=output, rows=2_000), "--json"]) == 0
+    words = _words(files, output=output, rows=2_000, target="job")
+    assert main(["release", *words, "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
     assert told["epsilon"] <= 1
+    assert "tables with 'job' have 8 times the precision" in told["reason"]
     assert told["delta"] == min(1e-5, N**-1.5)
     assert (told["num_records"], told["relation"], told["rows"]) == (N, "replace_one", 2_000)
     first = told["tables"][0]

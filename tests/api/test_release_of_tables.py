@@ -49,6 +49,40 @@ def test_error_bars_of_tables_below_those_measured():
     assert np.isnan(released.table("age", "sex", "seen")["stddev"]).all()
 
 
+@pytest.mark.slow  # compiles two fits
+def test_tables_with_the_target_get_more_of_the_budget():
+    pairs = Marginals.all_kway(Domain({"a": 30, "b": 30, "c": 30}), 2)
+    codes = np.random.default_rng(0).integers(0, 30, (4000, 3))
+    truth = np.asarray(pairs.answers_of_records(codes))
+
+    def noise(**target):
+        made = dpjax.release(
+            pairs, codes, BUDGET, key=jax.random.key(0), method="gaussian_fit", **target
+        )
+        assert 0.99 < made.guarantee.epsilon(1e-6) <= 1.0
+        return np.std(np.split(np.asarray(made.raw) - truth, 3), axis=1), made.reason
+
+    plain, _ = noise()
+    named, reason = noise(target="c")
+    assert "tables with 'c' have 8 times the precision" in reason
+    # two of three tables, (a, c) and (b, c), have eight times the third's: 17 in all, not 3
+    want = np.sqrt(17 / 3 / np.array([1, 8, 8]))
+    np.testing.assert_allclose(named / plain, want, rtol=0.1)
+
+
+def test_a_target_is_an_attribute_and_the_only_division():
+    def attempt(workload=DOMAIN, data=None, **options):
+        data = raw(40) if data is None else data
+        return dpjax.release(workload, data, BUDGET, key=jax.random.key(0), **options)
+
+    with pytest.raises(ValueError, match=r"target must be one of \('age', .*, got 'income'"):
+        attempt(target="income")
+    with pytest.raises(TypeError, match="target needs marginals, got the workload Prefix"):
+        attempt(dpjax.queries.Prefix(4), np.zeros(8, int), target="sex")
+    with pytest.raises(ValueError, match="target and allocation both divide the budget"):
+        attempt(target="sex", method="gaussian_fit", allocation=[1, 1, 1])
+
+
 def test_a_domain_stands_for_its_pairs(released):
     assert released.workload == Marginals.all_kway(DOMAIN, 2)
     one = Domain({"sex": ["F", "M"]})

@@ -341,7 +341,12 @@ FRONT_DOORS = {
         {"problem": _LINEAR, "budget": _BUDGET, "steps": 4},
         num_records=(999, Count()),
     ),
-    "release": row(_release, method=("histogram", Choice()), num_records=(4, Count(optional=True))),
+    "release": row(
+        _release,
+        method=("histogram", Choice()),
+        num_records=(4, Count(optional=True)),
+        target=("a", Choice()),
+    ),
 }
 HOST = {
     "Budget": row(R.Budget, epsilon=(1.0, positive(infinite=True)), delta=(1e-5, DELTA)),

@@ -131,10 +131,13 @@ def test_a_wide_table_is_released_by_rows():
         dpjax.release(workload, codes, budget, key=jax.random.key(0), method="gaussian_fit")
 
 
+PAIRS_OF_WIDE = Marginals.all_kway(WIDE, 2).cliques
+
+
 def test_what_is_measured_is_a_rule_of_public_sizes():
-    def chosen(order, n, epsilon):
+    def chosen(order, n, epsilon, target=None):
         problem = QueryRelease(Marginals.all_kway(WIDE, order), max_bytes=None)
-        return choose(problem, n, Budget(epsilon, 1e-9))
+        return choose(problem, n, Budget(epsilon, 1e-9), target)
 
     method, options, reason = chosen(2, 50_000, 1.0)
     assert (method, len(options["measured"].cliques)) == ("rows", 66)
@@ -146,3 +149,8 @@ def test_what_is_measured_is_a_rule_of_public_sizes():
     _, options, reason = chosen(2, 200, 0.1)
     assert {len(c) for c in options["measured"].cliques} == {1}
     assert "noise" in reason
+    assert "rows drawn tell nothing" in reason
+    # pairs with what is to be predicted stay
+    _, options, reason = chosen(2, 200, 0.1, "a3")
+    assert set(options["measured"].cliques) == {c for c in PAIRS_OF_WIDE if "a3" in c}
+    assert "one attribute, and pairs with 'a3', are measured" in reason
