@@ -65,7 +65,8 @@ class RowsFit(AnswersMeasurement):
 
     With `information=None` the weight $\lambda$ is one of 30, 100, 300, 1000, by data fission:
     public noise splits the noisy answers into two uncorrelated parts, of which one is fitted and
-    the other scores the fit; twice, with the noise and with its negative, so that it cancels.
+    the other scores the fit; twice, with the noise and with its negative, so that it cancels. It is
+    the largest whose score is within a standard error of the best.
 
     Guarantee: one Gaussian release. A record moves the answers by `measured.sensitivity`, table by
     table divided by n, and the event is `GaussianDpEvent` of the l2 norm of these in units of the
@@ -94,7 +95,8 @@ class RowsFit(AnswersMeasurement):
       TypeError: If the sampler or what is measured is of another kind.
 
     Source: Aydore et al. 2021 and Liu, Vietri and Wu 2021 fit such mixtures; particles of a convex
-    problem after Chizat and Bach 2018; fission after Leiner et al. 2023.
+    problem after Chizat and Bach 2018; fission after Leiner et al. 2023; the standard error after
+    Breiman et al. 1984.
     """
 
     information: Number | None = _INFORMATION
@@ -173,12 +175,16 @@ class RowsFit(AnswersMeasurement):
             def score(weight: jax.Array, seen: jax.Array, held: jax.Array) -> jax.Array:
                 found = fit(_base(measured, seen, louder), seen, louder, weight, start)
                 answers = table_answers(jnp.exp(found.log_rows), jnp.exp(found.log_weights), cells)
-                return jnp.sum(jnp.square((answers - held) / noise))
+                return jnp.square((answers - held) / noise)
 
             weights = jnp.asarray(_CANDIDATES, values.dtype)
             trials = functools.partial(jax.lax.map, xs=weights)
             scores = jax.lax.map(lambda parts: trials(lambda w: score(w, *parts)), (seen, held))
-            information = weights[jnp.argmin(jnp.sum(scores, axis=0))]
+            each = jnp.sum(scores, axis=0)
+            more = each - each[jnp.argmin(jnp.sum(each, axis=1))][None]
+            error = jnp.std(more, axis=1) * np.sqrt(len(values))
+            # where scores are about equal, more of it has less error in the mean over tables
+            information = jnp.max(jnp.where(jnp.sum(more, axis=1) <= error, weights, 0))
         base, weight = _base(measured, values, noise), jnp.asarray(information, values.dtype)
         drawn = jax.random.normal(starts, (self.fits, *size), values.dtype)
         found = jax.lax.map(lambda one: fit(base, values, noise, weight, one), drawn)
