@@ -63,6 +63,16 @@ def test_features_lie_in_their_bounds(tmp_path):
     assert np.linalg.norm(got / 5**0.5, axis=1).max() <= 1 + 1e-6
 
 
+def test_an_input_on_a_log_scale_is_its_logarithm_and_a_target_is_not():
+    pay = Numeric(1, 10_000, scale="log", missing=True)
+    table = {"pay": [0.5, 100.0, None, 1e6], "rich": [0, 0, 1, 1]}
+    model = TableModel(Domain.from_columns({"pay": pay, "rich": Categorical([0, 1])}), "rich")
+    want = [[-1, 0], [0, 0], [0, 1], [1, 0]]
+    np.testing.assert_allclose(model.features(table), want, atol=1e-6)
+    told = TableModel(model.domain, "pay").records(table)["y"]
+    np.testing.assert_allclose(told, [-1, 99 / 9999 * 2 - 1, np.nan, 1], atol=1e-6)
+
+
 def test_the_target_decides_the_problem():
     two = TableModel(DOMAIN, "rich").problem
     assert isinstance(two, LinearModel)

@@ -85,16 +85,15 @@ def private_edges(
         raise ValueError("columns must be >= 1 of them, got none")
     if container_of(data) is None:
         raise TypeError("data must have named columns of raw values, not codes")
-    grids = {}
+    grids, kept = {}, {}
     for axis, name, kind in kinds:
         if not isinstance(kind, Numeric) or kind.bins < 2:
             raise ValueError(f"column {name!r} must be Numeric with >= 2 bins")
         cells = min(_GRID, int(kind.high - kind.low) + 1) if kind.integer else _GRID
         if kind.bins > cells:
             raise ValueError(f"column {name!r} must have <= {cells} bins, got {kind.bins}")
-        grids[axis] = Numeric(
-            kind.low, kind.high, cells, integer=kind.integer, missing=kind.missing
-        )
+        kept[axis] = {name: getattr(kind, name) for name in ("scale", "integer", "missing")}
+        grids[axis] = Numeric(kind.low, kind.high, cells, **kept[axis])
     draws = sum(kind.bins - 1 for _, _, kind in kinds)
     if budget.delta == 0:
         eta = share * budget.epsilon / draws
@@ -112,7 +111,7 @@ def private_edges(
         ]
         inner = [grid.edges[cell] for cell in apart(drawn, grid.bins)]
         edges = (kind.low, *inner, kind.high)
-        spec[axis] = name, Numeric(edges=edges, integer=kind.integer, missing=kind.missing)
+        spec[axis] = name, Numeric(edges=edges, **kept[axis])
     return Domain(tuple(spec)), guarantee
 
 

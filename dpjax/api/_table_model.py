@@ -20,10 +20,11 @@ Features: TypeAlias = dict[str, np.ndarray]
 class TableModel:
     r"""Features and labels of a raw table, within bounds that follow from its schema.
 
-    A number or day t of [low, high] becomes $2 (t - low) / (high - low) - 1$, clipped to [-1, 1]. A
-    category of two codes becomes -1 or 1, of more an indicator of each; where a number may be
-    missing, it is 0 then, and an indicator says so. So a column adds at most 1 to the squared norm
-    of a row, and rows are divided by the root of the number of columns.
+    A number or day t of [low, high] becomes $2 (t - low) / (high - low) - 1$, clipped to [-1, 1],
+    and the logarithm of an input on a log scale likewise. A category of two codes becomes -1 or 1,
+    of more an indicator of each; where a number may be missing, it is 0 then, and an indicator says
+    so. So a column adds at most 1 to the squared norm of a row, and rows are divided by the root of
+    the number of columns.
 
     | target | problem | labels |
     | --- | --- | --- |
@@ -88,7 +89,8 @@ class TableModel:
         for axis, name in enumerate(self.inputs):
             kind = self._column(name)
             if isinstance(kind, Numeric | Date):
-                scaled, present = _scaled(name, kind, table)
+                log = isinstance(kind, Numeric) and kind.scale == "log"
+                scaled, present = _scaled(name, kind, table, log=log)
                 columns += [scaled] + [~present] * kind.missing
             else:
                 labels = range(len(labels_of(self.domain, name)))
@@ -165,7 +167,9 @@ def ends(column: Numeric | Date) -> tuple[float, float]:
     return float(column.low), float(column.high)
 
 
-def _scaled(name: str, column: Numeric | Date, table: object) -> tuple[np.ndarray, np.ndarray]:
+def _scaled(
+    name: str, column: Numeric | Date, table: object, *, log: bool = False
+) -> tuple[np.ndarray, np.ndarray]:
     """Values `[n]` in [-1, 1], 0 where they are missing, and which are present.
 
     `Domain.encode` has refused what is no number or day.
@@ -177,6 +181,8 @@ def _scaled(name: str, column: Numeric | Date, table: object) -> tuple[np.ndarra
         values = days.astype(float)
     else:
         values = np.array([float(min(max(v, low), high)) for v in values.tolist()], float)
+    if log:
+        values, low, high = np.log(values), math.log(low), math.log(high)
     scaled = np.zeros(len(present))
     if high > low:
         scaled[present] = np.clip((values - low) / (high - low) * 2 - 1, -1, 1)

@@ -54,7 +54,8 @@ def kinds(draw):
         return Date(start, end, unit, missing=missing)
     ends = integers if kind == "integer" else floats
     edges = sorted(draw(st.lists(ends, min_size=2, max_size=6, unique_by=lambda e: e + 0.0)))
-    return Numeric(edges=edges, integer=kind == "integer", missing=missing)
+    scale = "log" if edges[0] > 0 and draw(st.booleans()) else "linear"
+    return Numeric(edges=edges, scale=scale, integer=kind == "integer", missing=missing)
 
 
 @settings(max_examples=40, deadline=None)
@@ -210,6 +211,25 @@ def test_numbers_are_uniform_in_their_bins():
     assert np.all(other != back(Numeric(0, 1), [0, 1]))
 
 
+def test_a_log_scale_has_equal_ratios_and_draws_by_them():
+    column = Numeric(1, 10_000, bins=4, scale="log")
+    np.testing.assert_allclose(column.edges, [1, 10, 100, 1000, 10_000], rtol=1e-12)
+    assert coded(column, [0, 9.9, 500, 1e9]).tolist() == [0, 0, 2, 3]
+    drawn = back(column, [2] * 4000)
+    assert 100 <= drawn.min() < 101
+    assert 990 < drawn.max() < 1000
+    # the median of a logarithm that is uniform; of a number that is, 550
+    assert abs(np.log10(np.median(drawn)) - 2.5) < 0.05
+    whole = Numeric(1, 1000, bins=6, scale="log", integer=True)
+    assert whole.edges == (1, 3, 10, 32, 100, 316, 1000)
+    assert set(back(whole, [0] * 200)) == {1, 2}
+    assert back(whole, [5] * 4000).max() > 990
+    assert Numeric(1, 5, scale="log", integer=True).edges == (1, 2, 3, 4, 5, 5)
+    text = Domain.from_columns({"x": whole}).to_json()
+    assert dict(Domain.from_json(text).spec)["x"] == whole
+    assert "scale" not in Domain.from_columns({"x": Numeric(1, 2)}).to_json()
+
+
 DAYS = ["2019-12-29", "2019-12-30", "2020-01-05", "2020-01-06", "2020-02-29", "2020-12-31"]
 
 
@@ -307,6 +327,8 @@ REFUSED = {
     "bins": (lambda: Numeric(1, 3, bins=4, integer=True), ValueError, "bins must be <= 3"),
     "no bins": (lambda: Numeric(1, 3, bins=0), ValueError, "bins must be >= 1"),
     "fraction": (lambda: Numeric(1, 3.5, integer=True), ValueError, "must be integers of 64 bits"),
+    "log of 0": (lambda: Numeric(0, 3, scale="log"), ValueError, "low must be > 0 on a log scale"),
+    "scale": (lambda: Numeric(1, 3, scale="ln"), ValueError, "scale must be one of"),
     "both": (lambda: Numeric(1, 3, edges=[1, 4]), ValueError, "these do not agree"),
     "labels": (lambda: Categorical(["a", "b", "a"]), ValueError, "distinct, got 'a' twice"),
     "types": (lambda: Categorical([1, True]), ValueError, "distinct, got 1 twice"),

@@ -73,17 +73,22 @@ class Numeric(Column):
       bins: How many, of equal width or, of integers, as equal as can be; 16, or one for each
         integer where there are fewer (*public*).
       edges: The ends of the bins in place of these, increasing (*public*).
+      scale: `"linear"`, or `"log"` for long tails such as of incomes: ends of bins have equal
+        ratios, decoded numbers are uniform in their logarithm, and `low` is > 0 (*public*).
       integer: Whether the column is of integers: its ends must be. A fraction counts as the integer
         below.
       missing: As of all columns.
 
     Raises:
       TypeError: If neither range nor edges are given, or they are not numbers.
-      ValueError: If they are not finite or do not increase, or there are more bins than integers.
+      ValueError: If they are not finite or do not increase, there are more bins than integers, or
+        a log scale has a number of 0 or below.
 
     Example:
       >>> Numeric(0, 99, bins=3, integer=True).edges
       (0, 33, 66, 99)
+      >>> Numeric(1, 1000, bins=3, scale="log", integer=True).edges
+      (1, 10, 100, 1000)
       >>> Numeric(edges=[0, 0.5, 10]).texts
       ('[0.0, 0.5)', '[0.5, 10.0]')
     """
@@ -92,17 +97,24 @@ class Numeric(Column):
     high: float = _DERIVED
     bins: int = _DERIVED
     edges: Sequence[float] = dataclasses.field(default=_DERIVED, kw_only=True)
+    scale: str = dataclasses.field(default="linear", kw_only=True)
     integer: bool = dataclasses.field(default=False, kw_only=True)
 
     def __post_init__(self) -> None:
         super().__post_init__()
         check_type("integer", self.integer, bool, "True or False")
+        check_choice("scale", self.scale, ("linear", "log"))
         if self.edges is not None:
             edges = tuple(self._end("edges", edge) for edge in self.edges)
             if len(edges) < 2:
                 raise ValueError(f"edges must be >= 2 of them, got {len(edges)}")
         else:
             edges = self._equal()
+        if self.scale == "log" and edges[0] <= 0:
+            raise ValueError(
+                f"low must be > 0 on a log scale, got {edges[0]}: give the least positive number "
+                "that matters, since values below an end count as it"
+            )
         steps = [after - before for before, after in itertools.pairwise(edges)]
         steps[-1] += self.integer  # the last bin may hold one integer
         if min(steps) <= 0:
@@ -133,13 +145,21 @@ class Numeric(Column):
             check_int("bins", self.bins, minimum=1)
         if not (low < high or (self.integer and low == high)):
             raise ValueError(f"low must be < high, got {low} and {high}")
+        log = self.scale == "log" and low > 0  # else it is refused
         if not self.integer:
-            return tuple(np.linspace(low, high, (self.bins or _BINS) + 1).tolist())
+            spaced = np.geomspace if log else np.linspace
+            return tuple(spaced(low, high, (self.bins or _BINS) + 1).tolist())
         count = int(high) - int(low) + 1
         bins = self.bins or min(_BINS, max(count, 1))
         if bins > count:
             raise ValueError(f"bins must be <= {count}, the integers from low to high, got {bins}")
-        return (*(int(low) + i * count // bins for i in range(bins)), high)
+        starts = [int(low) + i * count // bins for i in range(bins)]
+        if log:
+            ratio = high / low
+            starts = [round(low * ratio ** (i / bins)) for i in range(bins)]
+            for i in range(1, bins):  # at least one integer in each
+                starts[i] = max(starts[i], starts[i - 1] + 1)
+        return (*starts, high)
 
     @functools.cached_property
     def texts(self) -> tuple[object, ...]:
@@ -182,6 +202,13 @@ class Numeric(Column):
         edges = self._edges
         below, above = edges[codes], edges[codes + 1]
         last = codes == len(edges) - 2
+        if self.scale == "log":
+            low, high = np.log(below), np.log(above.astype(float) + (last & self.integer))
+            drawn = np.exp(low + (high - low) * generator.random(len(codes)))
+            if self.integer:
+                drawn = np.minimum(np.floor(drawn), 2.0**63 - 1024).astype(np.int64)
+                return np.clip(drawn, below, above - ~last)
+            return np.clip(drawn, below, np.where(last, above, np.nextafter(above, -np.inf)))
         if self.integer:
             return generator.integers(below, above - ~last, endpoint=True)
         share = generator.random(len(codes))

@@ -63,7 +63,8 @@ def _written(values: int | Labels | Column) -> object:
     kind = next(name for name, known in _KINDS.items() if isinstance(values, known))
     fields = dataclasses.asdict(values)
     if isinstance(values, Numeric):  # which say all of it
-        fields = {name: fields[name] for name in ("edges", "integer", "missing")}
+        log = ("scale",) if values.scale == "log" else ()  # files without it stay as they were
+        fields = {name: fields[name] for name in ("edges", *log, "integer", "missing")}
     return {"kind": kind, **fields}
 
 
