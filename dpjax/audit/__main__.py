@@ -38,13 +38,15 @@ def _run(args: argparse.Namespace) -> int:
     key, progress = jax.random.key(args.seed), sys.stderr.isatty()
     rows = audit_registered(chosen, **chances, key=key, progress=progress)
     print(
-        f"epsilon at delta = {args.delta:g}: claimed, and shown by {args.runs} runs on each of two "
-        f"neighbours\n(all bounds together hold with probability {args.confidence:g})\n"
+        f"epsilon at delta = {args.delta:g}, and delta at epsilon = 0: claimed, and shown by "
+        f"{args.runs} runs on each of two neighbours\n"
+        f"(all bounds together hold with probability {args.confidence:g})\n"
     )
     width = max(len(row.name) for row in rows)
-    print(f"{'solver':{width}}  {'relation':17}  {'claimed':>8}  {'shown':>8}")
+    titles = ("epsilon", "shown", "delta", "shown")
+    print(f"{'solver':{width}}  {'relation':17}  {'  '.join(f'{t:>8}' for t in titles)}")
     for row in rows:
-        numbers = f"{row.claimed:8.3f}  {row.shown:8.3f}"
+        numbers = "  ".join(f"{number:8.3f}" for number in row[2:])
         print(f"{row.name:{width}}  {row.relation:17}  {numbers}{'' if row.holds else '  ABOVE'}")
     broken = [row.name for row in rows if not row.holds]
     if broken:

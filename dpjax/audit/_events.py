@@ -162,6 +162,25 @@ def _gaussian_epsilon(shift: float, delta: float) -> float:
     return float(optimize.brentq(excess, 0.0, shift**2 + 40 * shift))
 
 
+def distance_of_scores(first: np.ndarray, second: np.ndarray, confidence: float) -> float:
+    """A lower bound on the total variation distance of two laws of scores `[n]`, 0 or above.
+
+    As `lower_bound_of_scores`: delta at epsilon 0, of an event that half of the runs choose.
+    """
+    half, rest = len(first) // 2, len(second) // 2
+    chosen, error = (first[:half], second[:rest]), (1 - confidence) / 2
+    thresholds = np.unique(np.concatenate(chosen))
+    below = [np.searchsorted(np.sort(scores), thresholds) / len(scores) for scores in chosen]
+    gap = below[0] - below[1]
+    at = int(np.argmax(np.abs(gap)))
+    sides = (first[half:], second[rest:]) if gap[at] > 0 else (second[rest:], first[half:])
+    likely, unlikely = (int(np.sum(scores < thresholds[at])) for scores in sides)
+    low = stats.beta.ppf(error, likely, len(sides[0]) - likely + 1) if likely else 0.0
+    left = len(sides[1]) - unlikely
+    high = stats.beta.ppf(1 - error, unlikely + 1, left) if left else 1.0
+    return max(0.0, float(low - high))
+
+
 def learn_score(first: np.ndarray, second: np.ndarray, level: Level) -> Score:
     """A score of released values `[n, F]`, learnt from runs on two neighbours.
 

@@ -12,8 +12,8 @@ import numpy as np
 from jax.typing import ArrayLike
 from tqdm.auto import tqdm
 
-from dpjax.audit._events import Level, learn_score
-from dpjax.audit._lower_bound import Mechanism, bound_from, watch
+from dpjax.audit._events import Level, distance_of_scores, learn_score, lower_bound_of_scores
+from dpjax.audit._lower_bound import Mechanism, watch
 from dpjax.core import PyTree, check_int, check_key, check_positive
 from dpjax.testing import Entry, SolverCase
 from dpjax.testing._trees import QUICK, field_names
@@ -30,17 +30,21 @@ class Audited(NamedTuple):
       relation: Under which it claims.
       claimed: Its epsilon at delta.
       shown: The lower bound.
+      claimed_distance: Its delta at epsilon 0, which the total variation distance is at most.
+      shown_distance: The lower bound on that, for which few runs are enough.
     """
 
     name: str
     relation: str
     claimed: float
     shown: float
+    claimed_distance: float
+    shown_distance: float
 
     @property
     def holds(self) -> bool:
-        """Whether the claim is above what was shown."""
-        return self.shown <= self.claimed
+        """Whether the claims are above what was shown."""
+        return self.shown <= self.claimed and self.shown_distance <= self.claimed_distance
 
 
 def audit_registered(
@@ -64,8 +68,8 @@ def audit_registered(
       epsilon: About what each solver is made to claim: few runs show nothing of a small one, and
         cannot reach a large one.
       delta: At which epsilons are compared.
-      confidence: Of **all** rows together: each bound is above the truth with probability at most
-        `(1 - confidence) / len(entries)`.
+      confidence: Of **all** rows together: each of a row's two bounds is above the truth with
+        probability at most `(1 - confidence) / (2 * len(entries))`.
       key: Typed key.
       progress: Whether to show a progress bar.
 
@@ -80,7 +84,8 @@ def audit_registered(
     check_int("runs", runs, minimum=_ROUND)
     check_positive("epsilon", epsilon)
     entries, level = list(entries), Level(delta, confidence)
-    level = dataclasses.replace(level, confidence=1 - (1 - confidence) / max(1, len(entries)))
+    error = (1 - confidence) / (2 * max(1, len(entries)))
+    level = dataclasses.replace(level, confidence=1 - error)
     each = enumerate(tqdm(entries, "audits", disable=not progress, unit="solver"))
     return [_audit(entry, runs, epsilon, level, jax.random.fold_in(key, i)) for i, entry in each]
 
@@ -107,8 +112,13 @@ def _audit(entry: Entry, runs: int, epsilon: float, level: Level, key: jax.Array
 
     pair = max(neighbours(case, relation), key=told_apart)
     first, second = (released(data, -(-runs // _ROUND)) for data in pair)
-    shown = bound_from(first, second, None, level)
-    return Audited(entry.name, relation, guarantee.epsilon(level.delta), shown)
+    half = len(first) // 2
+    score = learn_score(first[:half], second[:half], level)
+    scores = score(first), score(second)
+    shown = lower_bound_of_scores(*scores, **dataclasses.asdict(level))
+    distance = distance_of_scores(*scores, level.confidence)
+    claims = guarantee.epsilon(level.delta), guarantee.delta(0.0)
+    return Audited(entry.name, relation, claims[0], shown, claims[1], distance)
 
 
 def _claiming(case: SolverCase, epsilon: float, delta: float) -> PyTree:

@@ -6,7 +6,7 @@ from scipy import special, stats
 
 from dpjax import audit
 from dpjax.audit import __main__ as command
-from dpjax.audit._events import Level, best_event, bound_at
+from dpjax.audit._events import Level, best_event, bound_at, distance_of_scores
 from dpjax.audit._registered import audit_registered
 from dpjax.problems import Risk
 from dpjax.sampling import FullBatch, PoissonSampler
@@ -229,3 +229,37 @@ def test_registered_solver_stays_below_its_claim(name):
     count_false_alarm(1e-7)
     assert 3.5 < row.claimed < 4.5
     assert SHOWN.get(name, 0.0) <= row.shown <= row.claimed
+    assert row.shown_distance <= row.claimed_distance
+    assert row.holds
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("share", "holds"), [(0.0, False), (0.4, False), (1.0, True)])
+def test_a_thousand_runs_show_that_noise_is_missing(monkeypatch, share, holds):
+    """By the distance, where no event is rare enough for epsilon to show it."""
+    right = DPSGD.make_noise
+    monkeypatch.setattr(
+        DPSGD,
+        "make_noise",
+        lambda self: right(
+            DPSGD(self.sampler, share * self.noise_multiplier, self.clip_norm, 1.0, 1.0)
+        ),
+    )
+    entry = registry()["DPSGD(Risk, full batch, uniform average)"]
+    jax.clear_caches()
+    (row,) = audit_registered([entry], runs=1000, confidence=1 - 1e-7, key=jax.random.key(5))
+    jax.clear_caches()
+    count_false_alarm(1e-7)
+    assert row.holds == holds
+    assert row.shown <= row.claimed
+
+
+def test_the_distance_of_two_normals(rng):
+    first, second = rng.normal([[0.0], [1.0]], size=(2, 20_000))
+    truth = 2 * special.ndtr(0.5) - 1
+    for one, other in ((first, second), (second, first), (-first, -second)):
+        assert 0.8 * truth < distance_of_scores(one, other, 1 - 1e-7) < truth
+    count_false_alarm(3e-7)
+    assert distance_of_scores(first, first[::-1], 0.999) == 0
+    # of two points
+    assert distance_of_scores(np.zeros(400), np.ones(400), 0.999) > 0.9
