@@ -43,7 +43,8 @@ class PrivateSynthesizer(PrivateEstimator):
         marginal tables of so many attributes; the cliques of `Marginals`, a sequence of tuples of
         names; or a workload over the domain (*public*).
       method: As of `dpjax.release`.
-      method_options: Other arguments of the method's `for_budget`, by name; none with `"auto"`.
+      method_options: Other arguments of `dpjax.release`, by name: `target`, and, where a method is
+        named, those of its `for_budget`.
       relation: `"replace_one"`, the default of `dpjax.release` too, or `"add_or_remove_one"` with
         `num_records` (*public*). The repr shows which holds.
       num_records: *Public* number, near that of the rows, by which counts are divided; None: that

@@ -159,6 +159,9 @@ def test_methods_and_their_options_pass_through(codes, model):
     model.set_params(method="mwem", method_options={"steps": 3}).fit(codes)
     assert model.release_.method == "mwem"
     assert model.epsilon_ <= 1.0
+    name = DOMAIN.attributes[0]
+    model.set_params(method="auto", method_options={"target": name}, workload="all_2way").fit(codes)
+    assert f"tables with {name!r} have 8 times the precision" in model.release_.reason
 
 
 def test_no_noise_is_said_to_be_no_privacy(codes, model):
