@@ -25,6 +25,7 @@ _STEP, _LAST_STEP, _STEADY = 0.1, 1e-3, 0.3
 _SPREAD = 0.5  # of the logits that rows start from
 _INFORMATION = 300.0
 _CANDIDATES = (30.0, 100.0, 300.0, 1000.0)
+_TRIAL = 500  # most steps of a fit that is only scored
 _SPLIT = 0.25  # noise added to what is fitted, in units of the noise there is
 _REACH = 2.0  # weights of a log-linear distribution that residuals of 3.5 must allow
 
@@ -162,7 +163,7 @@ class RowsFit(AnswersMeasurement):
         split, trial, starts = jax.random.split(jax.random.fold_in(state.key, 1), 3)
         shape, cells = measured.domain.shape, TableCells.of(measured)
         excess = jnp.asarray(self.excess, values.dtype)
-        fit = functools.partial(_fit, shape, cells, excess=excess, steps=self.fit_steps)
+        fit = functools.partial(_fit, shape, cells, excess=excess)
         size = (self.rows, sum(shape))
         information = self.information
         if information is None:
@@ -173,7 +174,8 @@ class RowsFit(AnswersMeasurement):
             start = jax.random.normal(trial, size, values.dtype)
 
             def score(weight: jax.Array, seen: jax.Array, held: jax.Array) -> jax.Array:
-                found = fit(_base(measured, seen, louder), seen, louder, weight, start)
+                tables = _base(measured, seen, louder)
+                found = fit(tables, seen, louder, weight, start, steps=min(self.fit_steps, _TRIAL))
                 answers = table_answers(jnp.exp(found.log_rows), jnp.exp(found.log_weights), cells)
                 return jnp.square((answers - held) / noise)
 
@@ -187,7 +189,8 @@ class RowsFit(AnswersMeasurement):
             information = jnp.max(jnp.where(jnp.sum(more, axis=1) <= error, weights, 0))
         base, weight = _base(measured, values, noise), jnp.asarray(information, values.dtype)
         drawn = jax.random.normal(starts, (self.fits, *size), values.dtype)
-        found = jax.lax.map(lambda one: fit(base, values, noise, weight, one), drawn)
+        whole = functools.partial(fit, base, values, noise, weight, steps=self.fit_steps)
+        found = jax.lax.map(whole, drawn)
         log_rows = found.log_rows.reshape(-1, sum(shape))
         log_weights = found.log_weights.reshape(-1) - np.log(self.fits)
         ends = tuple(np.cumsum(shape)[:-1].tolist())
