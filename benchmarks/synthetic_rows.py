@@ -3,10 +3,11 @@
 Adult, 14 attributes, and Credit default, 24 (where its file lies in the data folder), in the bins
 of `wide_tables`; two thirds to train on, the rest to test. `release` draws as many rows as there
 are training records, from a release of all pairs with nothing set, or told which attribute is the
-target, and `mbi`'s mixture of products likewise; on these, and on the real records without privacy, scikit-learn's logistic regression
-learns the last attribute from indicators of the others. `fit` trains the same model privately on
-the real records with the whole budget, with nothing set. Replace-one, delta 1/n^2, three seeds, one
-of `mbi`; area under the ROC curve, of the real records that nobody saw.
+target, and `mbi`'s mixture of products likewise; on these, and on the real records without privacy,
+scikit-learn's logistic regression learns the last attribute from indicators of the others. `fit`
+trains the same model privately on the real records with the whole budget, with nothing set.
+Replace-one, delta 1/n^2, three seeds, one of `mbi`; area under the ROC curve, of the real records
+that nobody saw.
 """
 
 import functools
