@@ -217,13 +217,20 @@ def _compare(
 
 def bound_from(first: np.ndarray, second: np.ndarray, score: Score | None, level: Level) -> float:
     """The bound from what runs released `[runs, F]`, or from their scores `[runs, 1]`."""
-    half = len(first) // 2
     if score is None:
-        learnt = learn_score(first[:half], second[:half], level)
-        first, second = learnt(first), learnt(second)
+        first, second = learnt_scores(first, second, level)
     else:
         first, second = first[:, 0], second[:, 0]
     return lower_bound_of_scores(first, second, **dataclasses.asdict(level))
+
+
+def learnt_scores(
+    first: np.ndarray, second: np.ndarray, level: Level
+) -> tuple[np.ndarray, np.ndarray]:
+    """Scores of released values `[runs, F]`, learnt from the first half of the runs."""
+    half = len(first) // 2
+    learnt = learn_score(first[:half], second[:half], level)
+    return learnt(first), learnt(second)
 
 
 @register_dataclass

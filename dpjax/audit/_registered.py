@@ -13,7 +13,7 @@ from jax.typing import ArrayLike
 from tqdm.auto import tqdm
 
 from dpjax.audit._events import Level, distance_of_scores, learn_score, lower_bound_of_scores
-from dpjax.audit._lower_bound import Mechanism, watch
+from dpjax.audit._lower_bound import Mechanism, learnt_scores, watch
 from dpjax.core import PyTree, check_int, check_key, check_positive
 from dpjax.testing import Entry, SolverCase
 from dpjax.testing._trees import QUICK, field_names
@@ -112,9 +112,7 @@ def _audit(entry: Entry, runs: int, epsilon: float, level: Level, key: jax.Array
 
     pair = max(neighbours(case, relation), key=told_apart)
     first, second = (released(data, -(-runs // _ROUND)) for data in pair)
-    half = len(first) // 2
-    score = learn_score(first[:half], second[:half], level)
-    scores = score(first), score(second)
+    scores = learnt_scores(first, second, level)
     shown = lower_bound_of_scores(*scores, **dataclasses.asdict(level))
     distance = distance_of_scores(*scores, level.confidence)
     claims = guarantee.epsilon(level.delta), guarantee.delta(0.0)

@@ -60,7 +60,11 @@ def test_tables_with_the_target_get_more_of_the_budget():
             pairs, codes, BUDGET, key=jax.random.key(0), method="gaussian_fit", **target
         )
         assert 0.99 < made.guarantee.epsilon(1e-6) <= 1.0
-        return np.std(np.split(np.asarray(made.raw) - truth, 3), axis=1), made.reason
+        noise = np.std(np.split(np.asarray(made.raw) - truth, 3), axis=1)
+        # a replaced record moves two cells of each table; accountants double what it moves
+        shift = np.sqrt(np.sum(2 / (4000 * noise) ** 2))
+        assert shift == pytest.approx(2 / made.guarantee.event.noise_multiplier, rel=0.06)
+        return noise, made.reason
 
     plain, _ = noise()
     named, reason = noise(target="c")
