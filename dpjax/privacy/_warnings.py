@@ -31,7 +31,7 @@ class ResolutionWarning(NoiseWarning):
 
 
 class MultiplierWarning(UserWarning):
-    """Multipliers that ended at their bound: constraints that the run did not enforce.
+    """Constraints that a run did not enforce: multipliers at their bound, or rates that swing.
 
     Guarantee: follows from released values alone; the guarantee of the run holds as ever.
     """

@@ -104,6 +104,8 @@ class RateConstrainedSGDA:
       count_noise: standard deviation of the noisy part counts, scalar (data).
       noise_step: Most that the noise of a step may move the parameters, scalar, in the l2 norm,
         whatever the clip norm; None for no bound but `primal.learning_rate` (data).
+      swing_bound: Most standard deviation of rates between steps, scalar, beyond which the learning
+        rate is halved, after the first quarter of the run; None for no such rule (data).
       histogram: `"gaussian"`, `"laplace"` or `"none"` (only for J = 0) (static).
       rates: `"hard"` counts argmax predictions in the table, `"soft"` the tempered softmax
         (static).
@@ -118,7 +120,8 @@ class RateConstrainedSGDA:
 
     A fixed clip norm can put a tight constraint out of reach, whatever the noise: it cuts the
     gradients of the records that would enforce it first. Multipliers that end at their bound are
-    warned of (`MultiplierWarning`), unless the run is under a transformation.
+    warned of (`MultiplierWarning`), unless the run is under a transformation; so are rates that
+    swing to the end.
 
     Raises:
       TypeError: If `primal` has correlated noise.
@@ -147,6 +150,7 @@ class RateConstrainedSGDA:
     estimator: str | None = static_field(default=None)
     adaptive_clip: bool = static_field(default=False)
     proportional_gain: ArrayLike | None = None
+    swing_bound: ArrayLike | None = None
 
     def __post_init__(self) -> None:
         if self.primal.noise is not None or self.primal.looks is not None:
@@ -157,7 +161,7 @@ class RateConstrainedSGDA:
             )
         requests.check_values(
             self,
-            positive=("temperature", "multiplier_bound", "size_floor", "noise_step"),
+            positive=("temperature", "multiplier_bound", "size_floor", "noise_step", "swing_bound"),
             nonnegative=("dual_learning_rate", "proportional_gain", *_COUNTED),
             histogram=tables.HISTOGRAMS,
             rates=("hard", "soft"),
@@ -250,6 +254,7 @@ class RateConstrainedSGDA:
                 overrides.setdefault("decay", max(0.0, 1 - 3 / sampler.steps))
             own.setdefault("adaptive_clip", "clip_norm" not in overrides)
             own.setdefault("noise_step", None if "learning_rate" in overrides else 0.3)
+            own.setdefault("swing_bound", 0.03)
 
         def make(noise: float) -> "RateConstrainedSGDA":
             histogram = own.get("histogram", "gaussian")
@@ -325,6 +330,7 @@ class RateConstrainedSGDA:
             memory,
             AddNoiseState(jnp.zeros((), jnp.int32)),
             dual_key,
+            tables.Swings.start(problem.num_constraints),
         )
 
     def prologue(self, problem: RateConstrained, data: PyTree, state: SGDAState) -> SGDAState:
@@ -351,7 +357,7 @@ class RateConstrainedSGDA:
         if problem.num_constraints == 0:
             primal, info = self.primal.step(problem, batch, mask, state.primal)
             none = jnp.zeros(0)
-            told = SGDAInfo(info.gradient_norm, none, none, none, none, none, info.clip_norm)
+            told = SGDAInfo(info.gradient_norm, none, none, none, none, none, info.clip_norm, none)
             return state._replace(primal=primal), told
 
         constraints, params = problem.constraints, state.primal.params
@@ -374,7 +380,11 @@ class RateConstrainedSGDA:
         if rate is None:
             rate = tables.dual_step(constraints, reading.deviation, self.sampler.steps)
         multipliers = self._moved_by(rate, state, reading, constraints.slack)
-        after = SGDAState(primal, multipliers, reading.memory, noise_state, state.key)
+        swings = state.swings
+        if self.swing_bound is not None:
+            step, steps = state.primal.count, self.sampler.steps
+            swings = swings.after(reading, multipliers > 0, self.swing_bound, step, steps)
+        after = SGDAState(primal, multipliers, reading.memory, noise_state, state.key, swings)
         return after, SGDAInfo(
             info.gradient_norm,
             multipliers,
@@ -383,11 +393,13 @@ class RateConstrainedSGDA:
             reading.rates,
             reading.deviation,
             info.clip_norm,
+            reading.values,
         )
 
     def finalize(self, problem: RateConstrained, state: SGDAState) -> PyTree:
-        """The last or the averaged parameters; warns where multipliers ended at their bound."""
+        """The last or the averaged parameters; warns of constraints that were not enforced."""
         tables.check_multipliers(self.multiplier_set, state.multipliers, self.multiplier_bound)
+        state.swings.check(self.swing_bound, self.sampler.steps)
         return self.primal.finalize(problem, state.primal)
 
     def diagnose(
@@ -459,16 +471,16 @@ class RateConstrainedSGDA:
             gain = tables.proportional_gain(constraints, reading.deviation)
         ahead = self._moved_by(gain, state, reading, constraints.slack)
         weights = descent.batch_size * constraints.cell_weights(ahead, reading.sizes)
-        if not self.adaptive_clip:
-            return reading, weights, descent
+        clip_norm, rate = descent.clip_norm, jnp.asarray(descent.learning_rate)
         # the clip norm, which scales the noise, and the rate are functions of released values alone
-        spread = jnp.max(jnp.max(weights, axis=1) - jnp.min(weights, axis=1))
-        clip_norm = jnp.maximum(descent.clip_norm, self.temperature * spread)
-        rate = jnp.asarray(descent.learning_rate)
-        if self.noise_step is not None:
-            noise = descent.noise_multiplier * clip_norm * problem.num_params**0.5
-            most = self.noise_step * descent.batch_size / jnp.where(noise > 0, noise, 1e-9)
-            rate = jnp.minimum(rate, most)
+        if self.adaptive_clip:
+            spread = jnp.max(jnp.max(weights, axis=1) - jnp.min(weights, axis=1))
+            clip_norm = jnp.maximum(clip_norm, self.temperature * spread)
+            if self.noise_step is not None:
+                noise = descent.noise_multiplier * clip_norm * problem.num_params**0.5
+                most = self.noise_step * descent.batch_size / jnp.where(noise > 0, noise, 1e-9)
+                rate = jnp.minimum(rate, most)
+        rate = rate * state.swings.scale
         descent = dataclasses.replace(descent, clip_norm=clip_norm, learning_rate=rate)
         return reading, weights, descent
 

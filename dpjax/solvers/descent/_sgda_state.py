@@ -5,7 +5,7 @@ from typing import NamedTuple
 import jax
 
 from dpjax.solvers.descent._dpsgd import DPSGDState
-from dpjax.solvers.descent._rates import RateMemory
+from dpjax.solvers.descent._rates import RateMemory, Swings
 from dpjax.transforms import AddNoiseState
 
 
@@ -18,6 +18,7 @@ class SGDAState(NamedTuple):
       memory: Running estimates from earlier tables.
       noise: State of the table noise.
       key: Key of the table noise, `[]` (*secret*).
+      swings: Of the rates between steps.
     """
 
     primal: DPSGDState
@@ -25,6 +26,7 @@ class SGDAState(NamedTuple):
     memory: RateMemory
     noise: AddNoiseState
     key: jax.Array
+    swings: Swings
 
 
 class SGDAInfo(NamedTuple):
@@ -38,6 +40,7 @@ class SGDAInfo(NamedTuple):
       rates: Estimated rates, `[S, K]`; they lag behind the parameters.
       deviation: Standard deviation of the estimate of Gamma in the multiplier update, `[J]`.
       clip_norm: Clip norm C of the step, `[]`.
+      estimates: Unbiased estimate of Gamma of the step's parameters, `[J]`, of that deviation.
     """
 
     gradient_norm: jax.Array
@@ -47,3 +50,4 @@ class SGDAInfo(NamedTuple):
     rates: jax.Array
     deviation: jax.Array
     clip_norm: jax.Array
+    estimates: jax.Array
