@@ -230,7 +230,6 @@ def requested(
         the relation.
       TypeError: If `num_records` is no integer, `budget` no `Budget` or `sampler` no `Sampler`.
     """
-    check_int("num_records", num_records, minimum=1)
     if sampler is not None:
         check_is_sampler(sampler)
         default = sampler.default_relation if default is None else default
