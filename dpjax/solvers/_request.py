@@ -230,6 +230,7 @@ def requested(
         the relation.
       TypeError: If `num_records` is no integer, `budget` no `Budget` or `sampler` no `Sampler`.
     """
+    check_int("num_records", num_records, minimum=1)
     if sampler is not None:
         check_is_sampler(sampler)
         default = sampler.default_relation if default is None else default
