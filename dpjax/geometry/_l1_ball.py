@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-import math
 from typing import Any
 
 import jax
@@ -20,12 +19,12 @@ from dpjax.core import (
     register_dataclass,
 )
 from dpjax.geometry import _blocks as blocks
-from dpjax.geometry._vertices import as_indices, check_last_axis, check_num_vertices
+from dpjax.geometry._vertices import VertexSet, as_indices, check_last_axis, check_num_vertices
 
 
 @register_dataclass
 @dataclasses.dataclass(frozen=True)
-class L1Ball:
+class L1Ball(VertexSet):
     r"""The ball $\{x \in R^p : \|x\|_1 \le R\}$.
 
     Its $2p$ vertices are, in this order, $+Re_1, \dots, +Re_p, -Re_1, \dots, -Re_p$. See `Domain`
@@ -61,11 +60,6 @@ class L1Ball:
     def num_vertices(self) -> int:
         """Number of vertices: `2 * dim`."""
         return 2 * self.dim
-
-    @property
-    def log_num_vertices(self) -> float:
-        """Logarithm of the number of vertices."""
-        return math.log(2 * self.dim)
 
     @property
     def diameter(self) -> Any:

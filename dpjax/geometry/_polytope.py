@@ -3,7 +3,6 @@
 import dataclasses
 import functools
 import itertools
-import math
 
 import jax
 import jax.numpy as jnp
@@ -15,7 +14,7 @@ from scipy.spatial.distance import cdist
 from dpjax.core import check_finite, check_int, check_shape, is_traced, register_dataclass
 from dpjax.geometry._blocks import as_floating
 from dpjax.geometry._vertices import (
-    DrawnByScores,
+    VertexSet,
     as_indices,
     check_last_axis,
     check_num_vertices,
@@ -28,7 +27,7 @@ _BLOCK = 512
 
 @register_dataclass
 @dataclasses.dataclass(frozen=True)
-class Simplex(DrawnByScores):
+class Simplex(VertexSet):
     r"""The probability simplex, $\{x \in R^p : x \ge 0, \sum_j x_j = 1\}$; its vertices are $e_j$.
 
     See `Domain` for the methods.
@@ -59,11 +58,6 @@ class Simplex(DrawnByScores):
     def num_vertices(self) -> int:
         """Number of vertices: `dim`."""
         return self.dim
-
-    @property
-    def log_num_vertices(self) -> float:
-        """Logarithm of the number of vertices."""
-        return math.log(self.dim)
 
     @property
     def diameter(self) -> float:
@@ -103,7 +97,7 @@ class Simplex(DrawnByScores):
 
 @register_dataclass
 @dataclasses.dataclass(frozen=True, eq=False)
-class Polytope(DrawnByScores):
+class Polytope(VertexSet):
     r"""The convex hull of given points, $\{V^\top w : w \in \Delta_m\}$, $V$ the `[m, p]` matrix.
 
     See `Domain` for the methods.
@@ -144,11 +138,6 @@ class Polytope(DrawnByScores):
     def num_vertices(self) -> int:
         """Number of vertices $m$."""
         return int(self._matrix.shape[0])
-
-    @property
-    def log_num_vertices(self) -> float:
-        """Logarithm of the number of vertices."""
-        return math.log(self.num_vertices)
 
     @functools.cached_property
     def diameter(self) -> float:

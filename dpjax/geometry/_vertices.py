@@ -1,6 +1,7 @@
 """Draws from a softmax over many vertices, the average of those drawn, and what domains are."""
 
 import functools
+import math
 from collections.abc import Callable
 from typing import Any, Protocol
 
@@ -136,10 +137,15 @@ def _sample(key: jax.Array, logits: jax.Array, k: int, spread: bool) -> jax.Arra
     return draw(key, k, stages(logits), spread)[0]
 
 
-class DrawnByScores:
-    """Logits and draws of a domain by the scores of all its vertices, `[m]`."""
+class VertexSet:
+    """What domains share: logits and draws are by the scores of all vertices, `[m]`."""
 
     scores: Callable[[ArrayLike], jax.Array]
+
+    @property
+    def log_num_vertices(self: Domain) -> float:
+        """Logarithm of the number of vertices."""
+        return math.log(self.num_vertices)
 
     def logits(self, v: ArrayLike, low: ArrayLike | None = None) -> jax.Array:
         """`scores(v + low)` less the largest of `scores(v)`, `[m]`, rounded after that."""

@@ -24,7 +24,7 @@ from dpjax.papers._vertex_plan import (
 from dpjax.papers._vertex_solver import SinglePass, VertexSolver
 from dpjax.privacy import Budget
 from dpjax.solvers._summary import register_solver
-from dpjax.solvers.vertices._steps import add_scores, coordinates, no_scores, range_sums
+from dpjax.solvers.vertices._steps import add_scores, coordinates, no_scores
 
 OUTPUT_SHARE = 0.1  # of all draws, for the result
 _LOG2_E = math.log2(math.e)
@@ -229,9 +229,7 @@ class AnytimeMirrorDescent(VertexSolver):
         gradients = problem.gradients_at_vertices((state.indices,), batch)
         # of an average's logits: of logarithms up to 65 in base 2, in terms and in the sum
         weights = self._step_weights(state.count, state.scores.high.dtype, logit=700)
-        (term,) = range_sums(
-            problem.domains, gradients, mask, self.grad_range, weights, self.assume_bounded
-        )
+        (term,) = self._sums(problem, gradients, mask, weights)
         scores = add_scores(problem.domains[0], state.scores, term, 1)
         return state._replace(scores=scores, count=state.count + 1)
 

@@ -15,7 +15,7 @@ from dpjax.papers._vertex_solver import SinglePass, VertexSolver
 from dpjax.papers.estimators import Multilevel, draw_levels, multilevel
 from dpjax.privacy import Budget
 from dpjax.solvers._summary import register_solver
-from dpjax.solvers.vertices._steps import add_scores, draw_vertices, no_scores, range_sums
+from dpjax.solvers.vertices._steps import add_scores, draw_vertices, no_scores
 
 _TAPER_GAIN = 1.5
 
@@ -235,13 +235,11 @@ class MultilevelSaddle(VertexSolver):
             state.count, dtype, gain=factor / records, total=8 * mask.shape[0]
         )
         sums = [
-            range_sums(
-                problem.domains,
+            self._sums(
+                problem,
                 problem.gradients_at(tuple(p[i] for p in state.points), batch),
                 mask,
-                self.grad_range,
                 tuple(weight / records for weight in weights),
-                self.assume_bounded,
             )
             for i in range(estimator.num_points)
         ]

@@ -15,7 +15,7 @@ from dpjax.papers._vertex_solver import SinglePass, VertexSolver
 from dpjax.papers.estimators import polar_estimate
 from dpjax.privacy import Budget
 from dpjax.solvers._summary import register_solver
-from dpjax.solvers.vertices._steps import add_scores, draw_vertices, no_scores, range_sums
+from dpjax.solvers.vertices._steps import add_scores, draw_vertices, no_scores
 
 
 class MirrorState(NamedTuple):
@@ -238,9 +238,7 @@ class SaddleMirrorDescent(VertexSolver):
         if self.polar:
             gradients = gradients[0], _polar_values(problem, state.played, batch)
         weights = self._step_weights(state.count, state.scores[0].high.dtype)
-        terms = range_sums(
-            problem.domains, gradients, mask, self.grad_range, weights, self.assume_bounded
-        )
+        terms = self._sums(problem, gradients, mask, weights)
         scores = tuple(map(add_scores, problem.domains, state.scores, terms, problem.signs))
         return state._replace(scores=scores, count=state.count + 1)
 

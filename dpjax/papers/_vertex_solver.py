@@ -19,13 +19,14 @@ from dpjax.core import (
     check_positive,
     check_unstacked,
 )
+from dpjax.core._pairs import Pair
 from dpjax.papers._tapered import TaperedPartition
 from dpjax.papers._vertex_plan import BlockProblem, draft_sampler
 from dpjax.privacy import Budget, Guarantee, PureZCDpEvent, check_budget
 from dpjax.privacy._budget import relation_factor
 from dpjax.sampling import DisjointPartition, IndependentPartition, poisson_capacity
 from dpjax.solvers._request import RELATIONS, check_sampler, checked_draws
-from dpjax.solvers.vertices._steps import VertexInfo, coordinates, shrunk
+from dpjax.solvers.vertices._steps import VertexInfo, coordinates, shrunk, sum_in_coordinates
 
 SinglePass = DisjointPartition | TaperedPartition | IndependentPartition
 """Samplers of disjoint batches of public sizes."""
@@ -242,6 +243,20 @@ class VertexSolver:
         return tuple(
             shrunk(size * share, factor * size * share * bound, dtype, logit, total)
             for size, bound in zip(self.step_size, self.grad_range, strict=True)
+        )
+
+    def _sums(
+        self,
+        problem: BlockProblem,
+        gradients: tuple[PyTree, ...],
+        mask: jax.Array,
+        weights: tuple[ArrayLike, ...],
+    ) -> tuple[Pair, ...]:
+        """Each block's `sum_in_coordinates`."""
+        blocks = zip(problem.domains, gradients, self.grad_range, weights, strict=True)
+        return tuple(
+            sum_in_coordinates(domain, leaf, mask, bound, weight, self.assume_bounded)
+            for domain, leaf, bound, weight in blocks
         )
 
     def replay(self, problem: BlockProblem, data: PyTree, info: VertexInfo, xs: PyTree) -> Replay:

@@ -21,7 +21,7 @@ from dpjax.papers._stationarity_plan import (
     plan_full_batch,
     plan_single_pass,
 )
-from dpjax.privacy import Budget, Guarantee, calibrate_noise
+from dpjax.privacy import Budget, Guarantee
 from dpjax.sampling import DisjointPartition, FullBatch
 from dpjax.solvers import OnlineToNonconvex, OnlineToNonconvexState
 from dpjax.solvers._summary import register_solver
@@ -260,10 +260,10 @@ def _bound_plan(
     check_positive("initial_gap", gap)
     if passes == "single" and steps is not None:
         raise ValueError(f"steps must be left out with passes='single', got {steps!r}")
-    z = calibrate_noise(dpe.GaussianDpEvent, asked.budget, relation=asked.relation)
+    z = asked.request.noise_multiplier(dpe.GaussianDpEvent)
     smoothing = smoothing_radius(asked, period)
     setting = Setting(
-        num_records=asked.num_records,
+        num_records=asked.request.num_records,
         dim=asked.dim,
         lipschitz=float(asked.lipschitz),
         gap=float(gap),
@@ -300,10 +300,14 @@ def _bound_fields(setting: Setting, plan: Plan, single: bool) -> dict[str, Any]:
 
 
 def _published_fields(asked: Asked, gap: float) -> dict[str, Any]:
-    check_int("num_records with as_published", asked.num_records, minimum=3)
+    check_int("num_records with as_published", asked.request.num_records, minimum=3)
     check_positive("initial_gap", gap)
-    n, dim, slope = asked.num_records, asked.dim, float(asked.lipschitz)
-    alpha, epsilon, delta = asked.radius / 2, asked.budget.epsilon, asked.budget.delta
+    n, dim, slope = asked.request.num_records, asked.dim, float(asked.lipschitz)
+    alpha, epsilon, delta = (
+        asked.radius / 2,
+        asked.request.budget.epsilon,
+        asked.request.budget.delta,
+    )
     moves = max(2, n // 2)
     travel = slope * moves
     far = min(
@@ -326,11 +330,11 @@ def _published_fields(asked: Asked, gap: float) -> dict[str, Any]:
     # of means over `period` records and over one, for another record in one's place
     shares = clip / period, change
     sensitivity = 2 * max(shares)
-    logs = math.log(period) * log_inverse_delta(asked.budget)
+    logs = math.log(period) * log_inverse_delta(asked.request.budget)
     node = 4 * sensitivity * math.sqrt(logs) / epsilon
     unit = max(shares[0], shares[1] * ((levels - 1) / levels) ** 0.5)
     multiplier = node / (math.sqrt(levels) * unit)
-    guarantee = Guarantee(noise.event(multiplier), asked.relation)
+    guarantee = Guarantee(noise.event(multiplier), asked.request.relation)
     if guarantee.epsilon(delta) > epsilon:
         raise ValueError(
             f"epsilon must be smaller as published, got {epsilon!r} at delta = {delta!r}: the "

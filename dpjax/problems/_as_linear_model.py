@@ -89,8 +89,7 @@ def own_linear(problem: object) -> OwnLinear | None:
     if type(problem) is not Risk or not isinstance(problem.loss, LinearLoss):
         return None
     given = problem.radius, problem.lipschitz, problem.smoothness
-    stated = [constant for constant in given if constant is not None]
-    if is_traced(*stated) or any(np.ndim(c) for c in stated):
+    if is_traced(given) or any(np.ndim(c) for c in given if c is not None):
         return None
     radius, slope, curvature = (None if c is None else float(np.asarray(c)) for c in given)
     width = int(np.size(problem.init))

@@ -1,6 +1,5 @@
 """Tables of rate constraints, and the parts of the data that they are over."""
 
-import functools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -40,11 +39,13 @@ class ByCodes:
 
     def __call__(self, batch: PyTree) -> jax.Array:
         """Part ids, int32 `[B]`."""
-        codes = [_in_range(batch[name], size) for name, size in self.sizes.items()]
-        place = jnp.zeros_like(codes[0])
-        for code, size in zip(codes, self.sizes.values(), strict=True):
-            place = place * size + jnp.maximum(code, 0)
-        return jnp.where(functools.reduce(jnp.minimum, codes) >= 0, place, -1)
+        place, inside = jnp.zeros((), jnp.int32), jnp.ones((), bool)
+        for name, size in self.sizes.items():
+            code = jnp.asarray(batch[name])
+            fits = (code >= 0) & (code < size)
+            place = place * size + jnp.where(fits, code, 0).astype(jnp.int32)
+            inside &= fits
+        return jnp.where(inside, place, -1)
 
     def check(self, data: PyTree) -> None:
         """Raises unless the fields exist and lie in range."""
@@ -233,11 +234,6 @@ def check_codes(field: str, data: PyTree, size: int) -> None:
             f'data["{field}"] must lie in 0..{size - 1}: {outside.sum()} of {codes.size} records '
             "are outside"
         )
-
-
-def _in_range(codes: jax.Array, size: int) -> jax.Array:
-    codes = jnp.asarray(codes)
-    return jnp.where((codes >= 0) & (codes < size), codes, -1).astype(jnp.int32)
 
 
 @register_dataclass

@@ -12,28 +12,27 @@ FLAT = 1e-3  # a smaller slope, or change of one, is taken for rounding
 _SAME = 0.05  # relative difference of slopes that have stopped growing
 
 
-def link_slopes(problem: Problem) -> np.ndarray | None:
-    """Derivatives in the margin `[2, margins]` for labels -1 and 1; None for another loss."""
+def rising_slopes(problem: Problem) -> np.ndarray | None:
+    """Derivatives in the margin `[2, margins]` for labels -1 and 1, where they are finite and rise.
+
+    So they do for a convex loss. None for others, and for a loss of another kind.
+    """
     if not isinstance(problem, Risk) or not isinstance(problem.loss, LinearLoss):
         return None
     with jax.ensure_compile_time_eval():
         margins = jnp.linspace(-_FARTHEST, _FARTHEST, _MARGINS)
         slopes = jax.vmap(jax.grad(problem.loss.link_loss), in_axes=(0, None))
         try:
-            return np.stack([np.asarray(slopes(margins, jnp.asarray(y))) for y in (-1.0, 1.0)])
+            found = np.stack([np.asarray(slopes(margins, jnp.asarray(y))) for y in (-1.0, 1.0)])
         except TypeError:  # labels of another kind
             return None
-
-
-def slopes_rise(slopes: np.ndarray) -> bool:
-    """Whether slopes of `link_slopes` rise with the margin, as those of a convex loss do."""
-    return bool(np.all(np.diff(slopes, axis=1) >= -FLAT))
+    return found if np.all(np.isfinite(found)) and np.all(np.diff(found) >= -FLAT) else None
 
 
 def steepest_slope(problem: Problem) -> float | None:
     """The largest slope of a convex loss, such as a hinge; None if slopes grow without a bound."""
-    found = link_slopes(problem)
-    if found is None or not np.all(np.isfinite(found)) or not slopes_rise(found):
+    found = rising_slopes(problem)
+    if found is None:
         return None
     steepest = float(np.max(np.abs(found)))
     further = np.abs(found[:, [0, -1]] - found[:, [_MARGINS // 4, -1 - _MARGINS // 4]])

@@ -395,6 +395,4 @@ class RateConstrained:
 
 def _two_at_least(logits: jax.Array) -> jax.Array:
     """Logits `[K]` of one record; (0, t) of one logit t, `[]` or `[1]`."""
-    return (
-        logits if logits.size > 1 else jnp.stack([jnp.zeros((), logits.dtype), logits.reshape(())])
-    )
+    return logits if logits.size > 1 else jnp.pad(logits.reshape(1), (1, 0))

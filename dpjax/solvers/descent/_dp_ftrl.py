@@ -55,7 +55,7 @@ class DPFTRL(DPSGD):
     def __init__(self, sampler: Sampler, *args: Any, **fields: Any) -> None:
         if fields.get("noise") is None:
             check_sampler(sampler, fields.get("relation", "add_or_remove_one"))
-            fields["noise"] = _noise_for(sampler)
+            fields["noise"] = _noise_for(sampler, "auto")
         super().__init__(sampler, *args, **fields)
 
     @classmethod
@@ -118,12 +118,12 @@ class DPFTRL(DPSGD):
         """
         if isinstance(noise, str):
             check_choice("noise", noise, ("auto", "banded", *STRATEGIES))
-        auto = noise is None or noise == "auto"
         check_fields(cls, overrides, {f.name for f in dataclasses.fields(cls)})
         if steps is not None and epochs is not None:
             raise ValueError(f"give steps or epochs, got steps={steps} and epochs={epochs}")
         if bands is not None and noise != "banded":
             raise ValueError(f"bands is for noise='banded', got bands={bands} with noise={noise!r}")
+        noise = "auto" if noise is None else noise
         considered: tuple[defaults.Plan, ...] = ()
         if sampler is not None:
             check_is_sampler(sampler)
@@ -132,8 +132,8 @@ class DPFTRL(DPSGD):
             if isinstance(sampler, CyclicPoisson):
                 relation = budget.relation_or(sampler.default_relation)
                 budget = dataclasses.replace(budget, relation=relation)
-            noise = _named_noise_for(sampler, "auto" if noise is None else noise, bands)
-        elif auto or noise == "banded":
+            noise = _noise_for(sampler, noise, bands)
+        elif noise in ("auto", "banded"):
             request = _request(num_records, budget, "add_or_remove_one")
             most = defaults.most_records(problem) if epochs is None else 1024
             plain = default_sampler(num_records, batch_size, steps, budget, most)
@@ -141,7 +141,7 @@ class DPFTRL(DPSGD):
             if epochs is not None:
                 check_int("epochs", epochs, minimum=1)
                 total = max(1, round(epochs * num_records / size))
-            if auto:
+            if noise == "auto":
                 plan, considered = defaults.chosen(request, float(size), int(total))
                 sampler, noise = plan.sampler, plan.noise
                 overrides.setdefault("noise_multiplier", plan.noise_multiplier)
@@ -207,25 +207,25 @@ def _request(num_records: int, budget: Budget, default: str) -> Request:
     return Request(num_records, budget, check_budget(budget).relation_or(default).name.lower())
 
 
-def _named_noise_for(
-    sampler: Sampler, noise: NoiseStrategy | str, bands: int | None
+def _noise_for(
+    sampler: Sampler, noise: NoiseStrategy | str, bands: int | None = None
 ) -> NoiseStrategy | str:
-    """Noise of this name for a sampler that was given; what has no pattern of its own stays."""
+    """Noise of this name for a sampler that was given; what has no pattern of its own stays.
+
+    `"auto"` is what is made for the steps that the sampler states.
+    """
     stated = participation_of(sampler)
     if noise == "banded":
         apart = 1 if stated is None else min(stated.separation, _BANDS)
         return Banded(sampler.steps, min(apart, sampler.steps) if bands is None else bands)
-    if noise == "auto" or (noise == "buffered" and stated is not None and stated.kind != "cyclic"):
-        return _noise_for(sampler)
-    return noise
-
-
-def _noise_for(sampler: Sampler) -> NoiseStrategy:
-    """What is made for the steps that the sampler states."""
-    stated = participation_of(sampler)
-    if stated is not None and stated.kind == "cyclic" and not isinstance(sampler, PoissonSampler):
+    if stated is None:
+        return BufferedToeplitz(sampler.steps) if noise == "auto" else noise
+    cyclic = stated.kind == "cyclic"
+    if noise != "auto" and (noise != "buffered" or cyclic):
+        return noise
+    if cyclic and not isinstance(sampler, PoissonSampler):
         return Banded(sampler.steps, min(stated.separation, sampler.steps))
-    if stated is None or stated.most == 1 or stated.kind == "cyclic":
+    if cyclic or stated.most == 1:
         return BufferedToeplitz(sampler.steps)
     columns = "periodic" if stated.kind == "fixed" else "constant"
     return BufferedToeplitz(

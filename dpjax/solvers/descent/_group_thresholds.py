@@ -16,7 +16,7 @@ from dpjax.core import (
     check_int,
     check_key,
     check_nonnegative,
-    check_probability,
+    check_rate,
     check_type,
     check_unstacked,
     derived,
@@ -173,8 +173,7 @@ class GroupThresholds:
             problem = problem.problem
         groups = _num_groups(problem)
         check_nonnegative("slack", problem.constraints.slack)
-        if share != 1:
-            check_probability("share", share)
+        check_rate("share", share)
         request = requested(num_records, budget, "add_or_remove_one")
         moved = relation_factor(request.relation)
         failure = moved * counting.MOST_SHORTFALL

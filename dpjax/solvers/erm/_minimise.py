@@ -58,11 +58,9 @@ Function = Callable[[jax.Array], jax.Array]
 
 
 def held_slopes(
-    slopes: Function, curvatures: Function, steepest: jax.Array | None = None
+    slopes: Function, curvatures: Function, steepest: jax.Array
 ) -> tuple[Function, Function]:
     """Slopes and curvatures of margins, of a loss that is linear from the steepest slope on."""
-    if steepest is None:
-        return slopes, curvatures
     return (
         lambda margins: jnp.clip(slopes(margins), -steepest, steepest),
         lambda margins: jnp.where(jnp.abs(slopes(margins)) < steepest, curvatures(margins), 0),

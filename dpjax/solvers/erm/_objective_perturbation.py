@@ -345,13 +345,13 @@ class ObjectivePerturbation(OfLinearModel):
         metric: tuple[jax.Array, ...] = ()
         if self.gram_stddev is not None:
             metric = self._metric(keys[5], keys[6], problem, records, mask, length)
-        held = () if self.slope_share is None else (jnp.asarray(self.slope_share, dtype),)
         minimum = in_double(functools.partial(_minimum, problem, self.noise, impl))
         names = ("lam", "scale", "growth", "accuracy", "output_scale")
         numbers = [share, length, *(jnp.asarray(getattr(self, name), dtype) for name in names)]
+        held = jnp.asarray(math.inf if self.slope_share is None else self.slope_share, dtype)
         key = jax.random.key_data(keys[1])
         draw = _standard_noise(self.noise, keys[2], state.params)
-        noisy, residual = minimum(records, mask, key, draw, metric, held, *numbers)
+        noisy, residual = minimum(records, mask, key, draw, metric, *numbers, held)
         if self.centre_range is not None and problem.intercept is not None:
             noisy = noisy.at[-1].add(centre / problem.intercept)
         threshold = (share * problem.largest_threshold).astype(dtype)
@@ -429,7 +429,6 @@ def _minimum(
     key: jax.Array,
     draw: jax.Array,
     metric: Sequence[jax.Array],
-    held: Sequence[jax.Array],
     *numbers: jax.Array,
 ) -> tuple[jax.Array, jax.Array]:
     """The minimiser with noise, and its residual, of the type of `share`, computed in float64.
@@ -438,9 +437,10 @@ def _minimum(
     """
     dtype, dim = draw.dtype, draw.shape[0]
     draw, *metric = (a.astype(jnp.float64) for a in (draw, *metric))
-    share, length, lam, scale, growth, accuracy, output = (a.astype(jnp.float64) for a in numbers)
+    floats = (a.astype(jnp.float64) for a in numbers)
+    share, length, lam, scale, growth, accuracy, output, held = floats
     bounds, threshold = problem.slope_bounds(), share * problem.largest_threshold
-    steepest = [share * a.astype(jnp.float64) * bounds.slope / problem.input_bound for a in held]
+    steepest = share * held * bounds.slope / problem.input_bound
     linear = _standard_noise(noise, jax.random.wrap_key_data(key, impl=impl), draw)
     if metric:
         x, y, back = inputs_in_metric(problem, records, mask, length, *metric)
@@ -460,7 +460,7 @@ def _minimum(
         *held_slopes(
             lambda margins: problem.slopes(margins, y, threshold),
             lambda margins: problem.curvatures(margins, y, threshold),
-            *steepest,
+            steepest,
         ),
         lam / per_unit**2,
         share * shorter * scale * linear / per_unit,

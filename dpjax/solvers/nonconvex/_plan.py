@@ -20,7 +20,7 @@ from dpjax.core import (
     optional,
 )
 from dpjax.privacy import Budget, joint_release
-from dpjax.problems._link_slopes import FLAT, link_slopes, slopes_rise
+from dpjax.problems._link_slopes import FLAT, rising_slopes
 from dpjax.sampling import DisjointPartition, FullBatch
 from dpjax.solvers._request import Request, check_sampler, default_sampler, requested, stated
 from dpjax.solvers.descent._dpsgd_defaults import most_records
@@ -49,11 +49,9 @@ Fields = dict[str, Any]
 class Asked(NamedTuple):
     """What a solver is wanted for, all *public*; `continuous`, that the loss is Lipschitz."""
 
-    num_records: int
+    request: Request
     dim: int
     lipschitz: float | jax.Array
-    budget: Budget
-    relation: str
     radius: float
     oracle: str
     continuous: bool
@@ -68,11 +66,9 @@ def asked_for(
     check_choice("passes", passes, PASSES)
     natural = "replace_one" if passes == "single" else "add_or_remove_one"
     return Asked(
-        num_records,
+        requested(num_records, budget, natural),
         problem.num_params,
         stated(problem, "lipschitz", 1.0),
-        budget,
-        requested(num_records, budget, natural).relation,
         radius,
         oracle,
         optional(problem, "lipschitz") is not None,
@@ -91,10 +87,10 @@ def plan_fields(
 ) -> Fields:
     """All fields of a solver of class `kind`; see `OnlineToNonconvex.for_budget`."""
     asked = asked_for(problem, num_records, budget, radius, oracle, passes)
-    request = Request(num_records, budget, asked.relation)
+    request = asked.request
     known = set(inspect.signature(kind).parameters) | {"steps", "period"}
     check_fields(kind, overrides, known - {"relation", "oracle"})
-    fields = overrides | {"oracle": oracle, "relation": asked.relation}
+    fields = overrides | {"oracle": oracle, "relation": request.relation}
     steps, period = fields.pop("steps", None), fields.pop("period", None)
     period = _checked_period(fields, steps, period)
     defaults: Fields = {
@@ -121,7 +117,7 @@ def plan_fields(
     if "noise_multiplier" not in fields:
         fields["noise_multiplier"] = request.noise_multiplier(
             lambda z: sampler.event(
-                joint_release(gaussian=gaussian_multiplier(fields["noise"], z, asked.relation))
+                joint_release(gaussian=gaussian_multiplier(fields["noise"], z, request.relation))
             ),
             sampler.failure_probability(),
         )
@@ -152,15 +148,10 @@ def goes_far(problem: Problem) -> bool:
     lipschitz, smoothness = optional(problem, "lipschitz"), optional(problem, "smoothness")
     if lipschitz is None or smoothness is not None or not optional(problem, "factored"):
         return False
-    return not is_traced(lipschitz, optional(problem, "radius")) and not _settles(problem)
-
-
-def _settles(problem: Problem) -> bool:
-    """Whether slopes rise with the margin, from below 0 to above, at labels of both signs."""
-    found = link_slopes(problem)
-    if found is None or not slopes_rise(found):
+    if is_traced(lipschitz, optional(problem, "radius")):
         return False
-    return bool(np.all((found[:, 0] < -FLAT) & (found[:, -1] > FLAT)))
+    slopes = rising_slopes(problem)
+    return slopes is None or not np.all((slopes[:, 0] < -FLAT) & (slopes[:, -1] > FLAT))
 
 
 def _shorter(fields: Fields, noise: ArrayLike) -> float:

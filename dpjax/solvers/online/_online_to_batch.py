@@ -181,7 +181,7 @@ class OnlineToBatch:
             norm=("l2", "linf"),
         )
         if not callable(self.learner):
-            check_choice("learner", self.learner, tuple(LEARNERS))
+            check_choice("learner", self.learner, LEARNERS)
         requests.check_one_or_every_step(self.sampler, self.noise)
         kind, least = type(self.sampler).__name__, 0 if isinstance(self.sampler, FullBatch) else 1
         for name, value in (

@@ -265,18 +265,17 @@ class FrankWolfe:
         weight = self.sharpness / self.num_records
         moved = relation_factor(self.relation) * weight * self.grad_range
         weight = vertex_steps.shrunk(weight, moved, state.params.dtype)
-        domains = problem.domains
+        domain, bound = problem.domains[0], self.grad_range
 
-        def part_sum(part: PyTree, part_mask: jax.Array, _: object) -> Pair:
-            gradients = problem.per_example_gradients(state.params, part)
-            (total,) = vertex_steps.range_sums(
-                domains, (gradients,), part_mask, (self.grad_range,), (weight,), self.assume_bounded
+        def part_sum(part: PyTree, here: jax.Array, _: object) -> Pair:
+            leaf = problem.per_example_gradients(state.params, part)
+            return vertex_steps.sum_in_coordinates(
+                domain, leaf, here, bound, weight, self.assume_bounded
             )
-            return total
 
-        size = self.microbatch_size or part_size(domains[0].dim)
+        size = self.microbatch_size or part_size(domain.dim)
         total = in_whole_parts(part_sum, batch, mask, size, add_pairs)
-        return vertex_steps.add_scores(domains[0], vertex_steps.no_scores(domains[0]), total, 1)
+        return vertex_steps.add_scores(domain, vertex_steps.no_scores(domain), total, 1)
 
     def move(
         self, problem: VertexProblem, index: jax.Array, state: FrankWolfeState

@@ -32,44 +32,30 @@ def coordinates(domain: Domain) -> Domain:
     return Simplex(domain.num_vertices) if isinstance(domain, Polytope) else domain
 
 
-def range_sums(
-    domains: tuple[Domain, ...],
-    gradients: tuple[PyTree, ...],
+def sum_in_coordinates(
+    domain: Domain,
+    leaf: PyTree,
     mask: jax.Array,
-    ranges: tuple[ArrayLike, ...],
-    weights: tuple[ArrayLike, ...],
+    bound: ArrayLike,
+    weight: ArrayLike,
     assume_bounded: bool,
-) -> tuple[Pair, ...]:
-    """Weighted sums over the batch of each block's gradients, of bounded range, in `coordinates`.
+) -> Pair:
+    """Weighted sum over the batch of a block's gradients, of bounded range, in `coordinates`.
 
-    One record moves a sum by a vector of range at most its weight times the bound, whatever the
+    One record moves it by a vector of range at most the weight times the bound, whatever the
     others are.
     """
-    return tuple(
-        range_sum(
-            _in_coordinates(domain, leaf),
-            mask,
-            bound,
-            coordinates(domain),
-            weight=weight,
-            clipped=not assume_bounded,
-            cut=True,
-        )
-        for domain, leaf, bound, weight in zip(domains, gradients, ranges, weights, strict=True)
-    )
+    if isinstance(domain, Polytope):
+        vertices = domain.vertices
 
+        def scores(rows: jax.Array | PackedSigns) -> jax.Array:
+            rows = wide(rows.unpack() if isinstance(rows, PackedSigns) else rows)
+            return jnp.matmul(rows, vertices.T, precision="highest")
 
-def _in_coordinates(domain: Domain, leaf: PyTree) -> PyTree:
-    if not isinstance(domain, Polytope):
-        return leaf
-
-    def scores(rows: jax.Array | PackedSigns) -> jax.Array:
-        rows = wide(rows.unpack() if isinstance(rows, PackedSigns) else rows)
-        return jnp.matmul(rows, domain.vertices.T, precision="highest")
-
-    if isinstance(leaf, OuterProduct):
-        return leaf._replace(left=scores(leaf.left))
-    return scores(leaf)
+        outer = isinstance(leaf, OuterProduct)
+        leaf = leaf._replace(left=scores(leaf.left)) if outer else scores(leaf)
+    space, clipped = coordinates(domain), not assume_bounded
+    return range_sum(leaf, mask, bound, space, weight=weight, clipped=clipped, cut=True)
 
 
 def shrunk(
