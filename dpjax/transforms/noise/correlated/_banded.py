@@ -75,8 +75,9 @@ class Banded(strategies.GaussianStrategy):
     """
 
     num_steps: int
-    bands: int | None = None
-    coefficients: Sequence[float] | None = None
+    # None is replaced when a strategy is made
+    bands: int = None  # type: ignore[assignment]
+    coefficients: Sequence[float] = None  # type: ignore[assignment]
 
     def __post_init__(self) -> None:
         strategies.check_steps(self.num_steps)
@@ -86,7 +87,7 @@ class Banded(strategies.GaussianStrategy):
         if c is None and bands is None:
             raise ValueError("bands or coefficients must be given, got neither")
         if c is None:
-            c = fitted_bands(int(self.num_steps), min(int(bands or 1), int(self.num_steps)))
+            c = fitted_bands(int(self.num_steps), min(int(bands), int(self.num_steps)))
         check_finite("coefficients", np.asarray(c))
         if np.ndim(c) != 1 or not len(c):
             raise ValueError(f"coefficients must have shape [bands], got {list(np.shape(c))}")
@@ -100,7 +101,7 @@ class Banded(strategies.GaussianStrategy):
     @property
     def participation(self) -> Participation:
         """Any steps at least `bands` apart."""
-        return Participation("min_separation", math.ceil(self.num_steps / self._p), self._p)
+        return Participation("min_separation", math.ceil(self.num_steps / self.bands), self.bands)
 
     def event(
         self,
@@ -122,21 +123,23 @@ class Banded(strategies.GaussianStrategy):
         if participation is None:
             most = self.participation.most
             return strategies.gaussian_event(float(noise_multiplier) / math.sqrt(most))
-        if participation.most > 1 and participation.separation < self._p:
+        if participation.most > 1 and participation.separation < self.bands:
             raise ValueError(
-                f"participation must have a separation >= bands = {self._p}, got {participation}"
+                f"participation must have a separation >= bands = {self.bands}, got {participation}"
             )
         return participation.event(strategies.gaussian_event(noise_multiplier))
 
     def init(self, params: PyTree) -> BandedState:
         """The state before the first step; `params` gives shapes and dtypes."""
-        return BandedState(jnp.zeros((), jnp.int32), strategies.stacked_zeros(params, self._p - 1))
+        return BandedState(
+            jnp.zeros((), jnp.int32), strategies.stacked_zeros(params, self.bands - 1)
+        )
 
     def next(
         self, draw: strategies.Draw, scale: ArrayLike, state: BandedState
     ) -> tuple[PyTree, BandedState]:
         """The increment of the prefix noise, and the state."""
-        dtype, memory = jnp.result_type(float), self._p - 1
+        dtype, memory = jnp.result_type(float), self.bands - 1
         scale = strategies.valid_scale(scale, state.count, self.num_steps)
         live, t = state.count < self.num_steps, state.count
         left = jnp.clip(self.num_steps - 1 - t, 0, memory)
@@ -180,7 +183,7 @@ class Banded(strategies.GaussianStrategy):
     def column_norms(self) -> np.ndarray:
         """$n_t$, by which $y_t$ is multiplied, `[num_steps]` float64."""
         left = np.arange(self.num_steps)[::-1]
-        return self._norms[np.minimum(left, self._p - 1)]
+        return self._norms[np.minimum(left, self.bands - 1)]
 
     @functools.cached_property
     def _norms(self) -> np.ndarray:
@@ -190,10 +193,6 @@ class Banded(strategies.GaussianStrategy):
     @property
     def _c(self) -> np.ndarray:
         return np.asarray(self.coefficients, np.float64)
-
-    @property
-    def _p(self) -> int:
-        return len(self.coefficients or ())
 
 
 @functools.lru_cache(maxsize=256)

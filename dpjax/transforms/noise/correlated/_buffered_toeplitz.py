@@ -240,8 +240,9 @@ class BufferedToeplitz(strategies.GaussianStrategy):
     """
 
     num_steps: int
-    omega: Sequence[float] | None = None
-    decay: Sequence[float] | None = None
+    # None is replaced when a strategy is made
+    omega: Sequence[float] = None  # type: ignore[assignment]
+    decay: Sequence[float] = None  # type: ignore[assignment]
     participations: int = 1
     separation: int | None = None
     columns: str = "periodic"
@@ -264,9 +265,9 @@ class BufferedToeplitz(strategies.GaussianStrategy):
                 f"omega and decay go together, got omega={self.omega} and decay={self.decay}"
             )
         omega, decay = self.omega, self.decay
-        if (omega is None or decay is None) and self.participations > 1:
+        if omega is None and self.participations > 1:
             omega, decay = fitted(self.num_steps, self.participations, self._apart)
-        elif omega is None or decay is None:
+        elif omega is None:
             omega, decay = TABLE[min(max(2, (self.num_steps - 1).bit_length()), max(TABLE))]
         if len(omega) != len(decay):
             raise ValueError(
@@ -295,7 +296,7 @@ class BufferedToeplitz(strategies.GaussianStrategy):
 
     def init(self, params: PyTree) -> BufferedToeplitzState:
         """The state before the first step; `params` gives shapes and dtypes."""
-        buffers = tuple(jax.tree.map(strategies.wide_zeros, params) for _ in self._decay)
+        buffers = tuple(jax.tree.map(strategies.wide_zeros, params) for _ in self.decay)
         return BufferedToeplitzState(jnp.zeros((), jnp.int32), buffers)
 
     def next(
@@ -307,37 +308,29 @@ class BufferedToeplitz(strategies.GaussianStrategy):
         live = state.count < self.num_steps
 
         def fresh(z: jax.Array, *buffers: jax.Array) -> jax.Array:
-            taken_back = sum(w * m for w, m in zip(self._omega, buffers, strict=True))
+            taken_back = sum(w * m for w, m in zip(self.omega, buffers, strict=True))
             return strategies.computed_once(z - taken_back, live)
 
         y = jax.tree.map(fresh, draw(0), *state.buffers)
         buffers = tuple(
             jax.tree.map(lambda m, y, rate=rate: rate * m + y.astype(m.dtype), buffer, y)
-            for rate, buffer in zip(self._decay, state.buffers, strict=True)
+            for rate, buffer in zip(self.decay, state.buffers, strict=True)
         )
         return strategies.times(stddev, y), BufferedToeplitzState(state.count + 1, buffers)
 
     def prefix_stddev(self, scales: ArrayLike | None = None) -> np.ndarray:
         """Deviation of a coordinate of each prefix's noise at noise multiplier 1, `[T]` float64."""
         a = strategies.host_scales(scales, self.num_steps) * self.column_norms
-        return prefix_stddev(a, np.asarray(self._omega), np.asarray(self._decay))
+        return prefix_stddev(a, np.asarray(self.omega), np.asarray(self.decay))
 
     @functools.cached_property
     def column_norms(self) -> np.ndarray:
         """$n_t$, by which $y_t$ is multiplied, `[num_steps]` float64."""
-        c = coefficients(self.num_steps, np.asarray(self._omega), np.asarray(self._decay))
+        c = coefficients(self.num_steps, np.asarray(self.omega), np.asarray(self.decay))
         norms = pattern_norms(c, self.participations, self._apart)
         if self.columns == "constant":
             return np.full(self.num_steps, norms[0])
         return np.resize(norms, self.num_steps)  # repeated
-
-    @property
-    def _omega(self) -> tuple[float, ...]:
-        return tuple(self.omega or ())
-
-    @property
-    def _decay(self) -> tuple[float, ...]:
-        return tuple(self.decay or ())
 
 
 def fit_buffered_toeplitz(
