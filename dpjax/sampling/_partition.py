@@ -11,7 +11,7 @@ from dpjax.sampling._participation import FixedPass, Participation
 
 
 class _EqualBatches(FixedPass):
-    """Batches of one size."""
+    """Disjoint batches of one size, which may come again in every epoch."""
 
     batch_size: int
 
@@ -28,6 +28,27 @@ class _EqualBatches(FixedPass):
     def participation_rate(self, num_records: int) -> float:
         """Share of the records that a batch holds."""
         return self.batch_size / num_records
+
+    def plan(self, key: jax.Array, num_records: int) -> jax.Array:
+        """Indices of all batches, `[steps, batch_size]` int32."""
+        batches, epochs = self.participation.separation, self.participation.most
+        used = self._order(key, num_records)[: batches * self.batch_size]
+        return jnp.tile(used.reshape(batches, self.batch_size), (epochs, 1))
+
+    def batch(self, x: jax.Array, num_records: int) -> tuple[jax.Array, jax.Array]:
+        """Members of one step: indices `[batch_size]` int32, mask of those in the data."""
+        self._check(num_records)
+        # of a plan for more records: JAX would take the last in place of those beyond
+        return x, x < num_records
+
+    def _check(self, num_records: int) -> None:
+        super()._check(num_records)
+        batches = self.participation.separation
+        if batches * self.batch_size > num_records:
+            raise ValueError(
+                f"steps * batch_size must be <= num_records = {num_records}, got "
+                f"{batches} * {self.batch_size} = {batches * self.batch_size}"
+            )
 
 
 @register_dataclass
@@ -69,25 +90,6 @@ class DisjointPartition(_EqualBatches):
         check_int("steps", self.steps, minimum=1)
         check_int("batch_size", self.batch_size, minimum=1)
         check_choice("order", self.order, ("random", "given"))
-
-    def plan(self, key: jax.Array, num_records: int) -> jax.Array:
-        """Indices of all batches, `[steps, batch_size]` int32."""
-        used = self.steps * self.batch_size
-        return self._order(key, num_records)[:used].reshape(self.steps, self.batch_size)
-
-    def batch(self, x: jax.Array, num_records: int) -> tuple[jax.Array, jax.Array]:
-        """Members of one step: indices `[batch_size]` int32, mask of those in the data."""
-        self._check(num_records)
-        # of a plan for more records: JAX would take the last in place of those beyond
-        return x, x < num_records
-
-    def _check(self, num_records: int) -> None:
-        super()._check(num_records)
-        if self.steps * self.batch_size > num_records:
-            raise ValueError(
-                f"steps * batch_size must be <= num_records = {num_records}, got "
-                f"{self.steps} * {self.batch_size} = {self.steps * self.batch_size}"
-            )
 
 
 @register_dataclass
@@ -139,10 +141,6 @@ class RepeatedPartition(_EqualBatches):
             )
 
     @property
-    def _epoch(self) -> DisjointPartition:
-        return DisjointPartition(self.steps_per_epoch, self.batch_size, self.order)
-
-    @property
     def steps(self) -> int:  # type: ignore[override]
         """Number of steps, of all epochs."""
         return self.epochs * self.steps_per_epoch
@@ -151,11 +149,3 @@ class RepeatedPartition(_EqualBatches):
     def participation(self) -> Participation:
         """A record is in the same batch of every epoch."""
         return Participation("fixed", self.epochs, self.steps_per_epoch)
-
-    def plan(self, key: jax.Array, num_records: int) -> jax.Array:
-        """Indices of all batches, `[steps, batch_size]` int32."""
-        return jnp.tile(self._epoch.plan(key, num_records), (self.epochs, 1))
-
-    def batch(self, x: jax.Array, num_records: int) -> tuple[jax.Array, jax.Array]:
-        """Members of one step: indices `[batch_size]` int32, mask of those in the data."""
-        return self._epoch.batch(x, num_records)

@@ -163,8 +163,9 @@ class Reshuffled(RepeatedPartition):
     """A new order each epoch, which may have a record in two steps in a row."""
 
     def plan(self, key, num_records):
+        epoch = DisjointPartition(self.steps_per_epoch, self.batch_size)
         keys = jax.random.split(key, self.epochs)
-        return jnp.concatenate([self._epoch.plan(k, num_records) for k in keys])
+        return jnp.concatenate([epoch.plan(k, num_records) for k in keys])
 
 
 @register_dataclass
