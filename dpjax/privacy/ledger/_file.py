@@ -69,25 +69,30 @@ class LedgerFile:
         """Replaces the content; it is on the disk when this returns. Call with the lock held."""
         sha256 = _digest(content)
         value = {"format": _FORMAT, "version": _VERSION, "sha256": sha256, "content": content}
-        beside = self.path + ".tmp"  # one writer at a time: what a dead one left is overwritten
-        with open(beside, "w", encoding="utf-8") as file:
-            json.dump(value, file, indent=1, allow_nan=False)
-            file.write("\n")
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(beside, self.path)
-        if os.name != "nt":  # the new name lasts through a power cut; Windows opens no folders
-            folder = os.open(os.path.dirname(self.path), os.O_RDONLY)
-            try:
-                os.fsync(folder)
-            finally:
-                os.close(folder)
+        replace_json(self.path, value)
 
     def _refusal(self, reason: str) -> str:
         return (
             f"{self.path} cannot be read as a ledger: {reason}. It is not taken for an empty one, "
             "since what it recorded is spent: restore it from a backup, or name another file"
         )
+
+
+def replace_json(path: str, value: object) -> None:
+    """Writes a JSON file in one piece; it is on the disk when this returns. For one writer."""
+    beside = path + ".tmp"  # what a dead writer left is overwritten
+    with open(beside, "w", encoding="utf-8") as file:
+        json.dump(value, file, indent=1, allow_nan=False)
+        file.write("\n")
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(beside, path)
+    if os.name != "nt":  # the new name lasts through a power cut; Windows opens no folders
+        folder = os.open(os.path.dirname(path), os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
 
 
 def _digest(content: dict[str, Any]) -> str:

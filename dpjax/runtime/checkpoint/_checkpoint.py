@@ -22,6 +22,7 @@ import numpy as np
 
 from dpjax.core._records import device_count, whole
 from dpjax.core._types import PyTree
+from dpjax.privacy.ledger._file import replace_json
 from dpjax.runtime._loop import Job, Program, advance, start, typed, words
 from dpjax.runtime.checkpoint._digest import array_bytes
 from dpjax.runtime.checkpoint._fingerprint import Fingerprint, differences, digest_of, fingerprint
@@ -124,7 +125,8 @@ class CheckpointFolder:
                 RuntimeWarning,
                 stacklevel=2,
             )
-        _write_manifest(manifest, self._run)
+        check = digest_of(self._run).hex()
+        replace_json(str(manifest), {"run": self._run, "check": check})
 
     def _find(self, like: PyTree) -> tuple[Restored, list[int]]:
         """The last whole checkpoint, and the steps of later ones that are not whole."""
@@ -220,16 +222,6 @@ def _read_manifest(path: Path) -> Fingerprint | None:
         return run if content["check"] == digest_of(run).hex() else None
     except (OSError, ValueError, KeyError, TypeError):
         return None
-
-
-def _write_manifest(path: Path, run: Fingerprint) -> None:
-    """All of it or nothing, and on disk when this returns."""
-    beside = path.with_suffix(".tmp")
-    with beside.open("w") as file:
-        json.dump({"run": run, "check": digest_of(run).hex()}, file, indent=1)
-        file.flush()
-        os.fsync(file.fileno())
-    beside.replace(path)
 
 
 @contextlib.contextmanager
