@@ -137,16 +137,23 @@ def bounds(
 
     In runs where it is likely, and in others.
     """
-    error = (1 - level.confidence) / 2
+    low, high = _rates(likely, unlikely, likely_runs, unlikely_runs, level.confidence)
     with np.errstate(invalid="ignore", divide="ignore"):
-        low = stats.beta.ppf(error, likely, likely_runs - likely + 1)
-        high = stats.beta.ppf(1 - error, unlikely + 1, unlikely_runs - unlikely)
-        low = np.where(likely == 0, 0.0, low)
-        high = np.where(unlikely == unlikely_runs, 1.0, high)
         if level.bound == "gdp":
             shift = np.nan_to_num(special.ndtri(low) - special.ndtri(high), neginf=0.0)
             return np.maximum(shift, 0.0)
         return np.log(np.maximum((low - level.delta) / high, 1.0))
+
+
+def _rates(
+    likely: ArrayLike, unlikely: ArrayLike, likely_runs: int, unlikely_runs: int, confidence: float
+) -> tuple[np.ndarray, np.ndarray]:
+    """A lower bound on the one probability of an event and an upper bound on the other."""
+    likely, unlikely, error = np.asarray(likely), np.asarray(unlikely), (1 - confidence) / 2
+    with np.errstate(invalid="ignore"):
+        low = stats.beta.ppf(error, likely, likely_runs - likely + 1)
+        high = stats.beta.ppf(1 - error, unlikely + 1, unlikely_runs - unlikely)
+    return np.where(likely == 0, 0.0, low), np.where(unlikely == unlikely_runs, 1.0, high)
 
 
 def _gaussian_epsilon(shift: float, delta: float) -> float:
@@ -168,16 +175,14 @@ def distance_of_scores(first: np.ndarray, second: np.ndarray, confidence: float)
     As `lower_bound_of_scores`: delta at epsilon 0, of an event that half of the runs choose.
     """
     half, rest = len(first) // 2, len(second) // 2
-    chosen, error = (first[:half], second[:rest]), (1 - confidence) / 2
+    chosen = first[:half], second[:rest]
     thresholds = np.unique(np.concatenate(chosen))
     below = [np.searchsorted(np.sort(scores), thresholds) / len(scores) for scores in chosen]
     gap = below[0] - below[1]
     at = int(np.argmax(np.abs(gap)))
     sides = (first[half:], second[rest:]) if gap[at] > 0 else (second[rest:], first[half:])
     likely, unlikely = (int(np.sum(scores < thresholds[at])) for scores in sides)
-    low = stats.beta.ppf(error, likely, len(sides[0]) - likely + 1) if likely else 0.0
-    left = len(sides[1]) - unlikely
-    high = stats.beta.ppf(1 - error, unlikely + 1, left) if left else 1.0
+    low, high = _rates(likely, unlikely, len(sides[0]), len(sides[1]), confidence)
     return max(0.0, float(low - high))
 
 

@@ -212,15 +212,8 @@ def _compare(
     check_int("runs", runs, minimum=20)
     data = [jax.tree.map(jnp.asarray, one) for one in both]
     first, second = (mechanism.collect(*each, runs) for each in zip(data, keys, strict=True))
-    return bound_from(first, second, mechanism.score, level)
-
-
-def bound_from(first: np.ndarray, second: np.ndarray, score: Score | None, level: Level) -> float:
-    """The bound from what runs released `[runs, F]`, or from their scores `[runs, 1]`."""
-    if score is None:
+    if mechanism.score is None:
         first, second = learnt_scores(first, second, level)
-    else:
-        first, second = first[:, 0], second[:, 0]
     return lower_bound_of_scores(first, second, **dataclasses.asdict(level))
 
 

@@ -11,7 +11,7 @@ from scipy import stats
 import dpjax.testing as dpt
 from dpjax.audit import lower_bound_of_scores, mechanism_lower_bound
 from dpjax.audit._events import Event, Level, bound_at, learn_score
-from dpjax.audit._lower_bound import Mechanism, bound_from, check_neighbours, watch
+from dpjax.audit._lower_bound import Mechanism, check_neighbours, learnt_scores, watch
 
 ODD = np.array([0.0, 1.0, -np.inf, np.inf, np.nan, 1e308, -1e308, 5e-324])
 
@@ -108,7 +108,7 @@ def test_a_score_is_learnt_from_first_halves_alone(monkeypatch, rng):
     first, second = rng.normal(size=(2, 60, 3))
     for scale in (1.0, 100.0):
         tried = np.concatenate([second[:30], scale * second[30:]])
-        bound_from(first, tried, None, Level(1e-2, 0.9))
+        learnt_scores(first, tried, Level(1e-2, 0.9))
     np.testing.assert_array_equal(*seen)
 
 
