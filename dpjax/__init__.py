@@ -21,17 +21,7 @@ if TYPE_CHECKING:
     from dpjax import solvers as solvers
     from dpjax import testing as testing
     from dpjax import transforms as transforms
-    from dpjax.api import Fitted as Fitted
-    from dpjax.api import PersonRecords as PersonRecords
-    from dpjax.api import Plan as Plan
-    from dpjax.api import Release as Release
-    from dpjax.api import Tuned as Tuned
-    from dpjax.api import fit as fit
-    from dpjax.api import load as load
-    from dpjax.api import plan as plan
-    from dpjax.api import private_edges as private_edges
-    from dpjax.api import release as release
-    from dpjax.api import tune as tune
+    from dpjax.api import *  # noqa: F403
     from dpjax.core import Aggregator as Aggregator
     from dpjax.core import Problem as Problem
     from dpjax.core import Records as Records
