@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 # Imported at first use: accounting brings scipy.stats, which takes longer to import than jax.
-_PACKAGES = {found.name for found in pkgutil.iter_modules(__path__) if found.ispkg}
+_PACKAGES = {found.name for found in pkgutil.iter_modules(__path__) if found.ispkg}  # noqa: F405
 _NAMES = {
     "api": "Fitted PersonRecords Plan Release Tuned fit load plan private_edges release tune",
     "core": "Aggregator Problem Records Sampler Solution Solver Transform chain seeded "
