@@ -195,10 +195,7 @@ class Marginals(workloads.Tables):
     def answer_of_record(self, record: ArrayLike) -> jax.Array:
         """The tables of one record `[A]`, `[m]`: a single 1 in each (*secret*)."""
         check_shape("record", record, (len(self.domain.shape),))
-        codes = self.domain.record_codes(record)
-        offsets, axes, steps = self._clique_columns
-        places = offsets + jnp.sum(codes[axes] * steps, axis=1)
-        return jnp.zeros(self.num_queries).at[places].set(1, unique_indices=True)
+        return self.counts(jnp.asarray(record)[None]).astype(float)
 
     def table(self, answers: ArrayLike, clique: Iterable[str]) -> jax.Array:
         """One clique's table out of all answers.

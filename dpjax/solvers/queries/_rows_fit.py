@@ -158,7 +158,8 @@ class RowsFit(AnswersMeasurement):
         # rounding to whole records adds a twelfth
         variance = jnp.square(self.stddevs()) + jnp.square(1 / jnp.asarray(self.num_records)) / 12
         noise = jnp.maximum(jnp.sqrt(variance), FLOOR)
-        values, noise = self._shares(values, noise)
+        total = self.total(values, noise)
+        values, noise = values / total, noise / total
         # public noise: by a key that the release does not use
         split, trial, starts = jax.random.split(jax.random.fold_in(state.key, 1), 3)
         shape, cells = measured.domain.shape, TableCells.of(measured)
