@@ -4,7 +4,6 @@ import functools
 import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
-from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -19,13 +18,6 @@ _MOST_GROUPS = 5
 _SHORT, _LONG = 32, 1024  # cells: sums along a shorter innermost axis are slow on CPUs
 # a product of sub-cliques may compute this many times the cells asked for, and so many more
 _SURPLUS, _FREE = 4, 4096
-
-
-class _Node(NamedTuple):
-    """A table over some groups of attributes, summed out of its parent's; -1: the whole cube."""
-
-    parent: int
-    groups: Axes
 
 
 def cells(shape: Axes, axes: Axes) -> int:
@@ -45,54 +37,53 @@ def passes(shape: Axes, cliques: Cut) -> tuple[Pass, Pass]:
         cut = [tuple(axis for axis in group if axis in clique) for group in groups]
         touched = tuple(position for position, part in enumerate(cut) if part)
         cuts.setdefault(touched, []).append(tuple(part for part in cut if part))
-    nodes = [_Node(-1, tuple(range(len(groups))))]
-    _grow(nodes, 0, list(cuts), [cells(shape, group) for group in groups])
-    cubes = [tuple(cells(shape, groups[at]) for at in node.groups) for node in nodes]
-    tables: list[tuple[int, Steps, list[int]]] = []  # out of which node, how, and their shape
+    sizes = [cells(shape, group) for group in groups]
+    everything, used = tuple(range(len(groups))), set().union(*cuts)
+    parents: dict[Axes, tuple[Axes, int]] = {}  # what smaller cubes are summed out of, and the axis
+    for target in cuts:
+        own = everything
+        # what no clique touches goes first, then the largest
+        missing = [group for group in everything if group not in target]
+        for group in sorted(missing, key=lambda group: (group in used, -sizes[group])):
+            axis = own.index(group)
+            above, own = own, own[:axis] + own[axis + 1 :]
+            parents.setdefault(own, (above, axis))
+    tables: list[tuple[Axes, Steps, list[int]]] = []  # out of which cube, how, and their shape
     places: dict[Axes, np.ndarray] = {}
     ends = [0]
-    for source, node in enumerate(nodes):
-        own = [groups[at] for at in node.groups]
-        for kept in _products(shape, cuts.get(node.groups, [])):
+    for own, some in cuts.items():
+        for kept in _products(shape, some):
             widths = [sum(cells(shape, part) for part in parts) for parts in kept]
             ends.append(ends[-1] + math.prod(widths))
             place = np.arange(ends[-2], ends[-1], dtype=np.int32).reshape(widths)
             places |= _places(shape, kept, place)
-            tables.append((source, _steps(shape, own, kept), widths))
+            tables.append((own, _steps(shape, [groups[at] for at in own], kept), widths))
     index = np.concatenate([places[clique] for clique in cliques])
     inverse = np.full(ends[-1], len(index), np.int32)
     inverse[index] = np.arange(len(index), dtype=np.int32)
 
     @jax.jit
     def answers(p: jax.Array) -> jax.Array:
-        found: list[jax.Array] = []
-        for node, cube in zip(nodes, cubes, strict=True):
-            if node.parent < 0:
-                found.append(p.reshape(cube))
-                continue
-            above = nodes[node.parent].groups
-            dropped = [axis for axis, group in enumerate(above) if group not in node.groups]
+        cubes = {everything: p.reshape(sizes)}
+        for own, (above, axis) in parents.items():
             # XLA would merge sums of sums, and then sum each table out of the whole cube
-            found.append(lax.optimization_barrier(_sum_out(found[node.parent], dropped)))
-        parts = [_contract(found[source], steps).reshape(-1) for source, steps, _ in tables]
+            cubes[own] = lax.optimization_barrier(_summed(cubes[above], axis))
+        parts = [_contract(cubes[own], steps).reshape(-1) for own, steps, _ in tables]
         return jnp.concatenate(parts).at[index].get(mode="promise_in_bounds")
 
     @jax.jit
     def adjoint(v: jax.Array) -> jax.Array:
         padded = jnp.append(v, jnp.zeros(1, v.dtype))
         outputs = padded.at[inverse].get(mode="promise_in_bounds")
-        terms: list[list[jax.Array]] = [[] for _ in nodes]
+        terms: dict[Axes, list[jax.Array]] = {own: [] for own in (everything, *parents)}
         parts = jnp.split(outputs, ends[1:-1])
-        for (source, steps, widths), part in zip(tables, parts, strict=True):
+        for (own, steps, widths), part in zip(tables, parts, strict=True):
             back = [(axis, matrix.T) for axis, matrix in reversed(steps)]
-            terms[source].append(_contract(part.reshape(widths), back))
-        for node, cube, own in reversed(list(zip(nodes, cubes, terms, strict=True))):
-            total = _total(own, cube)
-            if node.parent >= 0:
-                sizes = zip(nodes[node.parent].groups, cubes[node.parent], strict=True)
-                kept = [size if group in node.groups else 1 for group, size in sizes]
-                terms[node.parent].append(total.reshape(kept))
-        return total.reshape(-1)
+            terms[own].append(_contract(part.reshape(widths), back))
+        for own, (above, axis) in reversed(parents.items()):
+            total = _total(terms[own], tuple(sizes[group] for group in own))
+            terms[above].append(jnp.expand_dims(total, axis))
+        return jnp.broadcast_to(_total(terms[everything], tuple(sizes)), sizes).reshape(-1)
 
     return answers, adjoint
 
@@ -113,19 +104,6 @@ def _groups(shape: Axes) -> list[Axes]:
         at = min(range(len(pairs)), key=lambda i: (cells(shape, pairs[i]), -i))
         runs[at : at + 2] = [pairs[at]]
     return runs
-
-
-def _grow(nodes: list[_Node], at: int, targets: list[Axes], sizes: Sequence[int]) -> None:
-    """Adds the way from a node to the targets under it: the largest missing group goes first."""
-    own = nodes[at].groups
-    left = [target for target in targets if target != own]
-    used = set().union(*targets)
-    for group in sorted(own, key=lambda g: (g in used, -sizes[g])):
-        without = [target for target in left if group not in target]
-        if without:
-            left = [target for target in left if group in target]
-            nodes.append(_Node(at, tuple(sorted(set().union(*without)))))
-            _grow(nodes, len(nodes) - 1, without, sizes)
 
 
 def _products(shape: Axes, cliques: list[Cut]) -> Iterator[list[Cut]]:
@@ -178,38 +156,36 @@ def _columns(shape: Axes, group: Axes, kept: Cut) -> np.ndarray:
 
 def _places(shape: Axes, kept: Sequence[Cut], places: np.ndarray) -> dict[Axes, np.ndarray]:
     """Where each table of a product is among the answers, of which `places` are its own."""
-    slices = []
-    for parts in kept:
-        ends = list(itertools.accumulate(cells(shape, part) for part in parts))
-        slices.append(list(zip(parts, map(slice, [0, *ends], ends), strict=False)))
-    return {
-        tuple(itertools.chain(*(part for part, _ in chosen))): places[
-            tuple(place for _, place in chosen)
-        ].reshape(-1)
-        for chosen in itertools.product(*slices)
-    }
+    ends = [np.cumsum([cells(shape, part) for part in parts])[:-1] for parts in kept]
+    blocks = {(): places}
+    for axis, (parts, cuts) in enumerate(zip(kept, ends, strict=True)):
+        blocks = {
+            (*clique, *part): piece
+            for clique, block in blocks.items()
+            for part, piece in zip(parts, np.split(block, cuts, axis), strict=True)
+        }
+    return {clique: block.reshape(-1) for clique, block in blocks.items()}
 
 
-def _sum_out(cube: jax.Array, axes: list[int]) -> jax.Array:
-    """The sum over these axes, one after another, the longest first."""
-    kept = [size for axis, size in enumerate(cube.shape) if axis not in axes]
-    for axis in sorted(axes, key=lambda axis: -cube.shape[axis]):
-        before, size, after = cube.shape[:axis], cube.shape[axis], cube.shape[axis + 1 :]
-        if math.prod(before) > 1 or jnp.issubdtype(cube.dtype, jnp.integer):
-            sums = jnp.sum(cube, axis=axis, dtype=cube.dtype)
-        else:  # on CPUs a sum over the first axis is far slower than a product with ones
-            ones = jnp.ones(size, cube.dtype)
-            sums = jnp.dot(ones, cube.reshape(size, -1), precision="highest")
-        cube = sums.reshape(*before, 1, *after)
-    return cube.reshape(kept)
+def _summed(cube: jax.Array, axis: int) -> jax.Array:
+    """The sum over an axis."""
+    before, size, after = cube.shape[:axis], cube.shape[axis], cube.shape[axis + 1 :]
+    if math.prod(before) > 1 or jnp.issubdtype(cube.dtype, jnp.integer):
+        return jnp.sum(cube, axis=axis, dtype=cube.dtype)
+    # on CPUs a sum over the first axis is far slower than a product with ones
+    sums = jnp.dot(jnp.ones(size, cube.dtype), cube.reshape(size, -1), precision="highest")
+    return sums.reshape(*before, *after)
 
 
 def _total(terms: list[jax.Array], sizes: Axes) -> jax.Array:
-    """The sum of terms, each broadcast to `sizes`, in a loop of its own.
+    """The sum of terms, each broadcast to `sizes`, in a loop of its own; one alone as it is.
 
     On CPUs XLA fuses elementwise operations through barriers, so that each cell of the cube would
     recompute all that its terms are made of; it does not fuse into the branches of a conditional.
     """
+
+    if len(terms) == 1:
+        return terms[0]
 
     def whole(*terms: jax.Array) -> jax.Array:
         return functools.reduce(jnp.add, [jnp.broadcast_to(term, sizes) for term in terms])
