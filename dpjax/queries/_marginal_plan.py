@@ -157,7 +157,7 @@ def _columns(shape: Axes, group: Axes, kept: Cut) -> np.ndarray:
 def _places(shape: Axes, kept: Sequence[Cut], places: np.ndarray) -> dict[Axes, np.ndarray]:
     """Where each table of a product is among the answers, of which `places` are its own."""
     ends = [np.cumsum([cells(shape, part) for part in parts])[:-1] for parts in kept]
-    blocks = {(): places}
+    blocks: dict[Axes, np.ndarray] = {(): places}
     for axis, (parts, cuts) in enumerate(zip(kept, ends, strict=True)):
         blocks = {
             (*clique, *part): piece
