@@ -42,9 +42,9 @@ def passes(shape: Axes, cliques: Cut) -> tuple[Pass, Pass]:
     parents: dict[Axes, tuple[Axes, int]] = {}  # what smaller cubes are summed out of, and the axis
     for target in cuts:
         own = everything
-        # what no clique touches goes first, then the largest
+        # what no clique touches goes first, then the largest; last what devices share the cells by
         missing = [group for group in everything if group not in target]
-        for group in sorted(missing, key=lambda group: (group in used, -sizes[group])):
+        for group in sorted(missing, key=lambda group: (group in used, group == 0, -sizes[group])):
             axis = own.index(group)
             above, own = own, own[:axis] + own[axis + 1 :]
             parents.setdefault(own, (above, axis))
