@@ -21,17 +21,7 @@ if TYPE_CHECKING:
     from dpjax import solvers as solvers
     from dpjax import testing as testing
     from dpjax import transforms as transforms
-    from dpjax.api import Fitted as Fitted
-    from dpjax.api import PersonRecords as PersonRecords
-    from dpjax.api import Plan as Plan
-    from dpjax.api import Release as Release
-    from dpjax.api import Tuned as Tuned
-    from dpjax.api import fit as fit
-    from dpjax.api import load as load
-    from dpjax.api import plan as plan
-    from dpjax.api import private_edges as private_edges
-    from dpjax.api import release as release
-    from dpjax.api import tune as tune
+    from dpjax.api import *  # noqa: F403
     from dpjax.core import Aggregator as Aggregator
     from dpjax.core import Problem as Problem
     from dpjax.core import Records as Records
@@ -52,7 +42,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 # Imported at first use: accounting brings scipy.stats, which takes longer to import than jax.
-_PACKAGES = {found.name for found in pkgutil.iter_modules(__path__) if found.ispkg}
+_PACKAGES = {found.name for found in pkgutil.iter_modules(__path__) if found.ispkg}  # noqa: F405
 _NAMES = {
     "api": "Fitted PersonRecords Plan Release Tuned fit load plan private_edges release tune",
     "core": "Aggregator Problem Records Sampler Solution Solver Transform chain seeded "

@@ -5,14 +5,16 @@ import csv
 import datetime
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import jax
 import numpy as np
 
+from dpjax.api import Fitted, Release
 from dpjax.api._public_size import public_size
 from dpjax.core import check_int
 from dpjax.privacy import Budget
-from dpjax.queries import Categorical, Date, Domain, Numeric
+from dpjax.queries import Date, Domain, Numeric
 from dpjax.random import secret_key
 
 _LARGEST_EPSILON = 500
@@ -85,6 +87,31 @@ def budget_of(args: argparse.Namespace, rows: int) -> tuple[Budget, int]:
     return Budget(args.epsilon, delta, args.relation), size
 
 
+def results(
+    args: argparse.Namespace, budget: Budget, size: int, made: Fitted | Release
+) -> dict[str, Any]:
+    """What commands tell of what they made, of so many records."""
+    return {
+        "data": str(args.data),
+        "num_records": size,
+        "method": made.method,
+        "reason": made.reason,
+        "epsilon": made.guarantee.epsilon(budget.delta),
+        "delta": budget.delta,
+        "relation": args.relation,
+        "output": str(args.output) if args.output else None,
+    }
+
+
+def heading(result: dict[str, Any]) -> list[str]:
+    """The first two lines of the text of `results`."""
+    return [
+        f"{result['method']}: {result['reason']}",
+        f"epsilon {result['epsilon']:.4g}, delta {result['delta']:.3g}, {result['relation']}, "
+        f"{result['num_records']} records",
+    ]
+
+
 def check_output(path: Path | None) -> None:
     """Raises where a file could not be written, before anything is spent."""
     if path is not None and not path.parent.is_dir():
@@ -127,7 +154,7 @@ def read_rows(path: Path) -> tuple[list[str], list[list[str]]]:
 
 
 def read_csv(path: Path, domain: Domain, missing: list[str]) -> dict[str, np.ndarray]:
-    """The columns of a domain `[n]` from a CSV file, each as its kind of values, None if missing.
+    """The columns of a domain `[n]` of a CSV file: numbers, days or texts of labels; None: missing.
 
     Args:
       path: Of the file; its first row has the names.
@@ -181,9 +208,7 @@ def _converter(kind: object) -> Callable[[str], object]:
         return float if not kind.integer else _integer
     if isinstance(kind, Date):
         return _day
-    labels = kind.texts if isinstance(kind, Categorical) else kind
-    known = {str(label): label for label in labels} if isinstance(labels, tuple) else None
-    return int if known is None else lambda text: known.get(text, text)
+    return int if isinstance(kind, int) else str
 
 
 def _day(text: str) -> datetime.date:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from dpjax._csv_files import budget_of, check_output, key_of, parser, read_csv
+from dpjax._csv_files import budget_of, check_output, heading, key_of, parser, read_csv, results
 from dpjax.api import fit
 from dpjax.api._plan import Candidate, table_of
 from dpjax.api._table_model import TableModel, ends
@@ -36,22 +36,12 @@ def run(argv: list[str]) -> None:
             file.writestr(TABLE, json.dumps(told))
     params = fitted.params  # of several classes a list of weights for each feature
     w, b = (params["w"], params["b"]) if isinstance(params, dict) else (params[:-1], params[-1])
-    result: dict[str, Any] = {
-        "data": str(args.data),
-        "num_records": size,
+    weights = dict(zip(model.names, (np.asarray(w) / model.norm).tolist(), strict=True))
+    result = results(args, budget, size, fitted) | {
         "target": args.target,
         "classes": model.classes,
-        "method": fitted.method,
-        "reason": fitted.reason,
-        "epsilon": fitted.guarantee.epsilon(budget.delta),
-        "delta": budget.delta,
-        "relation": args.relation,
-        "coefficients": {
-            **dict(zip(model.names, (np.asarray(w) / model.norm).tolist(), strict=True)),
-            "intercept": np.asarray(b).tolist(),
-        },
+        "coefficients": weights | {"intercept": np.asarray(b).tolist()},
         "considered": [candidate._asdict() for candidate in fitted.considered],
-        "output": str(args.output) if args.output else None,
     }
     if args.test:
         test = model.records(read_csv(args.test, domain, args.missing))
@@ -85,9 +75,7 @@ def _summary(result: dict[str, Any]) -> str:
     classes = result["classes"]
     toward = classes[1:] if len(classes) == 2 else classes
     lines = [
-        f"{result['method']}: {result['reason']}",
-        f"epsilon {result['epsilon']:.4g}, delta {result['delta']:.3g}, {result['relation']}, "
-        f"{result['num_records']} records",
+        *heading(result),
         "",
         f"{'feature':32} weight on scaled values, numbers from -1 to 1"
         + (", for " + ", ".join(toward) if toward else ""),

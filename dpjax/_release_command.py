@@ -11,7 +11,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from dpjax._csv_files import budget_of, check_output, columns_of, key_of, parser, read_rows
+from dpjax import _csv_files as files
 from dpjax.api import PersonRecords, Release, release
 from dpjax.api._released import NUMBERS_OF_A_TABLE
 from dpjax.core import check_int
@@ -27,11 +27,11 @@ def run(argv: list[str]) -> None:
         raise ValueError("--unit and --max-rows must be given together")
     if args.rows is not None:
         check_int("rows", args.rows, minimum=1)
-    check_output(args.output)
+    files.check_output(args.output)
     args.relation = args.relation or ("add_or_remove_one" if args.unit else "replace_one")
     domain = Domain.from_json(args.schema)
-    header, rows = read_rows(args.data)
-    table = columns_of(args.data, header, rows, domain, args.missing)
+    header, rows = files.read_rows(args.data)
+    table = files.columns_of(args.data, header, rows, domain, args.missing)
     data: object = table
     if args.unit:
         if args.unit not in header:
@@ -48,8 +48,8 @@ def run(argv: list[str]) -> None:
         raise ValueError(
             f"columns named {taken} cannot be shown beside those of a table: rename them"
         )
-    budget, size = budget_of(args, len(rows))
-    key, for_rows = jax.random.split(key_of(args))
+    budget, size = files.budget_of(args, len(rows))
+    key, for_rows = jax.random.split(files.key_of(args))
     released = release(
         Marginals(domain, asked) if asked else domain,
         data,
@@ -60,28 +60,18 @@ def run(argv: list[str]) -> None:
     )
     wanted = size if args.rows is None else args.rows
     written = _write(released, args, wanted, for_rows) if args.output else 0
-    result = {
-        "data": str(args.data),
-        "num_records": size,
+    tables = [released.table(*names) for names in shown]
+    result = files.results(args, budget, size, released) | {
         "total": released.total,
-        "method": released.method,
-        "reason": released.reason,
-        "epsilon": released.guarantee.epsilon(budget.delta),
-        "delta": budget.delta,
-        "relation": args.relation,
         "max_rows": args.max_rows,
-        "tables": [
-            {name: _plain(column) for name, column in released.table(*names).items()}
-            for names in shown
-        ],
-        "output": str(args.output) if args.output else None,
+        "tables": [{name: _plain(column) for name, column in each.items()} for each in tables],
         "rows": written,
     }
     print(json.dumps(result) if args.json else _summary(result))
 
 
 def _parser() -> argparse.ArgumentParser:
-    made = parser("release", "Private tables of counts, and synthetic rows, of a CSV file.")
+    made = files.parser("release", "Private tables of counts, and synthetic rows, of a CSV file.")
     made.set_defaults(relation=None)
     add = made.add_argument
     add(
@@ -130,11 +120,8 @@ def _plain(column: np.ndarray) -> list[Any]:
 
 def _summary(result: dict[str, Any]) -> str:
     unit = f", per person of at most {result['max_rows']} rows" if result["max_rows"] else ""
-    lines = [
-        f"{result['method']}: {result['reason']}",
-        f"epsilon {result['epsilon']:.4g}, delta {result['delta']:.3g}, {result['relation']}, "
-        f"{result['num_records']} records{unit}",
-    ]
+    lines = files.heading(result)
+    lines[-1] += unit
     for table in result["tables"]:
         *names, _, _, _ = table
         cells = list(zip(*(table[name] for name in names), strict=True))

@@ -44,7 +44,7 @@ def test_a_file_becomes_columns_of_the_schema(tmp_path):
     assert list(table) == list(DOMAIN.attributes)
     assert table["age"].tolist() == [40.0, None, 99.5]
     assert table["rooms"].tolist() == [4, -9, 2]
-    assert table["rich"].tolist() == [1, 0, 0]
+    assert table["rich"].tolist() == ["1", "0", "0"]
     assert table["day"].tolist() == [datetime.date(2020, 1, 1), None, datetime.date(2020, 12, 31)]
 
 

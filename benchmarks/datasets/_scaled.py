@@ -25,9 +25,6 @@ class Scaled:
     def names(self) -> tuple[str, ...]:
         return (self.column,)
 
-    def norm_bound(self) -> float:
-        return 1.0
-
     def encode(self, column: np.ndarray) -> np.ndarray:
         value = np.clip(np.asarray(column, np.float64), self.low, self.high)
         bounds = np.array([self.low, self.high], np.float64)

@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import math
+import re
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
@@ -93,6 +94,12 @@ class _Offer(NamedTuple):
     make: Callable[..., Solver]
     predicted: float | None = None
     remark: str = ""
+
+
+def _offer(kind: Any, predicted: float | None = None, remark: str = "") -> _Offer:
+    """That of a class of solvers, by its name in small letters."""
+    name = re.sub("(?<=[a-z])(?=[A-Z])", "_", kind.__name__).lower()
+    return _Offer(name, kind.for_budget, predicted, remark)
 
 
 def check_problem(problem: object) -> None:
@@ -222,7 +229,7 @@ def _of_linear_model(problem: LinearModel, n: int, budget: Budget) -> Iterator[_
     exact = _one_draw(problem, n, budget)
     if exact is not None:
         yield exact
-    yield _Offer("dpsgd", solvers.DPSGD.for_budget, 2 * _excess(problem, n, budget))
+    yield _offer(solvers.DPSGD, 2 * _excess(problem, n, budget))
 
 
 def _one_draw(problem: LinearModel, n: int, budget: Budget) -> _Offer | None:
@@ -231,8 +238,7 @@ def _one_draw(problem: LinearModel, n: int, budget: Budget) -> _Offer | None:
         return None
     with candidates():
         solver = solvers.linear_model_solver(problem, n, budget)
-    kind = type(solver)
-    return _Offer(_NAMES[kind], kind.for_budget, _excess(problem, n, budget))
+    return _offer(type(solver), _excess(problem, n, budget))
 
 
 def _of_risk(problem: Risk, n: int, budget: Budget) -> Iterator[_Offer]:
@@ -256,32 +262,32 @@ def _of_risk(problem: Risk, n: int, budget: Budget) -> Iterator[_Offer]:
         if convex:
             far = "larger error, except with few records at small epsilon"
             near = "convex, and not smooth"
-        distant = _Offer("online_to_nonconvex", solvers.OnlineToNonconvex.for_budget, None, far)
-        plain = _Offer("dpsgd", solvers.DPSGD.for_budget, None, near)
+        distant = _offer(solvers.OnlineToNonconvex, None, far)
+        plain = _offer(solvers.DPSGD, None, near)
         yield from (plain, distant) if convex else (distant, plain)
         return
     if not problem.factored or any(constant is None for constant in constants):
         why = "takes a loss of any form; `Risk.linear` has more methods, for inner products"
         if problem.factored:
             why = "other methods need radius and lipschitz, which are not both stated"
-        yield _Offer("dpsgd", solvers.DPSGD.for_budget, None, why)
+        yield _offer(solvers.DPSGD, None, why)
         return
     if own is not None and exact is not None:
         excess = 2 * _excess(own.model, n, stated)
     else:
         radius, lipschitz = (float(np.asarray(constant)) for constant in constants)
         excess = radius * lipschitz * min(1.0, _noise(problem, n, budget))
-    yield _Offer("dpsgd", solvers.DPSGD.for_budget, excess)
+    yield _offer(solvers.DPSGD, excess)
     remark = "higher error on 18 of 21 fresh instances, at best 0.7 times that of `dpsgd`"
-    yield _Offer("online_to_batch", solvers.OnlineToBatch.for_budget, None, remark)
+    yield _offer(solvers.OnlineToBatch, None, remark)
 
 
 def _of_rates(problem: RateConstrained, n: int, budget: Budget) -> Iterator[_Offer]:
     if problem.num_constraints:
         why = "rates are constrained"
-        yield _Offer("rate_constrained_sgda", solvers.RateConstrainedSGDA.for_budget, None, why)
+        yield _offer(solvers.RateConstrainedSGDA, None, why)
         return
-    plain = _Offer("dpsgd", solvers.DPSGD.for_budget, None, "no rate is constrained")
+    plain = _offer(solvers.DPSGD, None, "no rate is constrained")
     logits = problem.logits
     if not isinstance(logits, LinearLogits) or problem.loss is not cross_entropy:
         yield plain
@@ -294,7 +300,7 @@ def _of_rates(problem: RateConstrained, n: int, budget: Budget) -> Iterator[_Off
     why += f"at most {_MOST_TOLD}" if told else f"above {_MOST_TOLD}: it hides second moments"
     if width > MOST_NEWTON_DIM:
         why = f"{width} features, above {MOST_NEWTON_DIM}: no second moments of so many"
-    fast = _Offer("preconditioned_sgd", solvers.PreconditionedSGD.for_budget, None, why)
+    fast = _offer(solvers.PreconditionedSGD, None, why)
     slow = plain._replace(remark="slow along directions in which inputs vary little")
     yield from (fast, slow) if told else (plain._replace(remark=why), fast._replace(remark=why))
 
@@ -305,17 +311,16 @@ def _of_vertices(problem: SimplexRisk, n: int, budget: Budget) -> Iterator[_Offe
     # the first term of the bound counts .09, as in the plan
     typical = max(best.bound - 0.91 * 8 * smooth / (best.steps + 2), 0.0)
     if budget.delta > 0 and isinstance(problem.domains[0], L1Ball | Simplex):
-        polished = solvers.PolishedFrankWolfe.for_budget
-        yield _Offer("polished_frank_wolfe", polished, _POLISHED * typical)
-    yield _Offer("frank_wolfe", solvers.FrankWolfe.for_budget, typical)
+        yield _offer(solvers.PolishedFrankWolfe, _POLISHED * typical)
+    yield _offer(solvers.FrankWolfe, typical)
     if budget.delta > 0:
         once = AnytimeMirrorDescent.plan(problem, n, budget).bound
         remark = "reads each record once: for streams, and data too large to read again"
-        yield _Offer("anytime_mirror_descent", AnytimeMirrorDescent.for_budget, once, remark)
+        yield _offer(AnytimeMirrorDescent, once, remark)
     remark = (
         "better only at optima of more coordinates than noise lets be told apart, by up to 2 times"
     )
-    yield _Offer("dpsgd", solvers.DPSGD.for_budget, None, remark)
+    yield _offer(solvers.DPSGD, None, remark)
 
 
 def _of_saddle(problem: Saddle, n: int, budget: Budget) -> Iterator[_Offer]:
@@ -324,7 +329,7 @@ def _of_saddle(problem: Saddle, n: int, budget: Budget) -> Iterator[_Offer]:
         with candidates():
             kind = type(solvers.solver_for_game(problem, n, budget))
         why = "a game whose payoffs at vertices are stated to lie in an interval"
-        yield _Offer(_NAMES[kind], kind.for_budget, None, why)
+        yield _offer(kind, None, why)
     against = None  # why `DPSGD` is not the first choice
     if problem.num_params > _SMALL_GAME:
         against = f"{problem.num_params} parameters, above {_SMALL_GAME}"
@@ -333,8 +338,8 @@ def _of_saddle(problem: Saddle, n: int, budget: Budget) -> Iterator[_Offer]:
     except NotImplementedError:
         against = "a polytope without a projection, which descent needs"
     said = against or f"{problem.num_params} parameters, up to {_SMALL_GAME}"
-    descent = _Offer("dpsgd", solvers.DPSGD.for_budget, None, said)
-    draws = _Offer("saddle_mirror_descent", SaddleMirrorDescent.for_budget, None, said)
+    descent = _offer(solvers.DPSGD, None, said)
+    draws = _offer(SaddleMirrorDescent, None, said)
     yield from (draws, descent) if against else (descent, draws)
 
 
@@ -347,12 +352,6 @@ def _of_queries(problem: QueryRelease, n: int, budget: Budget) -> Iterator[_Offe
             yield _Offer(other, METHODS[other], None, _LESS)
 
 
-_NAMES: dict[type, str] = {
-    solvers.ObjectivePerturbation: "objective_perturbation",
-    solvers.SufficientStatistics: "sufficient_statistics",
-    solvers.NestedGame: "nested_game",
-    solvers.DoubleOracle: "double_oracle",
-}
 _KINDS: dict[type, Callable[..., Iterator[_Offer]]] = {
     LinearModel: _of_linear_model,
     RateConstrained: _of_rates,

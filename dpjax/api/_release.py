@@ -24,12 +24,12 @@ from dpjax.privacy import Budget, Guarantee, check_budget, compose_guarantees
 from dpjax.privacy._budget import relation_name
 from dpjax.problems import QueryRelease
 from dpjax.queries import Domain, Hierarchy, Marginals, Prefix, Tree
-from dpjax.queries._workload import Tables, Workload, check_records
+from dpjax.queries._workload import Workload, check_records
 from dpjax.queries.tables._frames import container_of
 from dpjax.runtime import solve
 from dpjax.solvers import FrankWolfeRelease, HistogramRelease, ReleasedRows, RowsFit
 from dpjax.solvers._request import candidates
-from dpjax.solvers.queries._gaussian_fit import FLOOR, AnswersMeasurement, GaussianFit, total
+from dpjax.solvers.queries._gaussian_fit import FLOOR, AnswersMeasurement, GaussianFit
 
 METHODS: dict[str, Callable[..., Any]] = {
     "gaussian_fit": GaussianFit.for_budget,
@@ -377,12 +377,10 @@ def _noisy_total(solver: Solver, state: Any) -> float:
 
     By as much the shares of a fit, which sum to 1, are larger than sums over the public number.
     """
-    if isinstance(solver, HistogramRelease):
-        return 1.0 if solver.projection == "none" else float(solver.total(state.noisy))
-    if isinstance(solver, AnswersMeasurement) and isinstance(solver.measured, Tables):
-        noise = jnp.maximum(solver.stddevs(), FLOOR)
-        known = solver.relation == "replace_one"
-        return 1.0 if known else float(total(solver.measured, state.measured, noise))
+    if isinstance(solver, HistogramRelease) and solver.projection != "none":
+        return float(solver.total(state.noisy))
+    if isinstance(solver, AnswersMeasurement):
+        return float(solver.total(state.measured, jnp.maximum(solver.stddevs(), FLOOR)))
     return 1.0
 
 

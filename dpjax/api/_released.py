@@ -16,6 +16,7 @@ from dpjax.privacy._budget import relation_name
 from dpjax.privacy._guarantee import epsilon_line
 from dpjax.queries import Domain, Marginals, RowModel, Workload
 from dpjax.queries._domain import decode_into, labels_of
+from dpjax.queries._row_model import drawn_codes
 from dpjax.queries.tables._frames import contained
 from dpjax.queries.tables._labels import labelled
 
@@ -121,10 +122,8 @@ class Release:
             # on the host: single precision cannot add up many small shares
             shares = np.exp(np.asarray(self.log_probs, np.float64))
             places = (np.arange(n) + float(jax.random.uniform(offset))) / n
-            edges = np.cumsum(shares)
-            found = np.searchsorted(edges / edges[-1], places, side="right")
-            last = int(np.flatnonzero(shares)[-1])
-            cells = jax.random.permutation(order, jnp.asarray(np.minimum(found, last), jnp.int32))
+            found = drawn_codes(shares[None], np.zeros(n, np.int64), places)
+            cells = jax.random.permutation(order, jnp.asarray(found, jnp.int32))
         else:
             cells = sample_vertices(key, jnp.asarray(self.log_probs), n)
         return cells if self.workload.domain is None else self.workload.domain.codes(cells)

@@ -39,6 +39,10 @@ class Candidates:
     solver: Callable[[int, float], Any]
     by_budget: bool = False
 
+    def __post_init__(self) -> None:
+        if not self.units:
+            raise ValueError("candidates must hold at least one, got none")
+
     def guarantee(self, index: int, noise: float) -> Guarantee:
         """The guarantee of one run of a candidate at this noise."""
         if self.by_budget:
@@ -76,7 +80,7 @@ def candidates_of(
             )
         for one in given:
             check_type("candidates", one, kind, f"of {kind.__name__}")
-        units = [with_noise(solver, 1.0) for solver in _some(list(given))]
+        units = [with_noise(solver, 1.0) for solver in given]
         places = list(range(len(units)))
         return Candidates(places, units, lambda index, noise: with_noise(units[index], noise))
     if isinstance(given, Mapping):
@@ -99,7 +103,7 @@ def candidates_of(
                 warnings.simplefilter("ignore", DeltaWarning)  # the total's is checked
                 return for_budget(problem, num_records, part, **choices[index])
 
-        units = [by_budget(index, 1.0) for index, _ in enumerate(_some(choices))]
+        units = [by_budget(index, 1.0) for index in range(len(choices))]
         return Candidates(choices, units, by_budget, True)
 
     def make(choice: dict[str, Any], noise: dict[str, Any]) -> Any:
@@ -111,7 +115,7 @@ def candidates_of(
     tables = issubclass(kind, RateConstrainedSGDA)
     noise = {"noise_multiplier": 1.0} | ({"histogram_noise": 1.0} if tables else {})
     units = []
-    for choice in _some(choices):
+    for choice in choices:
         unit = with_noise(make(choice, noise), 1.0)  # whatever a stranger's class makes of it
         if tables:
             share = choice.get("histogram_share") or default_share(unit.sampler.steps)
@@ -120,7 +124,8 @@ def candidates_of(
         units.append(unit)
 
     def solver(index: int, noise: float) -> Any:
-        return make(choices[index], _noise_of(with_noise(units[index], noise)))
+        table = {"histogram_noise": units[index].histogram_noise * noise} if tables else {}
+        return make(choices[index], {"noise_multiplier": noise} | table)
 
     return Candidates(choices, units, solver)
 
@@ -148,19 +153,6 @@ def with_noise(solver: Any, noise: float) -> Any:
     primal = dataclasses.replace(solver.primal, noise_multiplier=noise)
     table = solver.histogram_noise * (noise / before)
     return dataclasses.replace(solver, primal=primal, histogram_noise=table)
-
-
-def _noise_of(solver: Any) -> dict[str, Any]:
-    if isinstance(solver, RateConstrainedSGDA):
-        table = solver.histogram_noise
-        return {"noise_multiplier": solver.primal.noise_multiplier, "histogram_noise": table}
-    return {"noise_multiplier": solver.noise_multiplier}
-
-
-def _some(candidates: list[Any]) -> list[Any]:
-    if not candidates:
-        raise ValueError("candidates must hold at least one, got none")
-    return candidates
 
 
 def _plain(value: PyTree) -> PyTree:

@@ -101,13 +101,12 @@ def adult(group: str = "sex") -> Dataset:
     """
     check_choice("group", group, ("sex", "race", "sex_race"))
     table = adult_table()
-    x, names = _features(table)
     groups, group_names = _groups(table, group)
     return Dataset(
-        x=x,
+        x=_dataset.encode(table, _BLOCKS),
         y=(table[">50K"] == "Yes").astype(np.int32),
         group=groups,
-        feature_names=names,
+        feature_names=_dataset.feature_names(_BLOCKS),
         label_names=("<=50K", ">50K"),
         group_names=group_names,
         norm_bound=_dataset.norm_bound(_BLOCKS),
@@ -129,11 +128,6 @@ def _groups(table: _dataset.Table, group: str) -> tuple[np.ndarray, tuple[str, .
         return race.astype(np.int32), races
     names = tuple(f"{s}, {r}" for s in ("female", "male") for r in races)
     return (len(races) * sex + race).astype(np.int32), names
-
-
-def _features(table: _dataset.Table) -> tuple[np.ndarray, tuple[str, ...]]:
-    """Encodes raw columns `[n]` as `x [n, p]` float32, with the names of the `p` features."""
-    return _dataset.encode(table, _BLOCKS), _dataset.feature_names(_BLOCKS)
 
 
 def _verified_table(blob: bytes, sha256: str, rows: int) -> dict[str, np.ndarray]:

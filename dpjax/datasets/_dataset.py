@@ -3,8 +3,8 @@
 Data-independent encodings of table columns: each record alone decides its row.
 
 A data set is encoded by a tuple of *blocks*. A block reads one column and knows, before any
-record is seen, how many features it makes, what they are called and how large they can get. So
-the whole encoder is a public constant, and `norm_bound` is a true bound for any record whatever.
+record is seen, how many features it makes and what they are called, and these have norm 1 at most.
+So the whole encoder is a public constant, and `norm_bound` is a true bound for any record whatever.
 """
 
 import math
@@ -144,7 +144,7 @@ class Dataset:
 
 
 class Block(Protocol):
-    """One group of features made from one column."""
+    """One group of features made from one column, of l2 norm at most 1."""
 
     @property
     def column(self) -> str:
@@ -152,9 +152,6 @@ class Block(Protocol):
 
     def names(self) -> tuple[str, ...]:
         """Names of the features, in order."""
-
-    def norm_bound(self) -> float:
-        """The largest l2 norm of this block's part of a row."""
 
     def encode(self, column: np.ndarray) -> np.ndarray:
         """Encodes a column `[n]` as `[n, len(names())]` float32."""
@@ -176,9 +173,6 @@ class OneHot:
 
     def names(self) -> tuple[str, ...]:
         return tuple(f"{self.column}={value}" for value in self.vocabulary)
-
-    def norm_bound(self) -> float:
-        return 1.0
 
     def encode(self, column: np.ndarray) -> np.ndarray:
         index: dict[object, int] = {value: code for code, value in enumerate(self.vocabulary)}
@@ -207,9 +201,6 @@ class Bins:
         low = [f"{edge:g}" for edge in self.edges]
         high = [*low[1:], "inf"]
         return tuple(f"{self.column}:[{a},{b})" for a, b in zip(low, high, strict=True))
-
-    def norm_bound(self) -> float:
-        return 1.0
 
     def encode(self, column: np.ndarray) -> np.ndarray:
         value = np.nan_to_num(np.asarray(column, np.float64), nan=-np.inf, posinf=np.inf)
@@ -243,7 +234,7 @@ def feature_names(blocks: Sequence[Block]) -> tuple[str, ...]:
 
 def norm_bound(blocks: Sequence[Block]) -> float:
     """The largest l2 norm that any record's row can have: a public constant."""
-    return math.sqrt(sum(block.norm_bound() ** 2 for block in blocks))
+    return math.sqrt(len(blocks))
 
 
 def _indicator(codes: np.ndarray, width: int) -> np.ndarray:

@@ -16,7 +16,7 @@ from dpjax.core import PyTree, many_devices, register_dataclass, static_field
 from dpjax.core._checks import check_int, check_shape, check_type
 from dpjax.queries import _workload as workloads
 from dpjax.queries._domain import Domain, strides
-from dpjax.queries._marginal_plan import Plan, all_answers, all_cells, plan_for
+from dpjax.queries._marginal_plan import Pass, passes
 from dpjax.queries.tables._labels import check_distinct
 from dpjax.queries.tables._table import some
 
@@ -143,12 +143,12 @@ class Marginals(workloads.Tables):
     def answers(self, p: ArrayLike) -> jax.Array:
         """The tables of `p` `[k]`, `[m]`; counts give counts, exactly, in their integer type."""
         vector = workloads.checked_vector("p", p, self.universe_size)
-        return all_answers(self._plan, workloads.spread_cells(self, vector))
+        return self._passes[0](workloads.spread_cells(self, vector))
 
     def adjoint(self, v: ArrayLike) -> jax.Array:
         """For each cell `[k]` the sum of `v` `[m]` over the answers that count it."""
         vector = workloads.checked_vector("v", v, self.num_queries)
-        return workloads.spread_cells(self, all_cells(self._plan, vector))
+        return workloads.spread_cells(self, self._passes[1](vector))
 
     def counts(self, records: ArrayLike, mask: ArrayLike = True) -> jax.Array:
         """The tables of counts of records `[n, A]`, `[m]` int32 (*secret*), for any universe.
@@ -195,10 +195,7 @@ class Marginals(workloads.Tables):
     def answer_of_record(self, record: ArrayLike) -> jax.Array:
         """The tables of one record `[A]`, `[m]`: a single 1 in each (*secret*)."""
         check_shape("record", record, (len(self.domain.shape),))
-        codes = self.domain.record_codes(record)
-        offsets, axes, steps = self._clique_columns
-        places = offsets + jnp.sum(codes[axes] * steps, axis=1)
-        return jnp.zeros(self.num_queries).at[places].set(1, unique_indices=True)
+        return self.counts(jnp.asarray(record)[None]).astype(float)
 
     def table(self, answers: ArrayLike, clique: Iterable[str]) -> jax.Array:
         """One clique's table out of all answers.
@@ -230,9 +227,9 @@ class Marginals(workloads.Tables):
         return tuple(self.domain.axes(clique) for clique in self.cliques)
 
     @functools.cached_property
-    def _plan(self) -> Plan:
+    def _passes(self) -> tuple[Pass, Pass]:
         self.domain.check_enumerable()
-        return plan_for(self.domain.shape, self._axes)
+        return passes(self.domain.shape, self._axes)
 
     @functools.cached_property
     def _clique_columns(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

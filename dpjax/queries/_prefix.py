@@ -14,37 +14,9 @@ from dpjax.queries._domain import Domain
 from dpjax.queries._workload import Tables, Workload, checked_vector
 
 
-@register_dataclass
 @dataclasses.dataclass(frozen=True)
-class Prefix(Workload):
-    r"""All prefixes of an ordered axis: cumulative sums.
-
-    $q_j(z) = 1[z_a \le j], \quad j = 0, \dots, n_a - 2$
-
-    The prefix of everything is left out: it is 1 for every record. An interval is the difference of
-    two prefixes. See `Workload` for the methods; `answers` and `adjoint` cost one pass over the
-    cells.
-
-    Guarantee: one record moves an answer by at most 1, and all of them by at most
-    $\sqrt{n_a - 1}$ in the l2 norm, under every relation: exact.
-
-    Args:
-      universe: The number of cells of a line, or a `Domain` (*public*, static).
-      attribute: The ordered attribute of the domain, whose codes are in order; may be left out for
-        a line, or a domain of one attribute (*public*, static).
-
-    Raises:
-      TypeError: If `universe` is neither an integer nor a `Domain`.
-      ValueError: If the axis has fewer than 2 codes, or the attribute is unknown or missing.
-
-    Example:
-      >>> import jax.numpy as jnp
-      >>> prefix = Prefix(4)
-      >>> prefix.answers(jnp.array([3, 0, 2, 5])).tolist()
-      [3, 3, 5]
-      >>> Prefix(Domain({"sex": 2, "age": 10}), "age").num_queries
-      9
-    """
+class _Axis(Workload):
+    """Queries on an ordered axis: of a line, or of a domain."""
 
     universe: int | Domain = dataclasses.field(metadata={"static": True})
     attribute: str | None = static_field(default=None)
@@ -82,14 +54,47 @@ class Prefix(Workload):
         return math.prod(shape[:axis]), shape[axis], math.prod(shape[axis + 1 :])
 
     @functools.cached_property
-    def num_queries(self) -> int:
-        """Number of prefixes, one less than the axis has codes."""
-        return self._split[1] - 1
-
-    @functools.cached_property
     def universe_size(self) -> int:
         """Number of cells."""
         return math.prod(self._split)
+
+
+@register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Prefix(_Axis):
+    r"""All prefixes of an ordered axis: cumulative sums.
+
+    $q_j(z) = 1[z_a \le j], \quad j = 0, \dots, n_a - 2$
+
+    The prefix of everything is left out: it is 1 for every record. An interval is the difference of
+    two prefixes. See `Workload` for the methods; `answers` and `adjoint` cost one pass over the
+    cells.
+
+    Guarantee: one record moves an answer by at most 1, and all of them by at most
+    $\sqrt{n_a - 1}$ in the l2 norm, under every relation: exact.
+
+    Args:
+      universe: The number of cells of a line, or a `Domain` (*public*, static).
+      attribute: The ordered attribute of the domain, whose codes are in order; may be left out for
+        a line, or a domain of one attribute (*public*, static).
+
+    Raises:
+      TypeError: If `universe` is neither an integer nor a `Domain`.
+      ValueError: If the axis has fewer than 2 codes, or the attribute is unknown or missing.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> prefix = Prefix(4)
+      >>> prefix.answers(jnp.array([3, 0, 2, 5])).tolist()
+      [3, 3, 5]
+      >>> Prefix(Domain({"sex": 2, "age": 10}), "age").num_queries
+      9
+    """
+
+    @functools.cached_property
+    def num_queries(self) -> int:
+        """Number of prefixes, one less than the axis has codes."""
+        return self._split[1] - 1
 
     def answers(self, p: ArrayLike) -> jax.Array:
         """Cumulative sums along the axis, `[m]`, for `p` `[k]`."""
@@ -102,11 +107,6 @@ class Prefix(Workload):
         axis = jnp.append(jnp.cumsum(array[::-1])[::-1], jnp.zeros(1, array.dtype))
         return jnp.broadcast_to(axis[None, :, None], self._split).reshape(-1)
 
-    def answer_of_record(self, record: ArrayLike) -> jax.Array:
-        """All queries at one record, `[m]` (*secret*)."""
-        code = self.record_cell(record) // self._split[2] % self._split[1]
-        return (code <= jnp.arange(self.num_queries)).astype(float)
-
     @functools.cached_property
     def _constants(self) -> dict[str, float]:
         longest = math.sqrt(self.num_queries)
@@ -115,7 +115,7 @@ class Prefix(Workload):
 
 @register_dataclass
 @dataclasses.dataclass(frozen=True)
-class Tree(Tables):
+class Tree(_Axis, Tables):
     r"""Shares of the blocks of $b^l$ neighbouring codes of an ordered axis, for all l.
 
     Levels from the coarsest, of at least two blocks, to single codes; the last block of a level may
@@ -140,44 +140,27 @@ class Tree(Tables):
       [3, 5, 1, 0, 2, 5, 0, 0]
     """
 
-    universe: int | Domain = dataclasses.field(metadata={"static": True})
-    attribute: str | None = static_field(default=None)
     branching: int = static_field(default=4)
-    centre = 0.5
 
     def __post_init__(self) -> None:
         check_int("branching", self.branching, minimum=2)
-        vars(self).update(attribute=self._line.attribute)
-
-    @functools.cached_property
-    def _line(self) -> Prefix:
-        return Prefix(self.universe, self.attribute)
-
-    @functools.cached_property
-    def domain(self) -> Domain | None:
-        """The domain; None for a line, whose records are indices of cells."""
-        return self._line.domain
+        super().__post_init__()
 
     @functools.cached_property
     def widths(self) -> tuple[int, ...]:
         """Codes in a block of each level."""
-        codes = self._line.num_queries + 1
+        _, codes, _ = self._split
         powers = (self.branching**level for level in itertools.count())
         return tuple(itertools.takewhile(lambda width: width < codes, powers))[::-1]
 
     @functools.cached_property
     def sizes(self) -> tuple[int, ...]:
         """Blocks of each level."""
-        return tuple(math.ceil((self._line.num_queries + 1) / width) for width in self.widths)
-
-    @functools.cached_property
-    def universe_size(self) -> int:
-        """Number of cells."""
-        return self._line.universe_size
+        return tuple(math.ceil(self._split[1] / width) for width in self.widths)
 
     def answers(self, p: ArrayLike) -> jax.Array:
         """Sums over the blocks of each level, `[m]`, for `p` `[k]`."""
-        cube = checked_vector("p", p, self.universe_size).reshape(self._line._split)
+        cube = checked_vector("p", p, self.universe_size).reshape(self._split)
         axis = jnp.sum(cube, axis=(0, 2), dtype=cube.dtype)
         levels = []
         for width, size in zip(self.widths, self.sizes, strict=True):
@@ -188,7 +171,7 @@ class Tree(Tables):
     def adjoint(self, v: ArrayLike) -> jax.Array:
         """For each cell `[k]` the sum of `v` `[m]` over the blocks it is in."""
         array = checked_vector("v", v, self.num_queries)
-        shape = self._line._split
+        shape = self._split
         axis = jnp.zeros(shape[1], array.dtype)
         for width, size, start in zip(self.widths, self.sizes, self.offsets, strict=True):
             axis = axis + jnp.repeat(array[start : start + size], width)[: shape[1]]

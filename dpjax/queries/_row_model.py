@@ -142,7 +142,7 @@ class RowModel:
         if systematic:
             places = (np.arange(n) + places[0]) / n
         weights = np.exp(np.asarray(self.log_weights, np.float64))
-        row = np.sort(_drawn(weights[None], np.zeros(n, np.int64), places))
+        row = np.sort(drawn_codes(weights[None], np.zeros(n, np.int64), places))
         start, size = np.searchsorted(row, row), np.bincount(row, minlength=len(weights))[row]
         codes = np.empty((n, len(keys)), np.int32)
         for axis, (one, log_rows) in enumerate(zip(keys, self.log_rows, strict=True)):
@@ -152,14 +152,14 @@ class RowModel:
                 rank = np.empty(n, np.int64)
                 rank[np.lexsort((order, row))] = np.arange(n) - start
                 places = (rank + places) / size
-            codes[:, axis] = _drawn(np.exp(np.asarray(log_rows, np.float64)), row, places)
+            codes[:, axis] = drawn_codes(np.exp(np.asarray(log_rows, np.float64)), row, places)
         return codes[np.asarray(jax.random.permutation(shuffle, n))]
 
 
 _answers = jax.jit(table_answers)
 
 
-def _drawn(shares: np.ndarray, row: np.ndarray, places: np.ndarray) -> np.ndarray:
+def drawn_codes(shares: np.ndarray, row: np.ndarray, places: np.ndarray) -> np.ndarray:
     """The codes at places in [0, 1) of the distribution functions of rows `[K, n]`."""
     edges = np.cumsum(shares, axis=1)
     edges = edges / edges[:, -1:] + np.arange(len(edges))[:, None]

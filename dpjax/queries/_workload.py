@@ -446,12 +446,6 @@ class Concat(Workload):
         parts = zip(self.workloads, jnp.split(vector, self.offsets[1:]), strict=True)
         return functools.reduce(jnp.add, [workload.adjoint(part) for workload, part in parts])
 
-    def answer_of_record(self, record: ArrayLike) -> jax.Array:
-        """All queries at one record, `[m]` (*secret*)."""
-        cell = self.record_cell(record)
-        parts = ((w, cell if w.domain is None else record) for w in self.workloads)
-        return jnp.concatenate([workload.answer_of_record(own) for workload, own in parts])
-
     def sensitivity(self, relation: RelationLike) -> QuerySensitivity:
         """How far one record moves the sum over the records."""
         parts = [workload.sensitivity(relation) for workload in self.workloads]

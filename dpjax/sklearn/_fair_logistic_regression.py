@@ -137,8 +137,6 @@ class FairLogisticRegression(shared.LinearClassifier, shared.PrivateEstimator):
         size, budget = self._public_size(len(rows))
         check_positive("epsilon", self.epsilon)
         self.classes_, labels = shared.public_codes("classes", targets, self.classes)
-        if len(self.classes_) < 2:
-            raise ValueError("classes must be >= 2, got 1 class")
         with np.errstate(over="ignore"):  # a record of infinite gradient contributes nothing
             data = {"x": self._features(rows).astype(np.float32), "y": labels}
         self.groups_: Any = None
@@ -222,10 +220,7 @@ class FairLogisticRegression(shared.LinearClassifier, shared.PrivateEstimator):
             )
         groups = column_or_1d(sensitive_features)
         check_consistent_length(X, groups)
-        groups, codes = shared.public_codes("groups", groups, public)
-        if len(groups) < 2:
-            raise ValueError("groups must be >= 2, got 1")
-        return groups, codes
+        return shared.public_codes("groups", groups, public)
 
     def _features(self, rows: np.ndarray) -> np.ndarray:
         """Rows as the model sees them, each by itself, `[n, p]` float64."""

@@ -167,8 +167,6 @@ class LogisticRegression(shared.LinearClassifier, _LinearEstimator):
                 f"Only binary classification is supported. The type of the target is {kind}: "
                 "see FairLogisticRegression(constraint=None) for more classes"
             )
-        if len(self.classes_) < 2:
-            raise ValueError("classes must be 2, got 1 class")
         weights = self._solve("logistic", np.asarray(rows, np.float64), labels)
         self.coef_, self.intercept_ = weights[None, :-1], weights[-1:]
         return self

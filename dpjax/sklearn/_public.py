@@ -105,7 +105,7 @@ def public_codes(name: str, values: np.ndarray, public: ArrayLike | None) -> tup
       The values `[K]` and codes `[n]` int32 (*secret*).
 
     Raises:
-      ValueError: If a public value is given twice, or a record has another.
+      ValueError: If a public value is given twice, a record has another, or there is but one.
     """
     if public is None:
         warnings.warn(
@@ -115,17 +115,20 @@ def public_codes(name: str, values: np.ndarray, public: ArrayLike | None) -> tup
             stacklevel=3,
         )
         labels, codes = np.unique(values, return_inverse=True)
-        return labels, codes.reshape(-1).astype(np.int32)
-    labels = np.unique(np.asarray(public))
-    if np.shape(public) != labels.shape:
-        raise ValueError(f"{name} must be distinct values of shape [K], got {public!r}")
-    index = {label: code for code, label in enumerate(labels.tolist())}
-    codes = np.array([index.get(value, -1) for value in values.tolist()], np.int32)
-    if np.any(codes < 0):
-        raise ValueError(
-            f"{name} must hold every value that occurs: {np.sum(codes < 0)} of {len(codes)} "
-            "records have another"
-        )
+        codes = codes.reshape(-1).astype(np.int32)
+    else:
+        labels = np.unique(np.asarray(public))
+        if np.shape(public) != labels.shape:
+            raise ValueError(f"{name} must be distinct values of shape [K], got {public!r}")
+        index = {label: code for code, label in enumerate(labels.tolist())}
+        codes = np.array([index.get(value, -1) for value in values.tolist()], np.int32)
+        if np.any(codes < 0):
+            raise ValueError(
+                f"{name} must hold every value that occurs: {np.sum(codes < 0)} of {len(codes)} "
+                "records have another"
+            )
+    if len(labels) < 2:
+        raise ValueError(f"{name} must be >= 2, got 1: with 1 class or group nothing is told apart")
     return labels, codes
 
 

@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 
 from dpjax.datasets import adult, adult_table
-from dpjax.datasets._adult import _BLOCKS, _features, _verified_table
+from dpjax.datasets._adult import _BLOCKS, _verified_table
 from dpjax.datasets._adult_schema import COLUMNS, NUMERIC, REGION_OF, REGIONS, VOCABULARY, unpack
+from dpjax.datasets._dataset import encode, feature_names
 from scripts.build_adult import pack
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -58,9 +59,8 @@ def test_sex_is_not_among_the_features(d):
 def test_a_record_alone_is_encoded_as_within_the_table(d, table):
     rng = np.random.default_rng(0)
     for i in rng.choice(len(d), size=50, replace=False):
-        x, names = _features({name: column[i : i + 1] for name, column in table.items()})
+        x = encode({name: column[i : i + 1] for name, column in table.items()}, _BLOCKS)
         np.testing.assert_array_equal(x[0], d.x[i])
-        assert names == d.feature_names
 
 
 def test_the_vocabularies_are_complete_and_tight(table):
@@ -75,7 +75,7 @@ def test_the_vocabularies_are_complete_and_tight(table):
 def test_unknown_categories_give_a_zero_block(table):
     record = {name: column[:1].copy() for name, column in table.items()}
     record["occupation"] = np.array(["Astronaut"])
-    x, names = _features(record)
+    x, names = encode(record, _BLOCKS), feature_names(_BLOCKS)
     at = [i for i, name in enumerate(names) if name.startswith("occupation")]
     assert at
     assert not x[0, at].any()

@@ -199,21 +199,21 @@ class Numeric(Column):
 
     def _draw(self, codes: np.ndarray, generator: np.random.Generator) -> np.ndarray:
         """A number of each bin."""
-        edges = self._edges
-        below, above = edges[codes], edges[codes + 1]
-        last = codes == len(edges) - 2
+        below, above = self._edges[codes], self._edges[codes + 1]
+        last = codes == self.bins - 1
+        inside = above - 1 if self.integer else np.nextafter(above, -np.inf)
+        top = np.where(last, above, inside)
         if self.scale == "log":
             low, high = np.log(below), np.log(above.astype(float) + (last & self.integer))
             drawn = np.exp(low + (high - low) * generator.random(len(codes)))
             if self.integer:
                 drawn = np.minimum(np.floor(drawn), 2.0**63 - 1024).astype(np.int64)
-                return np.clip(drawn, below, above - ~last)
-            return np.clip(drawn, below, np.where(last, above, np.nextafter(above, -np.inf)))
-        if self.integer:
-            return generator.integers(below, above - ~last, endpoint=True)
-        share = generator.random(len(codes))
-        top = np.where(last, above, np.nextafter(above, -np.inf))
-        return np.clip(below * (1 - share) + above * share, below, top)
+        elif self.integer:
+            drawn = generator.integers(below, top, endpoint=True)
+        else:
+            share = generator.random(len(codes))
+            drawn = below * (1 - share) + above * share
+        return np.clip(drawn, below, top)
 
     @functools.cached_property
     def _edges(self) -> np.ndarray:

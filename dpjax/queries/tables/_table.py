@@ -12,7 +12,7 @@ import numpy as np
 
 from dpjax.core import check_choice, check_int, check_shape, check_type
 from dpjax.queries.tables import _labels
-from dpjax.queries.tables._frames import container_of, narwhal, present_values
+from dpjax.queries.tables._frames import column_names, container_of, narwhal, present_values
 from dpjax.queries.tables._kinds import Categorical, Column, Date, Numeric
 from dpjax.queries.tables._labels import Labels, label_array
 
@@ -173,11 +173,7 @@ def _named_columns(attributes: Sequence[str], table: object) -> list[Any] | None
     """The attributes' columns `[n]` in their order; None where a table has no named columns."""
     if container_of(table) is None:
         return None
-    frame = narwhal(table)  # or as it is, if it is none
-    if isinstance(frame, np.ndarray):
-        names = list(frame.dtype.names)
-    else:
-        names = list(frame if isinstance(frame, Mapping) else frame.columns)
+    frame, names = narwhal(table), column_names(table)
     for name in attributes:
         if name not in names:
             raise ValueError(f"table lacks column {name!r}: it has {some(names)}")

@@ -147,19 +147,24 @@ class AnswersMeasurement(Measurement):
             )
         return measured.clique_of
 
-    def _shares(self, values: jax.Array, noise: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """Of the records there are, not of the public number, and the noise of that."""
-        if self.relation == "replace_one" or not isinstance(self.measured, Tables):
-            return values, noise
-        records = total(self.measured, values, noise)
-        return values / records, noise / records
+    def total(self, values: jax.Array, noise: jax.Array) -> jax.Array | float:
+        """What tables `[m]` of this noise say of the number of records, over the public number.
+
+        1 under replace-one, where that is their number, and without tables; else in (0, inf).
+        """
+        measured = self.measured
+        if self.relation == "replace_one" or not isinstance(measured, Tables):
+            return 1.0
+        weights = 1 / (jnp.square(noise) * jnp.asarray(measured.sizes)[measured.clique_of])
+        first = jnp.asarray(measured.offsets)
+        return jnp.maximum(jnp.sum(values * weights) / jnp.sum(weights[first]), 1e-3)
 
     def _sums(self, records: PyTree, mask: jax.Array) -> jax.Array | Pair:
         return self.measured.sums(counts(self.measured, records, mask), mask.shape[0])
 
     @derived
     def _tables(self) -> counting.CountTables | None:
-        if not (isinstance(self.measured, Workload) and _counted(self.measured)):
+        if not (isinstance(self.measured, Workload) and _moved(self.measured)):
             return None
         stddev = known_numbers("stddev", self.stddev)
         number = known_numbers("num_records", self.num_records)
@@ -254,7 +259,9 @@ class GaussianFit(AnswersMeasurement):
 
     def finalize(self, problem: QueryRelease, state: GaussianFitState) -> ReleasedDistribution:
         """The fit, and its answers."""
-        values, noise = self._shares(state.measured, jnp.maximum(self.stddevs(), FLOOR))
+        noise = jnp.maximum(self.stddevs(), FLOOR)
+        total = self.total(state.measured, noise)
+        values, noise = state.measured / total, noise / total
         queries, precision = self.measured, 1 / noise
         if isinstance(queries, Marginals):
             hierarchy = _hierarchy(queries)
@@ -299,14 +306,10 @@ def _scale_of_weights(queries: Workload, probes: jax.Array) -> jax.Array:
     return jnp.sqrt(_SPREAD / jnp.maximum(each, FLOOR))
 
 
-def _counted(measured: Workload) -> bool:
-    return bool(jnp.issubdtype(measured.sums_dtype, jnp.integer))
-
-
 def _moved(measured: Workload) -> int:
     """How many integer answers a record moves at most; noise on all others has one law anyhow."""
     most = 2 * len(measured.sizes) if isinstance(measured, Tables) else measured.num_queries
-    return most if _counted(measured) else 0
+    return most if jnp.issubdtype(measured.sums_dtype, jnp.integer) else 0
 
 
 def _changes(measured: Workload, relation: str, together: bool) -> np.ndarray:
@@ -338,13 +341,6 @@ def _stddev(
 
 
 _hierarchy = functools.lru_cache(maxsize=16)(Hierarchy)
-
-
-def total(measured: Tables, values: jax.Array, noise: jax.Array) -> jax.Array:
-    """What all tables say of their common sum, in (0, inf)."""
-    weights = 1 / (jnp.square(noise) * jnp.asarray(measured.sizes)[measured.clique_of])
-    first = jnp.asarray(measured.offsets)
-    return jnp.maximum(jnp.sum(values * weights) / jnp.sum(weights[first]), 1e-3)
 
 
 def _start(hierarchy: Hierarchy, estimate: jax.Array, spread: jax.Array) -> jax.Array:

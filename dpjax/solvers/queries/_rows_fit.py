@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from dpjax.core import PyTree, static_field
+from dpjax.core import PyTree, check_type, static_field
 from dpjax.privacy import Budget
 from dpjax.problems import QueryRelease
 from dpjax.queries import Hierarchy, Marginals, RowModel
@@ -100,6 +100,7 @@ class RowsFit(AnswersMeasurement):
     Breiman et al. 1984.
     """
 
+    measured: Marginals
     information: Number | None = _INFORMATION
     excess: Number = 20.0
     rows: int = static_field(default=300)
@@ -110,7 +111,7 @@ class RowsFit(AnswersMeasurement):
     def __post_init__(self) -> None:
         super().__post_init__()
         if isinstance(self.measured, Workload):
-            _ = self._marginals
+            check_type("measured", self.measured, Marginals, "Marginals")
         counts = ("rows", "fit_steps", "fits")
         check_values(self, positive=("information",), nonnegative=("excess",), counts=counts)
 
@@ -144,21 +145,16 @@ class RowsFit(AnswersMeasurement):
 
     def _sums(self, records: PyTree, mask: jax.Array) -> jax.Array:
         check_counted(mask.shape[0])
-        return self._marginals.counts(records, mask)
-
-    @property
-    def _marginals(self) -> Marginals:
-        if not isinstance(self.measured, Marginals):
-            raise TypeError(f"measured must be Marginals, got {type(self.measured).__name__}")
-        return self.measured
+        return self.measured.counts(records, mask)
 
     def finalize(self, problem: QueryRelease, state: GaussianFitState) -> ReleasedRows:
         """The fit, and its answers."""
-        measured, values = self._marginals, state.measured
+        measured, values = self.measured, state.measured
         # rounding to whole records adds a twelfth
         variance = jnp.square(self.stddevs()) + jnp.square(1 / jnp.asarray(self.num_records)) / 12
         noise = jnp.maximum(jnp.sqrt(variance), FLOOR)
-        values, noise = self._shares(values, noise)
+        total = self.total(values, noise)
+        values, noise = values / total, noise / total
         # public noise: by a key that the release does not use
         split, trial, starts = jax.random.split(jax.random.fold_in(state.key, 1), 3)
         shape, cells = measured.domain.shape, TableCells.of(measured)
