@@ -385,21 +385,14 @@ class RateConstrainedSGDA:
             step, steps = state.primal.count, self.sampler.steps
             swings = swings.after(reading, multipliers > 0, self.swing_bound, step, steps)
         after = SGDAState(primal, multipliers, reading.memory, noise_state, state.key, swings)
-        return after, SGDAInfo(
-            info.gradient_norm,
-            multipliers,
-            constraints.weighted(reading.rates),
-            reading.sizes,
-            reading.rates,
-            reading.deviation,
-            info.clip_norm,
-            reading.values,
-        )
+        values = constraints.weighted(reading.rates)
+        told = reading.sizes, reading.rates, reading.deviation, info.clip_norm, reading.values
+        return after, SGDAInfo(info.gradient_norm, multipliers, values, *told)
 
     def finalize(self, problem: RateConstrained, state: SGDAState) -> PyTree:
         """The last or the averaged parameters; warns of constraints that were not enforced."""
         tables.check_multipliers(self.multiplier_set, state.multipliers, self.multiplier_bound)
-        state.swings.check(self.swing_bound, self.sampler.steps)
+        state.swings.check(self.swing_bound, state.multipliers > 0, self.sampler.steps)
         return self.primal.finalize(problem, state.primal)
 
     def diagnose(
