@@ -143,7 +143,7 @@ class Swings(NamedTuple):
         """
         if bound is None or is_traced(self.scale, bound):
             return
-        still = (self.count >= _LEAST_SWINGS) & jnp.any(self.stands_out(bound, 2.0) & active)
+        still = (self.count >= _LEAST_SWINGS) & jnp.any(self.stands_out(bound, 3.0) & active)
         if float(self.halved) > 0.75 * steps or bool(still):
             warn(
                 "prediction rates swung to the end of the run, by more between steps than "
