@@ -386,8 +386,8 @@ class RateConstrainedSGDA:
             swings = swings.after(reading, multipliers > 0, self.swing_bound, step, steps)
         after = SGDAState(primal, multipliers, reading.memory, noise_state, state.key, swings)
         values = constraints.weighted(reading.rates)
-        told = reading.sizes, reading.rates, reading.deviation, info.clip_norm, reading.values
-        return after, SGDAInfo(info.gradient_norm, multipliers, values, *told)
+        seen = reading.sizes, reading.rates, reading.deviation, info.clip_norm, reading.values
+        return after, SGDAInfo(info.gradient_norm, multipliers, values, *seen)
 
     def finalize(self, problem: RateConstrained, state: SGDAState) -> PyTree:
         """The last or the averaged parameters; warns of constraints that were not enforced."""

@@ -75,7 +75,7 @@ class Swings(NamedTuple):
     0.08 there; it changes nothing on most of Adult, Credit default and Parkinsons.
 
     Attributes:
-      count: Steps looked at since the last start, `[]` float.
+      looked: Steps looked at since the last start, `[]` float.
       total: Sum of their estimates, `[J]`.
       squares: Sum of the squares of those, `[J]`.
       noise: Sum of their variances, `[J]`.
@@ -83,7 +83,7 @@ class Swings(NamedTuple):
       halved: Step at which it was last halved, `[]` float; 0 for never.
     """
 
-    count: jax.Array
+    looked: jax.Array
     total: jax.Array
     squares: jax.Array
     noise: jax.Array
@@ -114,13 +114,13 @@ class Swings(NamedTuple):
           steps: Of the run.
         """
         seen = self._replace(
-            count=self.count + 1,
+            looked=self.looked + 1,
             total=self.total + reading.values,
             squares=self.squares + reading.values**2,
             noise=self.noise + reading.deviation**2,
         )
         more = seen.stands_out(bound, _SWING_ERRORS)
-        swings = (seen.count >= _LEAST_SWINGS) & jnp.any(more & active)
+        swings = (seen.looked >= _LEAST_SWINGS) & jnp.any(more & active)
         anew = self.start(more.size)._replace(
             scale=self.scale / 2, halved=jnp.asarray(step, self.halved.dtype)
         )
@@ -129,7 +129,7 @@ class Swings(NamedTuple):
 
     def stands_out(self, bound: ArrayLike, errors: float) -> jax.Array:
         """Whether values vary by more than the bound and this many errors of noise, `[J]`."""
-        count = jnp.maximum(self.count, 1)
+        count = jnp.maximum(self.looked, 1)
         variance = self.squares / count - (self.total / count) ** 2
         known = self.noise / count
         return variance > bound**2 + known * (1 + errors * jnp.sqrt(2 / count))
@@ -143,11 +143,11 @@ class Swings(NamedTuple):
         """
         if bound is None or is_traced(self.scale, bound):
             return
-        still = (self.count >= _LEAST_SWINGS) & jnp.any(self.stands_out(bound, 3.0) & active)
+        still = (self.looked >= _LEAST_SWINGS) & jnp.any(self.stands_out(bound, 3.0) & active)
         if float(self.halved) > 0.75 * steps or bool(still):
             warn(
                 "prediction rates swung to the end of the run, by more between steps than "
-                f"swing_bound = {float(bound):.2g} (the learning rate was lowered to "
+                f"swing_bound = {float(np.asarray(bound)):.2g} (the learning rate was lowered to "
                 f"{float(self.scale):.2g} times its value): steps meet the constraints on average, "
                 "but the averaged parameters may miss them. Use more steps or a smaller "
                 "learning_rate, or other features than those that tell the groups apart",
