@@ -34,6 +34,7 @@ _NEWER = {
     "clip_floor": 0.0,
     "length_bound": None,
     "proportional_gain": 0.0,
+    "swing_bound": None,
     "slope_share": None,
     "gram_stddev": None,
     "metric_longer": 4,

@@ -30,6 +30,7 @@ _PRINTED: dict[str, Any] = {
     "size_floor": 1.0,
     "multiplier_set": "orthant",
     "proportional_gain": 0.0,
+    "swing_bound": None,
     "average": "last",
 }
 

@@ -296,6 +296,7 @@ def test_the_old_keyword_warns_and_makes_the_same_solver():
     )
     assert jax.tree.structure(old) == jax.tree.structure(new)
     assert jax.tree.leaves(old) == jax.tree.leaves(new)
+    assert new.swing_bound is None
 
 
 @pytest.mark.slow

@@ -47,7 +47,7 @@ def test_swings_within_the_noise_halve_the_rate_while_they_last():
 
 def test_warns_of_swings_that_last():
     swings = Swings.start(1)._replace(scale=jnp.asarray(0.25), halved=jnp.asarray(160.0))
-    with pytest.warns(MultiplierWarning, match=r"swing_bound = 0\.03 .* lowered to 0\.25"):
+    with pytest.warns(MultiplierWarning, match=r"swing_bound = 0\.03 .* ended at 0\.25"):
         swings.check(0.03, jnp.ones(1, bool), 200)
     one = after(jnp.asarray(0.2 * np.random.default_rng(2).normal(size=STEPS), jnp.float32), False)
     assert float(one.scale) == 1

@@ -147,7 +147,7 @@ class Swings(NamedTuple):
         if float(self.halved) > 0.75 * steps or bool(still):
             warn(
                 "prediction rates swung to the end of the run, by more between steps than "
-                f"swing_bound = {float(np.asarray(bound)):.2g} (the learning rate was lowered to "
+                f"swing_bound = {float(np.asarray(bound)):.2g} (the learning rate ended at "
                 f"{float(self.scale):.2g} times its value): steps meet the constraints on average, "
                 "but the averaged parameters may miss them. Use more steps or a smaller "
                 "learning_rate, or other features than those that tell the groups apart",
