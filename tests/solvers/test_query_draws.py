@@ -12,6 +12,7 @@ from scipy import integrate, stats
 
 from dpjax.problems import QueryRelease
 from dpjax.queries import Domain, Marginals
+from dpjax.random import _normal
 from dpjax.sampling import FullBatch
 from dpjax.solvers import (
     MWEM,
@@ -109,12 +110,12 @@ def test_laplace_noise_picks_the_loudest_query():
 def test_laplace_noise_of_queries_has_the_tail_of_the_transformation(key, monkeypatch):
     """Numbers of JAX end at 16 scales in float32: a query 20 behind would never be chosen."""
 
-    def bits(key, shape, dtype):
-        high = jnp.full(shape[1:], 2**31, dtype).at[0].set(0)
-        low, sign = jnp.zeros(shape[1:], dtype), jnp.ones(shape[1:], dtype)
-        return jnp.stack([high, low, sign, low])
+    def words(key, shape, count):
+        high = jnp.full(shape, 2**31, jnp.uint32).at[0].set(0)
+        low, sign = jnp.zeros(shape, jnp.uint32), jnp.ones(shape, jnp.uint32)
+        return [high, low, sign, low]
 
-    monkeypatch.setattr(jax.random, "bits", bits)
+    monkeypatch.setattr(_normal, "random_words", words)
     found = selection.loudest_query(key, jnp.asarray([0.0, 20.0, 3.0], jnp.float32), 1.0)
     assert (int(found.index), int(found.signs[0])) == (0, 1)
 

@@ -6,6 +6,7 @@ from scipy import stats
 
 import dpjax
 import dpjax.testing as dpt
+from dpjax.random import _normal
 from dpjax.random._normal import laplace
 from dpjax.transforms import add_gaussian, add_laplace
 from dpjax.transforms.noise import _independent as noise_module
@@ -78,10 +79,10 @@ def test_laplace_tail_passes_sixteen_scales(monkeypatch):
     """All 64 bits 0, or one bit set: the exponent reaches 64 halvings, 44 scales."""
     for exponent, zeros in (((0, 0), 64), ((0, 1), 63), ((1, 0), 31), ((2**31, 0), 0)):
 
-        def bits(key, shape, dtype, words=(*exponent, 2**31, 7)):
-            return jnp.broadcast_to(jnp.asarray(words, dtype)[:, None], shape)
+        def drawn(key, shape, count, words=(*exponent, 2**31, 7)):
+            return [jnp.full(shape, word, jnp.uint32) for word in words]
 
-        monkeypatch.setattr(jax.random, "bits", bits)
+        monkeypatch.setattr(_normal, "random_words", drawn)
         magnitude = np.abs(np.asarray(laplace(jax.random.key(0), (100,), jnp.float32)))
         monkeypatch.undo()
         assert np.all(magnitude >= np.log(2) * zeros - 1e-4)
@@ -90,11 +91,10 @@ def test_laplace_tail_passes_sixteen_scales(monkeypatch):
 
 def test_laplace_sign_is_a_bit_of_its_own(monkeypatch):
     def drawn(fine):
-        def bits(key, shape, dtype):
-            words = jnp.asarray([2**30, 5, fine, 7], dtype)
-            return jnp.broadcast_to(words[:, None], shape)
+        def words(key, shape, count):
+            return [jnp.full(shape, word, jnp.uint32) for word in (2**30, 5, fine, 7)]
 
-        monkeypatch.setattr(jax.random, "bits", bits)
+        monkeypatch.setattr(_normal, "random_words", words)
         value = laplace(jax.random.key(0), (1,), jnp.float32).item()
         monkeypatch.undo()
         return value

@@ -121,8 +121,39 @@ def test_sums_do_not_depend_on_order(rng, outer):
         np.testing.assert_array_equal(again, want)
 
 
+@pytest.mark.parametrize(("number", "outer"), [(255, True), (258, False), (259, True)])
+def test_terms_around_a_centre_do_not_depend_on_their_place(rng, number, outer):
+    """Rows that are left over by parts of equal size are another loop of the program."""
+    rows = jnp.asarray(rng.normal(size=(number, 40)), jnp.float32)
+    if outer:
+        rows = OuterProduct(rows, jnp.asarray(rng.normal(size=(number, 2)), jnp.float32))
+    scale = jnp.asarray(rng.uniform(size=number) * (rng.uniform(size=number) > 0.3), jnp.float32)
+    centre = jnp.asarray(rng.normal(size=(40, 2) if outer else 40), jnp.float32)
+    total = jax.jit(lambda r, s: bounded_sum(r, s, 30.0, centre, cut=True))
+    want = total(rows, scale)
+    for order in (np.arange(number)[::-1], rng.permutation(number)):
+        again = total(jax.tree.map(lambda a, order=order: a[order], rows), scale[order])
+        for got, expected in zip(again, want, strict=True):
+            np.testing.assert_array_equal(got, expected)
+
+
+@pytest.mark.parametrize("rows", [8, 300])
+def test_seeds_of_which_some_have_a_coarse_grid_are_as_each_alone(rng, rows):
+    values = jnp.asarray(1e-3 * rng.normal(size=(3, rows, 2)), jnp.float32)
+    bounds = jnp.asarray([1.0, 1e6, 1e30], jnp.float32)
+
+    def total(row, bound):
+        return bounded_sum(row, jnp.ones(rows), bound)
+
+    together = jax.jit(jax.vmap(total))(values, bounds)
+    for seed, bound in enumerate(bounds):
+        alone = jax.jit(total)(values[seed], bound)
+        np.testing.assert_allclose(together.high[seed], alone.high, rtol=1e-6)
+        np.testing.assert_allclose(together.high[seed], values[seed].sum(0), rtol=1e-3, atol=1e-5)
+
+
 @pytest.mark.parametrize("bound", [1e-30, 0.3, 1.0, 1e6, 1e30])
-@pytest.mark.parametrize("rows", [1, 7, 5000])
+@pytest.mark.parametrize("rows", [1, 7, 258, 5000])
 def test_sums_are_right_for_any_bound(rng, bound, rows):
     values = bound * rng.uniform(-1, 1, (rows, 3)).astype(np.float32)
     got = bounded_sum(jnp.asarray(values), jnp.ones(rows), bound)
