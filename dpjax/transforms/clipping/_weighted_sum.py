@@ -18,6 +18,7 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike, DTypeLike
 
 from dpjax.core import PyTree, Transform, many_devices, wide
+from dpjax.core._apart import apart
 from dpjax.core._pairs import Pair, add_pairs, pair_of
 from dpjax.transforms.clipping._leaves import PackedSigns, is_outer
 from dpjax.transforms.clipping._microbatch import fold_in_parts
@@ -158,8 +159,8 @@ def bounded_sum(
             several = functools.partial(jax.lax.map, column, batch_size=_MANY_COLUMNS)
             parts = jax.lax.platform_dependent((right.T, columns), cpu=one, default=several)
         return Pair(*(part.T for part in parts))
-    each = [column((right[:, k], columns[k])) for k in range(right.shape[1])]
-    return Pair(*(jnp.stack(parts, axis=1) for parts in zip(*each, strict=True)))
+    parts = jax.vmap(column)((right.T, columns))
+    return Pair(*(part.T for part in parts))
 
 
 def normal_or_zero(weights: jax.Array) -> jax.Array:
@@ -365,6 +366,10 @@ def _reduced(each: Callable[[jax.Array], jax.Array], terms: _Rows, grid: jax.Arr
         multiples = [each(_values(part) * grid) for part in parts]
         return jnp.sum(sum(multiples[1:], multiples[0]), axis=0, dtype=multiples[0].dtype)
 
+    def add_up_apart(terms: _Rows, grid: jax.Array) -> jax.Array:
+        # rows that are computed or a moving window have to be in memory: several times faster
+        return apart(lambda: add_up_quarters(terms, grid))
+
     rows = terms.rows
     if isinstance(rows, PackedSigns):
         return rows.weighted_sum(each(terms.scale * grid))
@@ -373,7 +378,7 @@ def _reduced(each: Callable[[jax.Array], jax.Array], terms: _Rows, grid: jax.Arr
     quarters = rows.shape[0] >= _MANY_ROWS and terms.centre is None
     if many_devices() or not (long or quarters):
         return add_up(terms, grid)
-    on_cpu = add_up_parts if long else add_up_quarters
+    on_cpu = add_up_parts if long else add_up_apart
     return jax.lax.platform_dependent(terms, grid, cpu=on_cpu, default=add_up)
 
 
