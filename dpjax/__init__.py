@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from dpjax.random import secret_key as secret_key
     from dpjax.runtime import solve as solve
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 # Imported at first use: accounting brings scipy.stats, which takes longer to import than jax.
 _PACKAGES = {found.name for found in pkgutil.iter_modules(__path__) if found.ispkg}  # noqa: F405
