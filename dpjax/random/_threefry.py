@@ -9,7 +9,7 @@ import numpy as np
 
 from dpjax.core._apart import apart
 
-# from so many numbers on both words of a block are used
+# with this many numbers or more, both words of a block are used
 _MANY = 2**11
 _COUNTERS = 2**32
 _ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
@@ -83,7 +83,7 @@ def random_words(key: jax.Array, shape: tuple[int, ...], count: int) -> list[jax
         first, second = written_out_words(jax.random.key_data(key), (count * size,), 2)
         return (first ^ second).reshape(count, *shape)
 
-    # up to ten times faster there than in each of their uses, 30 times with threefry4x32
+    # fused into their uses, words take up to ten times as long there, of threefry4x32 30 times
     on_cpu = {
         "threefry2x32": functools.partial(apart, written_out),
         "threefry4x32": functools.partial(apart, draw),

@@ -26,8 +26,8 @@ from dpjax.transforms.clipping._microbatch import fold_in_parts
 # from here on CPU takes rows in parts that stay in the cache: 2 against 120 ms for 1000 x 20000
 _LONG_ROW = 2**13
 _PART = 8
-# from here on CPU adds four rows at a time, in registers: twice as fast; of shorter rows under vmap
-# half as fast
+# at least this many rows of at least this width are summed four rows at a time on CPUs, in half the
+# time; shorter rows under vmap would take longer
 _WIDE_ROW = _MANY_ROWS = 256
 # coarser grids than this may lose small gradients: the bound is far above them
 _FINE = 2.0**-16
@@ -334,8 +334,8 @@ def _sum_on_grid(cut: bool, terms: _Rows, grid: jax.Array, bound: jax.Array) -> 
     def lost(turn: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
         return jnp.zeros_like(grid), _reduced(lambda m: m - jnp.trunc(m), terms, turn[0]) * unit
 
-    # of a coarse grid alone; a pass of its own, for XLA's code for two sums at once is many times
-    # slower; and a loop of one turn, for under vmap both branches of a conditional are run
+    # Only a coarse grid needs this. It is a pass of its own, since XLA's code for two sums at once
+    # is many times slower, in a loop of one turn, since vmap runs both branches of a conditional.
     nothing = jnp.zeros(counts.shape, grid.dtype)
     first = jnp.where(unit > _FINE, grid, 0), nothing
     rests = jax.lax.cond(
@@ -357,7 +357,7 @@ def _reduced(each: Callable[[jax.Array], jax.Array], terms: _Rows, grid: jax.Arr
         return _in_parts(lambda part: add_up(part, grid), terms, _PART, jnp.add, False)
 
     def add_up_quarters(terms: _Rows, grid: jax.Array) -> jax.Array:
-        # the last begins early where four do not divide the rows, and leaves out what was counted
+        # the last quarter may overlap the third, and skips the rows that they share
         num = terms.scale.shape[0]
         size = -(-num // 4)
         starts = (0, size, 2 * size, num - size)
@@ -368,14 +368,15 @@ def _reduced(each: Callable[[jax.Array], jax.Array], terms: _Rows, grid: jax.Arr
         return jnp.sum(sum(multiples[1:], multiples[0]), axis=0, dtype=multiples[0].dtype)
 
     def add_up_apart(terms: _Rows, grid: jax.Array) -> jax.Array:
-        # rows that are computed or a moving window have to be in memory: several times faster
+        # several times slower on rows that are not in memory, such as a dynamic slice
         return apart(lambda: add_up_quarters(terms, grid))
 
     rows = terms.rows
     if isinstance(rows, PackedSigns):
         return rows.weighted_sum(each(terms.scale * grid))
     long = rows.shape[1] >= _LONG_ROW and rows.shape[0] > _PART
-    # a difference times a factor may be rounded once or twice: by one loop always alike
+    # XLA may fuse a product and a difference, with one rounding less; one loop does so for all rows
+    # or for none, so that a term does not depend on its place
     many = rows.shape[0] >= _MANY_ROWS and rows.shape[1] >= _WIDE_ROW
     quarters = many and terms.centre is None
     if many_devices() or not (long or quarters):
