@@ -70,7 +70,7 @@ COSTS: dict[str, Cost] = {
     "DPSGD": Cost(
         flops="4*B*p*c + 2*B*p + 10*d",
         specials="B*c + 2*d",
-        bytes="(100 if p < 2**14 else 40)*B*p + 60*B*c + 100*d",
+        bytes="(100 if p < 2**8 or B < 2**8 and p < 2**14 else 40)*B*p + 60*B*c + 100*d",
         noise="d",
         words="6*B",
         memory="4*n*p + 8*B*p + 12*B*c + 24*d",
@@ -80,7 +80,8 @@ COSTS: dict[str, Cost] = {
     "RateConstrainedSGDA": Cost(
         flops="4*B*p*c + 2*B*p + 10*d + 4*B*Q*c + 6*J*S*c + 4*S*Q*c",
         specials="2*B*c + 2*d",
-        bytes="(100 if p < 2**14 else 40)*B*p + 100*d + 12*B*Q + 80*B*c + 8*J*S*c",
+        bytes="(100 if p < 2**8 or B < 2**8 and p < 2**14 else 40)*B*p + 100*d + 12*B*Q + 80*B*c "
+        "+ 8*J*S*c",
         noise="d + Q*c",
         words="6*B",
         memory="4*n*p + 8*B*p + 12*B*c + 24*d + 8*B*Q + 4*J*S*c",
@@ -90,7 +91,7 @@ COSTS: dict[str, Cost] = {
     "DPFTRL": Cost(
         flops="4*B*p*c + 2*B*p + (10 + 4*b)*d",
         specials="B*c + 2*d",
-        bytes="(100 if p < 2**14 else 40)*B*p + 60*B*c + (100 + 40*b)*d",
+        bytes="(100 if p < 2**8 or B < 2**8 and p < 2**14 else 40)*B*p + 60*B*c + (100 + 40*b)*d",
         noise="d",
         sorted="n",
         memory="4*n*p + 8*B*p + 12*B*c + (24 + 4*b)*d + 8*n",

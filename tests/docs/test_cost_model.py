@@ -59,6 +59,8 @@ def counted(instance):
     ("name", "build", "sizes"),
     [
         ("DPSGD", "dpsgd", {"n": 4096, "m": 1024, "p": 1024, "c": 8, "T": 4}),
+        ("DPSGD", "dpsgd", {"n": 4096, "m": 128, "p": 1024, "c": 8, "T": 4}),
+        ("DPSGD", "dpsgd", {"n": 4096, "m": 1024, "p": 128, "c": 8, "T": 4}),
         ("DPSGD", "dpsgd", {"n": 64, "m": 4, "p": 2**16, "c": 2, "T": 4}),
         ("DPFTRL", "dpftrl", {"n": 64, "p": 2**16, "c": 2, "T": 16}),
         # from 512 on by parts of a batch, in a loop of which XLA counts one turn
