@@ -2,6 +2,7 @@
 
 import gc
 import json
+import math
 import os
 import sys
 import zlib
@@ -104,16 +105,13 @@ def pytest_collection_modifyitems(config, items):
             first[name] = item
     for item in items:
         seconds = times.get(item.nodeid, 0.0)
-        if item.get_closest_marker("slow"):
-            if seconds > _EXHAUSTIVE:
-                item.add_marker(pytest.mark.exhaustive)
-        elif item.get_closest_marker("always"):
-            continue
-        elif item is first[item.nodeid.partition("[")[0]]:
-            if seconds > _SLOW and not item.get_closest_marker("once"):
-                item.add_marker(pytest.mark.slow)
-        elif seconds > _CASE:
+        least = _CASE
+        if item is first.get(item.nodeid.partition("[")[0]):
+            least = math.inf if item.get_closest_marker("once") else _SLOW
+        if seconds > least and not item.get_closest_marker("always"):
             item.add_marker(pytest.mark.slow)
+        if seconds > _EXHAUSTIVE and item.get_closest_marker("slow"):
+            item.add_marker(pytest.mark.exhaustive)
     if share := config.getoption("share"):
         place, shares = map(int, share.split("/"))
         others = [i for i in items if zlib.crc32(i.nodeid.encode()) % shares != place]
