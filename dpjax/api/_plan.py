@@ -16,6 +16,7 @@ from dpjax.core import PyTree, Solver, check_choice, check_type
 from dpjax.geometry import L1Ball, Simplex
 from dpjax.papers._anytime_mirror_descent import AnytimeMirrorDescent
 from dpjax.papers._saddle_mirror_descent import SaddleMirrorDescent
+from dpjax.papers.online._online_to_batch import OnlineToBatch
 from dpjax.privacy import Budget, calibrate_gaussian, check_budget
 from dpjax.privacy._budget import relation_name
 from dpjax.problems import LinearModel, QueryRelease, RateConstrained, Risk, Saddle, SimplexRisk
@@ -279,7 +280,7 @@ def _of_risk(problem: Risk, n: int, budget: Budget) -> Iterator[_Offer]:
         excess = radius * lipschitz * min(1.0, _noise(problem, n, budget))
     yield _offer(solvers.DPSGD, excess)
     remark = "higher error on 18 of 21 fresh instances, at best 0.7 times that of `dpsgd`"
-    yield _offer(solvers.OnlineToBatch, None, remark)
+    yield _offer(OnlineToBatch, None, remark)
 
 
 def _of_rates(problem: RateConstrained, n: int, budget: Budget) -> Iterator[_Offer]:

@@ -8,6 +8,13 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike, DTypeLike
 
+from dpjax.core._types import PyTree
+
+
+def in_dtypes_of(tree: PyTree, like: PyTree) -> PyTree:
+    """The tree in the dtypes that the parameters of a problem have."""
+    return jax.tree.map(lambda x, p: x.astype(jnp.result_type(p)), tree, like)
+
 
 def wide(leaf: ArrayLike) -> jax.Array:
     """The leaf in at least float32.

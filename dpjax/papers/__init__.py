@@ -18,3 +18,6 @@ from dpjax.papers._saddle_release import SaddleRelease as SaddleRelease
 from dpjax.papers._tapered import TaperedPartition as TaperedPartition
 from dpjax.papers._tapered import tapered_sizes as tapered_sizes
 from dpjax.papers._vertex_solver import Replay as Replay
+from dpjax.papers.online._online_to_batch import OnlineToBatch as OnlineToBatch
+from dpjax.papers.online._online_to_batch import OnlineToBatchInfo as OnlineToBatchInfo
+from dpjax.papers.online._online_to_batch import OnlineToBatchState as OnlineToBatchState

@@ -16,12 +16,12 @@ from dpjax.papers._log_delta import log_inverse_delta
 from dpjax.papers.learners import parameter_free
 from dpjax.papers.learners._constraint_reduction import ReductionState
 from dpjax.papers.learners._norms import norm
+from dpjax.papers.online._increment import IncrementBound
+from dpjax.papers.online._learners import Learner
+from dpjax.papers.online._online_to_batch import OnlineToBatch
+from dpjax.papers.online._plan import Weights, estimate_degree
 from dpjax.privacy import Budget, Guarantee
-from dpjax.solvers import OnlineToBatch
-from dpjax.solvers._increment import IncrementBound
 from dpjax.solvers._summary import register_solver
-from dpjax.solvers.online._learners import Learner
-from dpjax.solvers.online._plan import Weights, estimate_degree
 from dpjax.transforms import BinaryTree
 from dpjax.transforms.learners._learner import plus, ratio
 

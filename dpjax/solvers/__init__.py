@@ -37,9 +37,6 @@ from dpjax.solvers.nonconvex._online_to_nonconvex import (
 from dpjax.solvers.nonconvex._online_to_nonconvex import (
     OnlineToNonconvexState as OnlineToNonconvexState,
 )
-from dpjax.solvers.online._online_to_batch import OnlineToBatch as OnlineToBatch
-from dpjax.solvers.online._online_to_batch import OnlineToBatchInfo as OnlineToBatchInfo
-from dpjax.solvers.online._online_to_batch import OnlineToBatchState as OnlineToBatchState
 from dpjax.solvers.queries._frank_wolfe_release import FrankWolfeRelease as FrankWolfeRelease
 from dpjax.solvers.queries._gaussian_fit import GaussianFit as GaussianFit
 from dpjax.solvers.queries._gaussian_fit import GaussianFitState as GaussianFitState
@@ -60,7 +57,8 @@ from dpjax.solvers.vertices._steps import VertexInfo as VertexInfo
 
 _IN_PAPERS = (
     "AnytimeMirrorDescent AnytimeState MWEM MWEMInfo MWEMState MirrorDescentRelease MirrorState "
-    "MultilevelSaddle MultilevelState Replay SaddleMirrorDescent SaddleRelease"
+    "MultilevelSaddle MultilevelState OnlineToBatch OnlineToBatchInfo OnlineToBatchState Replay "
+    "SaddleMirrorDescent SaddleRelease"
 )
 __getattr__ = _moved(
     __name__,

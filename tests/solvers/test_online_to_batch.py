@@ -14,6 +14,7 @@ from dp_accounting.pld import privacy_loss_distribution as pld
 from scipy import optimize, stats
 
 import dpjax
+from dpjax.papers.online._learners import LEARNERS
 from dpjax.papers.online_to_batch import PublishedOnlineToBatch, as_published
 from dpjax.problems import RateConstrained, Risk, SimplexRisk
 from dpjax.sampling import (
@@ -24,7 +25,6 @@ from dpjax.sampling import (
     TaperedPartition,
 )
 from dpjax.solvers import OnlineToBatch
-from dpjax.solvers.online._learners import LEARNERS
 from dpjax.testing._trees import QUICK, fresh, save_and_load, to_numpy
 from dpjax.transforms import BinaryTree, BufferedToeplitz, SplitNoise, rounding_allowance
 

@@ -11,11 +11,7 @@ import pytest
 from replays import assert_same, given, replay, run, steps_of
 
 from dpjax.core import register_dataclass
-from dpjax.papers.online_to_batch import PublishedOnlineToBatch
-from dpjax.problems import RateConstrained, Risk, SimplexRisk
-from dpjax.sampling import DisjointPartition, FullBatch, IndependentPartition
-from dpjax.solvers import OnlineToBatch
-from dpjax.solvers._increment import (
+from dpjax.papers.online._increment import (
     CLIPS,
     Gradients,
     IncrementBound,
@@ -23,7 +19,11 @@ from dpjax.solvers._increment import (
     clipped_share,
     combination,
 )
-from dpjax.solvers.online._learners import LEARNERS
+from dpjax.papers.online._learners import LEARNERS
+from dpjax.papers.online_to_batch import PublishedOnlineToBatch
+from dpjax.problems import RateConstrained, Risk, SimplexRisk
+from dpjax.sampling import DisjointPartition, FullBatch, IndependentPartition
+from dpjax.solvers import OnlineToBatch
 from dpjax.testing import largest_change
 from dpjax.testing._trees import QUICK
 from dpjax.transforms import BinaryTree, BufferedToeplitz, OuterProduct, SplitNoise

@@ -155,7 +155,7 @@ def test_scores_of_groups_do_not_follow_the_records():
 
 def test_a_centre_does_not_swallow_a_record(monkeypatch):
     """What noise is added to changes by no more than it is scaled to, beside any centre."""
-    module = importlib.import_module("dpjax.solvers.online._online_to_batch")
+    module = importlib.import_module("dpjax.papers.online._online_to_batch")
     seen = []
 
     def update(increment, state, *, key, sensitivity):

@@ -7,7 +7,7 @@ from dpjax.papers.learners._dual_averaging import dual_averaging
 from dpjax.papers.learners._optimistic_descent import optimistic_descent
 from dpjax.papers.learners._parameter_free import parameter_free
 from dpjax.papers.learners._strongly_convex import strongly_convex_descent
-from dpjax.solvers.online._learners import Learner, rate_of
+from dpjax.papers.online._learners import Learner, rate_of
 
 # mean gradients are shorter than one record's may be; longer ones are fed at this length
 _TYPICAL = 1 / 8

@@ -23,11 +23,11 @@ from dpjax.core import (
     wide,
 )
 from dpjax.core._moved import moved_setting, renamed_fields
+from dpjax.core._pairs import in_dtypes_of
 from dpjax.privacy import Budget, Guarantee, joint_release
 from dpjax.sampling import DisjointPartition
 from dpjax.sampling._participation import participation_of
 from dpjax.solvers import _request as requests
-from dpjax.solvers._increment import in_dtypes_of
 from dpjax.solvers._summary import register_solver
 from dpjax.solvers.nonconvex._blocks import SELECTIONS, BlocksState, add_to_block, init_blocks
 from dpjax.solvers.nonconvex._plan import gaussian_multiplier, plan_fields

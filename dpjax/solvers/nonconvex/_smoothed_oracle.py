@@ -8,8 +8,9 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from dpjax.core import Problem, PyTree
-from dpjax.solvers._increment import combination, in_dtypes_of
+from dpjax.core._pairs import in_dtypes_of
 from dpjax.transforms import clip_by_norm, microbatched_sum, smooth_first_order, smooth_zeroth_order
+from dpjax.transforms.clipping._leaves import combination
 
 if TYPE_CHECKING:
     from dpjax.solvers.nonconvex._online_to_nonconvex import OnlineToNonconvex

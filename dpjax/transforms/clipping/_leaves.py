@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from dpjax.core import check_int, check_shape, register_dataclass, wide
+from dpjax.core import PyTree, check_int, check_shape, register_dataclass, wide
 
 _WORD = 32
 _SIGN = 0x8000_0000
@@ -36,6 +36,18 @@ class OuterProduct(NamedTuple):
 def is_outer(leaf: object) -> bool:
     """Whether a node of a per-example tree is an `OuterProduct` leaf."""
     return isinstance(leaf, OuterProduct)
+
+
+def combination(a: ArrayLike, first: PyTree, b: ArrayLike, second: PyTree) -> PyTree:
+    """`a * first + b * second`, kept factored where both have the same inputs."""
+
+    def add(x: PyTree, y: PyTree) -> PyTree:
+        if is_outer(x) and is_outer(y) and x.left is y.left:
+            return OuterProduct(x.left, a * x.right + b * y.right)
+        x, y = (leaf.materialize() if is_outer(leaf) else leaf for leaf in (x, y))
+        return a * x + b * y
+
+    return jax.tree.map(add, first, second, is_leaf=is_outer)
 
 
 @register_dataclass

@@ -20,13 +20,14 @@ from dpjax.core import (
     wide,
 )
 from dpjax.core._moved import moved_setting, renamed_fields
+from dpjax.core._pairs import in_dtypes_of
+from dpjax.papers.online import _increment as increments
+from dpjax.papers.online._learners import LEARNERS, Learner, make_learner
+from dpjax.papers.online._plan import Weights, estimate_degree, plan_fields, weights_at
 from dpjax.privacy import Budget, Guarantee
 from dpjax.sampling import FullBatch
-from dpjax.solvers import _increment as increments
 from dpjax.solvers import _request as requests
 from dpjax.solvers._summary import register_solver
-from dpjax.solvers.online._learners import LEARNERS, Learner, make_learner
-from dpjax.solvers.online._plan import Weights, estimate_degree, plan_fields, weights_at
 from dpjax.transforms import (
     NoiseStrategy,
     SplitNoise,
@@ -330,7 +331,7 @@ class OnlineToBatch:
 
     def finalize(self, problem: Problem, state: OnlineToBatchState) -> PyTree:
         """The last average, after one more point of the learner."""
-        return increments.in_dtypes_of(state.point, problem.init)
+        return in_dtypes_of(state.point, problem.init)
 
     def redact(self, state: OnlineToBatchState) -> OnlineToBatchState:
         """The state without the noise's buffers, with which noise could be subtracted."""
@@ -399,7 +400,7 @@ def _gradients(problem: Problem, state: OnlineToBatchState, batch: PyTree) -> in
     """Of each record at the point before and now."""
 
     def at(point: PyTree) -> PyTree:
-        return problem.per_example_gradients(increments.in_dtypes_of(point, problem.init), batch)
+        return problem.per_example_gradients(in_dtypes_of(point, problem.init), batch)
 
     return increments.Gradients(at(state.previous), at(state.point))
 

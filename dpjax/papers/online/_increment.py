@@ -10,9 +10,9 @@ from jax.typing import ArrayLike
 
 from dpjax.core import Aggregator, PyTree
 from dpjax.privacy import RelationLike
-from dpjax.transforms import OuterProduct, clip_by_norm, per_example_norm
+from dpjax.transforms import clip_by_norm, per_example_norm
 from dpjax.transforms.clipping._by_norm import aggregator_of, factors_within
-from dpjax.transforms.clipping._leaves import is_outer
+from dpjax.transforms.clipping._leaves import combination, is_outer
 from dpjax.transforms.clipping._weighted_sum import bounded_sum, clipping_bound
 
 CLIPS = ("centred", "plain", "whole")
@@ -145,23 +145,6 @@ def _squared_distance(leaf: PyTree, offset: jax.Array) -> jax.Array:
     # the difference of large numbers: what rounding may have lost is added
     lost = 8 * jnp.finfo(size.dtype).eps * size
     return jnp.maximum(size - 2 * jnp.sum(cross * right, axis=1), 0) + lost
-
-
-def combination(a: ArrayLike, first: PyTree, b: ArrayLike, second: PyTree) -> PyTree:
-    """`a * first + b * second`, kept factored where both have the same inputs."""
-
-    def add(x: PyTree, y: PyTree) -> PyTree:
-        if is_outer(x) and is_outer(y) and x.left is y.left:
-            return OuterProduct(x.left, a * x.right + b * y.right)
-        x, y = (leaf.materialize() if is_outer(leaf) else leaf for leaf in (x, y))
-        return a * x + b * y
-
-    return jax.tree.map(add, first, second, is_leaf=is_outer)
-
-
-def in_dtypes_of(tree: PyTree, like: PyTree) -> PyTree:
-    """The tree in the dtypes that the parameters of a problem have."""
-    return jax.tree.map(lambda x, p: x.astype(jnp.result_type(p)), tree, like)
 
 
 def _shaped(total: PyTree, like: PyTree) -> PyTree:

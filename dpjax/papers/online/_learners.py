@@ -12,7 +12,7 @@ from dpjax.solvers._vertex_problem import over_vertices
 from dpjax.transforms import exponentiated_gradient, projected
 
 if TYPE_CHECKING:
-    from dpjax.solvers.online._online_to_batch import OnlineToBatch
+    from dpjax.papers.online._online_to_batch import OnlineToBatch
 
 Learner = Callable[[Any, Any], Transform]
 """`learner(solver, problem) -> transformation`, from public constants alone."""

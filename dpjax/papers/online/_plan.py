@@ -36,7 +36,7 @@ _SCALED = ("distance_adaptive", "parameter_free", "coin_betting")
 Fields = dict[str, Any]
 """Fields of a solver by name."""
 if TYPE_CHECKING:
-    from dpjax.solvers.online._online_to_batch import OnlineToBatch
+    from dpjax.papers.online._online_to_batch import OnlineToBatch
 
 
 def plan_fields(

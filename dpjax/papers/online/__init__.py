@@ -1,0 +1,1 @@
+"""Online-to-batch conversion: any online learner, on private estimates of gradients."""

@@ -1,1 +1,0 @@
-"""Stochastic convex optimisation from online learners."""
