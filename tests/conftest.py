@@ -185,6 +185,10 @@ def pytest_terminal_summary(terminalreporter, config):
             f"change (allowed: {FALSE_ALARMS_ALLOWED:g})",
             red=level > FALSE_ALARMS_ALLOWED,
         )
+    from tests.harness import digests
+
+    if names := digests.missing():
+        terminalreporter.write_line(f"without a digest: {', '.join(names)}", yellow=True)
 
 
 @pytest.fixture(autouse=True)

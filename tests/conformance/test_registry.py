@@ -1,9 +1,12 @@
+import inspect
 import sys
-import types
+import typing
 
 import pytest
 
+import dpjax
 import dpjax.testing as dpt
+from dpjax.core import Aggregator, Transform
 from dpjax.testing._conformance_solvers import check_guarantee
 
 ENTRIES = dpt.registry()
@@ -19,23 +22,6 @@ _RECORDS = (
     "ReleasedRows",
     "Model",
 )
-
-
-# public functions of dpjax.transforms that are no transformations
-HELPERS = {
-    "clip_scale",
-    "per_example_norm",
-    "microbatched_sum",
-    "weighted_sum",
-    "rounding_allowance",
-    "fit_buffered_toeplitz",
-    "from_jax_privacy",
-    "is_every_step",
-    "discrete_gaussian_shortfall",
-    "rounded_gaussian_shortfall",
-    "smooth_first_order",
-    "smooth_zeroth_order",
-}
 
 
 @pytest.mark.parametrize(
@@ -54,8 +40,6 @@ def test_guarantees_are_finite_and_declare_what_may_fail(name):
 
 
 def test_everything_public_is_registered():
-    import dpjax
-
     names = " ".join(ENTRIES)
     for package in (dpjax.solvers, dpjax.sampling):
         public = [n for n in dir(package) if n[0].isupper() and not n.endswith(_RECORDS)]
@@ -66,9 +50,10 @@ def test_everything_public_is_registered():
     made = vars(dpjax.solvers) | vars(dpjax.papers)
     made = {v for v in made.values() if hasattr(v, "for_budget")}
     assert argued == made, "the first entry of each solver has arguments= and planned="
-    for name in dir(dpjax.transforms):
-        value = getattr(dpjax.transforms, name)
-        if isinstance(value, types.FunctionType) and name[0] != "_" and name not in HELPERS:
+    public = {n: v for n, v in vars(dpjax.transforms).items() if n[0] != "_"}
+    for name, value in public.items():
+        given = typing.get_type_hints(value).get("return") if inspect.isfunction(value) else None
+        if given in (Transform, Aggregator):
             assert name in names, f"{name} has no entry in the registry"
     told = "chain seeded multilevel maurey_sample mirror_step anytime_average TaperedPartition"
     for name in told.split():

@@ -145,6 +145,7 @@ CASES = {
         SIMPLEX,
     ),
 }
+CASES |= {e.name: e.facts["spread"] for e in entries("solver") if callable(e.facts.get("spread"))}
 QUICK = ("DPFTRL, tree, variance reduced", "OnlineToNonconvex, first", "FrankWolfe, ball")
 
 D_OVER_4 = 0.25  # what a device has of a vector, in units of D numbers
@@ -210,13 +211,9 @@ def test_parameters_stay_spread_and_results_are_those_of_one_device(name):
 def test_every_kind_of_solver_is_here_and_every_exception_named():
     assert set(MOVED) | set(QUICK) <= set(CASES)
     facts = [entry.facts for entry in entries("solver") if entry.facts]
-    kinds = {f["arguments"].make for f in facts if not isinstance(f["planned"], QueryRelease)}
-    # minimisers, games and histograms, which are not spread over devices
-    kinds -= {dpjax.solvers.GroupThresholds}
-    kinds -= {dpjax.solvers.ObjectivePerturbation, dpjax.solvers.SufficientStatistics}
-    kinds -= {dpjax.solvers.NestedGame, dpjax.solvers.DoubleOracle}
-    kinds -= {dpjax.solvers.PreconditionedSGD}  # a square matrix of the inputs' size
-    assert kinds == {type(make()[0]) for make in CASES.values()}
+    facts = [f for f in facts if not isinstance(f["planned"], QueryRelease)]
+    kinds = {f["arguments"].make for f in facts if not isinstance(f.get("spread"), str)}
+    assert kinds == {type(make()[0]) for make in CASES.values()}, "spread= is missing in an entry"
 
 
 def _nothing(w, record):

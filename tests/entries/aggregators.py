@@ -12,6 +12,7 @@ from dpjax.core import PyTree, chain
 from dpjax.geometry import L1Ball, Polytope, Simplex
 from dpjax.testing import AggregatorCase, register
 from dpjax.transforms import OuterProduct, add_gaussian, clip_by_norm, clip_by_range
+from tests.entries.rows import Choice, nonnegative, row
 
 
 def _per_example() -> PyTree:
@@ -51,6 +52,7 @@ for norm in ("l1", "l2", "linf"):
             "aggregator",
             functools.partial(_clip_case, clip, values, norm),
             slow=norm != "l2",
+            arguments=row(clip_by_norm, max_norm=(1.0, nonnegative()), norm=("l1", Choice())),
         )
 corners = np.random.default_rng(7).normal(size=(5, 4)).astype(np.float32)
 domains = (Simplex(4), L1Ball(4, 0.5), Polytope(corners))
@@ -59,6 +61,7 @@ for domain, outer in itertools.product(domains, (False, True)):
         f"clip_by_range({type(domain).__name__}{', OuterProduct' if outer else ''})",
         "aggregator",
         functools.partial(_range_case, domain, outer),
+        arguments=row(clip_by_range, {"domain": Simplex(3)}, bound=(1.0, nonnegative())),
     )
 register(
     "chain(clip_by_norm, add_gaussian)",

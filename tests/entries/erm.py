@@ -56,6 +56,7 @@ register(
         relation=("replace_one", Choice()),
     ),
     planned=LinearModel("logistic", _P, 2.0),
+    spread="no: a minimiser",
 )
 register(
     "ObjectivePerturbation(huber)",
@@ -111,4 +112,5 @@ register(
         relation=("replace_one", Choice()),
     ),
     planned=LinearModel("squared", _P, 2.0),
+    spread="no: a minimiser",
 )

@@ -46,6 +46,7 @@ register(
         relation=("replace_one", Choice()),
     ),
     planned=GAME,
+    spread="no: a game",
 )
 
 
@@ -73,6 +74,7 @@ register(
         relation=("replace_one", Choice()),
     ),
     planned=GAME,
+    spread="no: a game",
 )
 register(
     "DoubleOracle(nested, add or remove)",

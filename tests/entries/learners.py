@@ -23,6 +23,7 @@ from dpjax.papers.learners import (
 )
 from dpjax.testing import TransformCase, register
 from dpjax.transforms import exponentiated_gradient, projected
+from tests.entries.rows import Choice, nonnegative, positive, real, row
 
 _ball = optax.projections.projection_l2_ball
 _TREE = {"w": jnp.full((2, 3), 0.1), "b": jnp.zeros(4)}
@@ -66,5 +67,28 @@ _CASES: dict[str, tuple[Callable[..., Any], PyTree]] = {
     "parameter_free": (lambda v: parameter_free(v, v, _ball, regularizer=v), _TREE),
     "coin_betting": (lambda v: coin_betting(v, v, _ball), _TREE),
 }
+_POSITIVE = (1.0, positive())
+_ARGUMENTS = {
+    "adagrad_norm": row(adagrad_norm, diameter=_POSITIVE),
+    "dual_averaging": row(
+        dual_averaging, {"optimistic": True}, diameter=_POSITIVE, hint_scale=(1.0, real())
+    ),
+    "exponentiated_gradient(Simplex)": row(
+        exponentiated_gradient, {"domain": Simplex(3)}, scale=_POSITIVE
+    ),
+    "distance_adaptive": row(distance_adaptive, initial_scale=_POSITIVE),
+    "optimistic_descent": row(optimistic_descent, learning_rate=_POSITIVE),
+    "strongly_convex_descent": row(
+        strongly_convex_descent, strong_convexity=_POSITIVE, form=("ftrl", Choice())
+    ),
+    "parameter_free": row(
+        parameter_free,
+        initial_scale=_POSITIVE,
+        gradient_norm=_POSITIVE,
+        regularizer=(0.1, nonnegative()),
+    ),
+    "coin_betting": row(coin_betting, initial_scale=_POSITIVE, gradient_norm=_POSITIVE),
+}
 for _name, _pair in _CASES.items():
-    register(_name, "transform", functools.partial(_case, *_pair))
+    make = functools.partial(_case, *_pair)
+    register(_name, "transform", make, arguments=_ARGUMENTS.get(_name))

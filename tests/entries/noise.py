@@ -23,6 +23,7 @@ from dpjax.transforms import (
     restarted_sums,
     tree_aggregation,
 )
+from tests.entries.rows import RATE, Choice, Count, nonnegative, row
 
 _STEPS = 13
 
@@ -87,6 +88,34 @@ _CASES: dict[str, tuple[Callable[..., Any], Any]] = {
     ),
 }
 
+_STDDEV, _FOUR = (1.0, nonnegative()), (4, Count())
+_ARGUMENTS = {
+    "correlated_noise(BufferedToeplitz, epochs)": row(
+        BufferedToeplitz,
+        {"omega": (0.3, 0.2), "decay": (0.5, 0.9), "columns": "constant"},
+        num_steps=_FOUR,
+        participations=(2, Count()),
+        separation=(3, Count(optional=True)),
+    ),
+    "correlated_noise(Banded)": row(
+        Banded, {"coefficients": (1.0,)}, num_steps=_FOUR, bands=(2, Count(optional=True))
+    ),
+    "correlated_noise(BinaryTree, exponent)": row(
+        BinaryTree,
+        num_steps=_FOUR,
+        exponent=(0.0, nonnegative()),
+        distribution=("l2", Choice()),
+    ),
+    "correlated_noise(RestartNoise)": row(
+        correlated_noise, {"strategy": BinaryTree(4)}, stddev=_STDDEV
+    ),
+    "restarted_sums(SplitNoise)": row(
+        SplitNoise, num_steps=_FOUR, first_share=(0.7, RATE), decay=(1.0, nonnegative())
+    ),
+    "restarted_sums(RestartNoise)": row(
+        restarted_sums, {"strategy": SplitNoise(3)}, stddev=_STDDEV
+    ),
+}
 for _name, (_build, _strategy) in _CASES.items():
     _law = _knorm if getattr(_strategy, "distribution", "gaussian") != "gaussian" else _normal
     register(
@@ -99,6 +128,7 @@ for _name, (_build, _strategy) in _CASES.items():
             _strategy.event,
         ),
         slow=_build is restarted_sums or _law is _knorm,
+        arguments=_ARGUMENTS.get(_name),
     )
 
 
@@ -113,5 +143,10 @@ def _tree(variance_reduced: bool) -> TransformCase:
     )
 
 
-register("tree_aggregation", "transform", lambda: _tree(False))
+register(
+    "tree_aggregation",
+    "transform",
+    lambda: _tree(False),
+    arguments=row(tree_aggregation, stddev=_STDDEV, num_steps=_FOUR),
+)
 register("tree_aggregation(variance_reduced)", "transform", lambda: _tree(True))

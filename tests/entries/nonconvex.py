@@ -22,7 +22,7 @@ from dpjax.transforms import (
 )
 from tests.entries.later import Later
 from tests.entries.planned import RISK
-from tests.entries.rows import DESCENT, SWEPT, SWEPT_POSITIVE, Count, row
+from tests.entries.rows import DESCENT, SWEPT, SWEPT_POSITIVE, Count, nonnegative, row
 
 _N, _P = 24, 3
 _CLIP = 0.7
@@ -171,4 +171,14 @@ def _displacement() -> TransformCase:
     return TransformCase(lambda v: clipped_displacement(v, 0.3), updates, adds_noise=False)
 
 
-register("clipped_displacement", "transform", _displacement)
+register(
+    "clipped_displacement",
+    "transform",
+    _displacement,
+    arguments=row(
+        clipped_displacement,
+        learning_rate=(1.0, nonnegative()),
+        max_displacement=(1.0, nonnegative()),
+        reset_every=(2, Count(optional=True)),
+    ),
+)

@@ -322,6 +322,7 @@ register(
         relation=("replace_one", Choice()),
     ),
     planned=RATES,
+    spread="no: a square matrix of the inputs' size",
     slow=True,  # three searches; test_preconditioned_sgd.py has records that reach each bound
 )
 register(
@@ -407,6 +408,7 @@ register(
         relation=("replace_one", Choice()),
     ),
     planned=PARITY,
+    spread="no: a histogram",
 )
 
 

@@ -28,6 +28,7 @@ from dpjax.transforms import (
     anytime_average,
     mirror_step,
 )
+from tests.entries.rows import Count, Number, nonnegative, row
 
 
 def _updates() -> PyTree:
@@ -59,15 +60,8 @@ def _integers(noise: Callable[..., Any]) -> TransformCase:
     )
 
 
-_LAWS: dict[Callable[..., Any], tuple[Any, Any]] = {
-    add_gaussian: (lambda v: stats.norm(scale=v), dpe.GaussianDpEvent),
-    add_laplace: (lambda v: stats.laplace(scale=v), dpe.LaplaceDpEvent),
-}
-
-
-def _noise_case(noise: Callable[..., Any]) -> TransformCase:
-    law, event = _LAWS[noise]
-    return TransformCase(noise, _updates(), law=law, event=event)
+def _normal(value: float) -> Any:
+    return stats.norm(scale=value)
 
 
 def _both_noises(value: float) -> Callable[..., Any]:
@@ -113,9 +107,29 @@ def _descent_case(build: Callable[..., Any], params: PyTree, random: bool = Fals
 
 
 for integer in (add_discrete_gaussian, add_rounded_gaussian):
-    register(integer.__name__, "transform", functools.partial(_integers, integer))
-for noise in (add_gaussian, add_laplace):
-    register(noise.__name__, "transform", functools.partial(_noise_case, noise))
+    register(
+        integer.__name__,
+        "transform",
+        functools.partial(_integers, integer),
+        arguments=row(integer, stddev=(1.0, Number(0.0, 1e7, open_low=True))),
+    )
+register(
+    "add_gaussian",
+    "transform",
+    lambda: TransformCase(add_gaussian, _updates(), law=_normal, event=dpe.GaussianDpEvent),
+    arguments=row(add_gaussian, stddev=(1.0, nonnegative())),
+)
+register(
+    "add_laplace",
+    "transform",
+    lambda: TransformCase(
+        add_laplace,
+        _updates(),
+        law=lambda v: stats.laplace(scale=v),
+        event=dpe.LaplaceDpEvent,
+    ),
+    arguments=row(add_laplace, scale=(1.0, nonnegative())),
+)
 register(
     "chain(add_gaussian, add_laplace)",
     "transform",
@@ -134,17 +148,23 @@ register(
         lambda v, key: seeded(add_gaussian(v), key),
         _updates(),
         key_in_state=True,
-        law=_LAWS[add_gaussian][0],
+        law=_normal,
         event=dpe.GaussianDpEvent,
     ),
     slow=True,
 )
-register("maurey_sample", "transform", _sample_case)
+register(
+    "maurey_sample",
+    "transform",
+    _sample_case,
+    arguments=row(maurey_sample, num_draws=(2, Count())),
+)
 for antithetic in (False, True):
     register(
         "multilevel(antithetic)" if antithetic else "multilevel",
         "transform",
         functools.partial(_multilevel_case, antithetic),
+        arguments=row(multilevel, max_level=(2, Count(0))),
     )
 logits = jnp.arange(4.0)
 two = (log_normalize(logits), jnp.full(3, 0.1))
@@ -164,5 +184,11 @@ cases: dict[str, tuple[Callable[..., Any], PyTree, bool]] = {
         True,
     ),
 }
+rows = {
+    "mirror_step(entropic)": row(
+        mirror_step, {"mirror_map": entropic()}, step_size=(1.0, nonnegative(leaf=True))
+    )
+}
 for name, case in cases.items():
-    register(name, "transform", functools.partial(_descent_case, *case))
+    make = functools.partial(_descent_case, *case)
+    register(name, "transform", make, arguments=rows.get(name))

@@ -130,6 +130,11 @@ DOORS = {f"release({name})": functools.partial(_release, name) for name in METHO
 NAMES = [*dpt.registry(), *DOORS, *(f"for_budget {e.name}" for e in dpt.entries("solver"))]
 
 
+def missing():
+    """Names of what has no digest yet."""
+    return sorted({*NAMES} - {*json.loads(FILE.read_text())})
+
+
 def of(name):
     """The digest of this name, now."""
     with warnings.catch_warnings():

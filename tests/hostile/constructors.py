@@ -1,4 +1,7 @@
-"""Every public constructor with good arguments, and what its arguments may be."""
+"""Every public constructor with good arguments, and what its arguments may be.
+
+Those of the registry are in their entries.
+"""
 
 import functools
 from typing import Any
@@ -17,7 +20,7 @@ from dpjax import queries as Q
 from dpjax import release
 from dpjax import sampling as S
 from dpjax import transforms as T
-from dpjax.papers import estimators, learners
+from dpjax.papers import estimators
 from dpjax.papers.nonsmooth_nonconvex import stationarity_plan
 from dpjax.testing import registry
 from tests.entries.rows import (
@@ -72,67 +75,15 @@ def _release(**given: Any) -> Any:
 
 
 _BUDGET = R.Budget(1.0, 1e-5)
-_STEPS, _TREE = (4, Count()), T.BinaryTree(4)
+_STEPS = (4, Count())
 _GAUSSIAN = R.Guarantee(dpe.GaussianDpEvent(1.0))
 _LINEAR = P.Risk.linear(link, 3, lipschitz=1.0)
 
 TRANSFORMS = {
-    "clip_by_norm": row(T.clip_by_norm, max_norm=(1.0, nonnegative()), norm=("l1", Choice())),
-    "clip_by_range": row(T.clip_by_range, {"domain": G.Simplex(3)}, bound=(1.0, nonnegative())),
-    "add_gaussian": row(T.add_gaussian, stddev=(1.0, nonnegative())),
-    "add_laplace": row(T.add_laplace, scale=(1.0, nonnegative())),
     **{
         kind.__name__: row(kind, stddev=(1.0, Number(0.0, 1e7, open_low=True)))
-        for kind in (
-            T.add_discrete_gaussian,
-            T.add_rounded_gaussian,
-            T.discrete_gaussian_shortfall,
-            T.rounded_gaussian_shortfall,
-        )
+        for kind in (T.discrete_gaussian_shortfall, T.rounded_gaussian_shortfall)
     },
-    "adagrad_norm": row(learners.adagrad_norm, diameter=(1.0, positive())),
-    "BinaryTree": row(
-        T.BinaryTree,
-        num_steps=_STEPS,
-        exponent=(0.0, nonnegative()),
-        distribution=("l2", Choice()),
-    ),
-    "BufferedToeplitz": row(
-        T.BufferedToeplitz,
-        {"omega": (0.3, 0.2), "decay": (0.5, 0.9), "columns": "constant"},
-        num_steps=_STEPS,
-        participations=(2, Count()),
-        separation=(3, Count(optional=True)),
-    ),
-    "Banded": row(
-        T.Banded, {"coefficients": (1.0,)}, num_steps=_STEPS, bands=(2, Count(optional=True))
-    ),
-    "clipped_displacement": row(
-        T.clipped_displacement,
-        learning_rate=(1.0, nonnegative()),
-        max_displacement=(1.0, nonnegative()),
-        reset_every=(2, Count(optional=True)),
-    ),
-    "coin_betting": row(
-        learners.coin_betting, initial_scale=(1.0, positive()), gradient_norm=(1.0, positive())
-    ),
-    "parameter_free": row(
-        learners.parameter_free,
-        initial_scale=(1.0, positive()),
-        gradient_norm=(1.0, positive()),
-        regularizer=(0.1, nonnegative()),
-    ),
-    "correlated_noise": row(T.correlated_noise, {"strategy": _TREE}, stddev=(1.0, nonnegative())),
-    "distance_adaptive": row(learners.distance_adaptive, initial_scale=(1.0, positive())),
-    "dual_averaging": row(
-        learners.dual_averaging,
-        {"optimistic": True},
-        diameter=(1.0, positive()),
-        hint_scale=(1.0, real()),
-    ),
-    "exponentiated_gradient": row(
-        T.exponentiated_gradient, {"domain": G.Simplex(3)}, scale=(1.0, positive())
-    ),
     "fit_buffered_toeplitz": row(
         T.fit_buffered_toeplitz,
         {"num_steps": 4},
@@ -142,17 +93,8 @@ TRANSFORMS = {
         separation=(4, Count(optional=True)),
         objective=("mean", Choice()),
     ),
-    "maurey_sample": row(estimators.maurey_sample, num_draws=(2, Count())),
-    "mirror_step": row(
-        T.mirror_step, {"mirror_map": G.entropic()}, step_size=(1.0, nonnegative(leaf=True))
-    ),
-    "multilevel": row(estimators.multilevel, max_level=(2, Count(0))),
     "draw_levels": row(
         estimators.draw_levels, {"seed": 0}, max_level=(2, Count(0)), size=(3, Count(0))
-    ),
-    "optimistic_descent": row(learners.optimistic_descent, learning_rate=(1.0, positive())),
-    "restarted_sums": row(
-        T.restarted_sums, {"strategy": T.SplitNoise(3)}, stddev=(1.0, nonnegative())
     ),
     "smooth_first_order": row(
         T.smooth_first_order,
@@ -169,15 +111,6 @@ TRANSFORMS = {
         directions=("record", Choice()),
         chunk_size=(1, Count(optional=True)),
     ),
-    "SplitNoise": row(
-        T.SplitNoise, num_steps=_STEPS, first_share=(0.7, RATE), decay=(1.0, nonnegative())
-    ),
-    "strongly_convex_descent": row(
-        learners.strongly_convex_descent,
-        strong_convexity=(1.0, positive()),
-        form=("ftrl", Choice()),
-    ),
-    "tree_aggregation": row(T.tree_aggregation, stddev=(1.0, nonnegative()), num_steps=_STEPS),
     "microbatched_sum": row(
         T.microbatched_sum,
         {
@@ -202,57 +135,12 @@ SAMPLING = {
         delta=(1e-5, PROBABILITY),
         epsilon=(1.0, positive()),
     ),
-    "FullBatch": row(S.FullBatch, steps=_STEPS),
-    "IndependentPartition": row(
-        S.IndependentPartition,
-        steps=_STEPS,
-        num_records=(N, Count()),
-        capacity=(N, Count(optional=True)),
-        tail=(0, Count(0)),
-        epochs=(1, Count()),
-    ),
-    "RepeatedPartition": row(
-        S.RepeatedPartition,
-        epochs=(2, Count()),
-        steps_per_epoch=_STEPS,
-        batch_size=(4, Count()),
-        order=("given", Choice()),
-    ),
-    "CyclicPoisson": row(
-        S.CyclicPoisson,
-        rate=(0.3, RATE),
-        groups=(2, Count()),
-        steps=_STEPS,
-        num_records=(N, Count()),
-        capacity=(20, Count(optional=True)),
-        assignment=("equal", Choice()),
-    ),
     "Participation": row(
         S.Participation,
         kind=("cyclic", Choice()),
         most=(3, Count()),
         separation=(4, Count()),
         rate=(0.3, RATE),
-    ),
-    "DisjointPartition": row(
-        S.DisjointPartition, steps=_STEPS, batch_size=(4, Count()), order=("given", Choice())
-    ),
-    "PoissonSampler": row(
-        S.PoissonSampler,
-        rate=(0.3, RATE),
-        steps=_STEPS,
-        num_records=(N, Count()),
-        capacity=(20, Count(optional=True)),
-        method=("gaps", Choice()),
-        overflow=("declare", Choice()),
-        shards=(1, Count()),
-    ),
-    "TaperedPartition": row(
-        S.TaperedPartition,
-        steps=_STEPS,
-        num_records=(N, Count()),
-        order=("given", Choice()),
-        tail=(0, Count(0)),
     ),
     "tapered_sizes": row(
         S.tapered_sizes, steps=_STEPS, num_records=(N, Count()), tail=(0, Count(0))
@@ -329,11 +217,10 @@ QUERIES = {
         P.QueryRelease, {"workload": _TABLES}, max_bytes=(10**6, Count(optional=True))
     ),
 }
-# of solvers: what their entries say
 ENTRIES = {
-    entry.facts["arguments"].make.__name__: entry.facts["arguments"]
+    arguments.make.__name__: arguments
     for entry in registry().values()
-    if "arguments" in entry.facts
+    if (arguments := entry.facts.get("arguments"))
 }
 FRONT_DOORS = {
     "stationarity_plan": row(

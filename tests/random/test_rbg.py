@@ -28,21 +28,6 @@ from tests.entries import one_of_each
 N = 20_000
 REPRESENTATIVE = "DPSGD(linear)"
 DRAWN_OTHERWISE = ("DPSGD(host, truncate)", "DPSGD(shards)")
-# with trees and sums of their own, or a generator's words used directly
-DRAWING = (
-    "tree_aggregation",
-    "correlated_noise(BufferedToeplitz)",
-    "correlated_noise(BinaryTree, exponent)",
-    "correlated_noise(BinaryTree, l2)",
-    "correlated_noise(RestartNoise)",
-    "restarted_sums(SplitNoise)",
-    "clipped_displacement",
-    "add_discrete_gaussian",
-    "add_rounded_gaussian",
-    "chain(add_gaussian, add_laplace)",
-    "seeded(add_gaussian)",
-    "maurey_sample",
-)
 NOISE = {
     "gaussian": lambda: add_gaussian(1.0),
     "laplace": lambda: add_laplace(1.0),
@@ -224,11 +209,10 @@ def test_eight_devices():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", DRAWING)
-def test_transforms(name):
-    case = dpt.registry()[name].make()
-    assert case.random
-    key = {} if case.key_in_state else {"key": rbg(0)}
+@pytest.mark.parametrize("entry", dpt.entries("transform"), ids=lambda entry: entry.name)
+def test_transforms(entry):
+    case = entry.make()
+    key = {"key": rbg(0)} if case.random and not case.key_in_state else {}
     more = (rbg(1),) if case.key_in_state else ()
     transform = case.build(case.values[0], *more)
     state = transform.init(case.updates if case.params is None else case.params)
