@@ -11,7 +11,7 @@ import jax
 import numpy as np
 
 from dpjax.api import Fitted, Release
-from dpjax.api._public_size import public_size
+from dpjax.api._public_size import default_delta, public_size
 from dpjax.core import check_int
 from dpjax.privacy import Budget
 from dpjax.queries import Date, Domain, Numeric
@@ -64,11 +64,14 @@ def parser(command: str, description: str) -> argparse.ArgumentParser:
     )
     add(
         "--missing",
-        nargs="*",
+        nargs="+",
+        action="extend",
         default=list(MISSING),
         metavar="TEXT",
-        help=f"texts that stand for a missing value (default: the empty one, {shown})",
+        help=f"texts that stand for a missing value, beside the empty one, {shown}",
     )
+    what = "without those texts; give it before --missing"
+    add("--no-missing", action="store_const", const=[], dest="missing", help=what)
     add("--seed", type=int, help="repeats a run, for trials on public data (default: a secret key)")
     add("--json", action="store_true", help="print one JSON object to stdout")
     return made
@@ -83,7 +86,7 @@ def budget_of(args: argparse.Namespace, rows: int) -> tuple[Budget, int]:
             f"--epsilon must be at most {_LARGEST_EPSILON}, got {args.epsilon:g}: no guarantee "
             "tells what is above from no privacy"
         )
-    delta = min(1e-5, size**-1.5) if args.delta is None else args.delta
+    delta = default_delta(size) if args.delta is None else args.delta
     return Budget(args.epsilon, delta, args.relation), size
 
 

@@ -1,8 +1,8 @@
 """`python -m dpjax fit`: private training on a CSV file, by the method that `dpjax.fit` chooses."""
 
 import argparse
+import dataclasses
 import json
-import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,6 @@ from dpjax.api._plan import Candidate, table_of
 from dpjax.api._table_model import TableModel, ends
 from dpjax.queries import Domain
 
-TABLE = "table.json"  # schema and target, in the file of a model
 _SHOWN = 20
 
 
@@ -30,10 +29,8 @@ def run(argv: list[str]) -> None:
         model.problem, records, budget, key=key_of(args), num_records=size, method=args.method
     )
     if args.output:
-        fitted.save(args.output)
-        with zipfile.ZipFile(args.output, "a") as file:
-            told = {"schema": domain.to_json(), "target": args.target, "missing": args.missing}
-            file.writestr(TABLE, json.dumps(told))
+        told = {"schema": domain.to_json(), "target": args.target, "missing": args.missing}
+        dataclasses.replace(fitted, table=told).save(args.output)
     params = fitted.params  # of several classes a list of weights for each feature
     w, b = (params["w"], params["b"]) if isinstance(params, dict) else (params[:-1], params[-1])
     weights = dict(zip(model.names, (np.asarray(w) / model.norm).tolist(), strict=True))

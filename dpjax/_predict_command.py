@@ -2,16 +2,11 @@
 
 import argparse
 import csv
-import json
 import sys
-import zipfile
 from pathlib import Path
 
 from dpjax._csv_files import columns_of, read_rows
-from dpjax._fit_command import TABLE
 from dpjax.api import load
-from dpjax.api._table_model import TableModel
-from dpjax.queries import Domain
 
 
 def run(argv: list[str]) -> None:
@@ -27,18 +22,10 @@ def run(argv: list[str]) -> None:
     add("--output", type=Path, metavar="FILE", help="CSV file to write (default: to stdout)")
     args = parser.parse_args(argv)
     fitted = load(args.model)
-    with zipfile.ZipFile(args.model) as file:
-        if TABLE not in file.namelist():
-            raise ValueError(
-                f"{args.model} must be a file of `python -m dpjax fit --output`: no schema"
-            )
-        told = json.loads(file.read(TABLE))
-    model = TableModel(Domain.from_json(told["schema"]), told["target"])
+    model, missing = fitted.model, fitted.table["missing"]
     header, rows = read_rows(args.data)
     domain = model.domain.project(model.inputs)
-    values = model.predict(
-        fitted.params, columns_of(args.data, header, rows, domain, told["missing"])
-    )
+    values = fitted.predict(columns_of(args.data, header, rows, domain, missing))
     added = [f"predicted {model.target}", *map(str, values)]
     table = [[*row, value] for row, value in zip([header, *rows], added, strict=True)]
     if args.output:

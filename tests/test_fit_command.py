@@ -10,7 +10,7 @@ import pytest
 
 import dpjax
 from dpjax.__main__ import main
-from dpjax._csv_files import read_csv
+from dpjax._csv_files import MISSING, parser, read_csv
 from dpjax.api._table_model import TableModel
 from dpjax.problems import LinearModel, RateConstrained
 from dpjax.queries import Categorical, Date, Domain, Numeric
@@ -116,7 +116,7 @@ def _schema(tmp_path):
         ({"--epsilon": "-1"}, "epsilon must be > 0, got -1.0"),
         ({"--method": "magic"}, "method must be one of"),
         ({"--relation": "add_or_remove_one"}, "--num-records is required"),
-        ({"--missing": "none"}, "column 'age' must hold numbers: 1 of 3 rows do not"),
+        ({"--no-missing": "--json"}, "column 'age' must hold numbers: 1 of 3 rows do not"),
         ({"--schema": "nowhere.json"}, "nowhere.json"),
         ({"--num-records": "0"}, "--num-records must be >= 1, got 0"),
         ({"--seed": "9" * 20}, "--seed must lie in [0, 2^63)"),
@@ -130,6 +130,17 @@ def test_invalid_values_give_one_line(tmp_path, capsys, change, message):
     said = capsys.readouterr().err
     assert message in said
     assert said.count("\n") == 1
+
+
+def test_texts_of_missing_values_come_beside_the_usual_ones():
+    words = ["a.csv", "--schema", "b.json", "--epsilon", "1"]
+
+    def read(*more):
+        return parser("fit", "").parse_args([*words, *more]).missing
+
+    assert read() == list(MISSING)
+    assert read("--missing", "x", "--missing", "y") == [*MISSING, "x", "y"]
+    assert read("--no-missing", "--missing", "x") == ["x"]
 
 
 def test_rows_of_another_length_are_refused(tmp_path, capsys):
@@ -178,11 +189,13 @@ def test_a_fit_learns_reports_and_saves(tmp_path, capsys):
     assert result["coefficients"]["age"] > abs(result["coefficients"]["sex = M"])
     loaded = dpjax.load(tmp_path / "model")
     assert loaded.method == result["method"]
+    guesses = loaded.predict(read_csv(test, DOMAIN, list(MISSING)))
     assert main(["predict", str(tmp_path / "model"), str(test)]) == 0
     told = list(csv.reader(capsys.readouterr().out.splitlines()))
     assert told[0] == [*ROWS[0], "predicted rich"]
     wrong = np.mean([row[-1] != row[-2] for row in told[1:]])
     assert wrong == pytest.approx(result["test"]["error"], abs=1e-12)
+    assert [str(guess) for guess in guesses] == [row[-1] for row in told[1:]]
     assert main(["fit", *words, "--test", str(test), "--seed", "0"]) == 0
     shown = capsys.readouterr().out
     assert "replace_one, 3000 records" in shown

@@ -18,6 +18,7 @@ from dp_accounting import NeighboringRelation
 from dpjax.api._person_records import PersonRecords
 from dpjax.api._plan import Candidate, check_problem, plan, table_of
 from dpjax.api._public_size import public_size
+from dpjax.api._table_model import TableModel
 from dpjax.core import PyTree, Solver
 from dpjax.core._records import Records, num_rows
 from dpjax.privacy import Budget, Guarantee
@@ -28,10 +29,11 @@ from dpjax.privacy.accounting._event_json import guarantee_from_json, guarantee_
 from dpjax.problems import PersonLoss, QueryRelease, RateConstrained, Risk
 from dpjax.problems._constraints import ByCodes
 from dpjax.problems._rate_constrained import LinearLogits, cross_entropy
+from dpjax.queries import Domain
 from dpjax.queries.tables._frames import float_array, named_columns, typed_by_rows
 from dpjax.runtime import solve
 
-_INFO, _PARAMS = "fit.json", "params.npz"
+_INFO, _PARAMS, _TABLE = "fit.json", "params.npz", "table.json"
 _PLAIN = ("method", "reason", "delta", "validation_loss")  # fields, as JSON has them
 _NEAR = 1.5  # numbers of records, as a ratio
 _DELTAS = tuple(10.0**-k for k in range(1, 13))
@@ -74,6 +76,7 @@ class Fitted:
       delta: Of the budget.
       validation_loss: Mean loss of the *public* validation records, if there were any.
       version: Of dpjax, with which it was made.
+      table: Of `python -m dpjax fit`: schema, target, and texts of missing values.
     """
 
     params: PyTree
@@ -85,6 +88,7 @@ class Fitted:
     delta: float
     validation_loss: float | None = None
     version: str = ""
+    table: PyTree = None
 
     def __repr__(self) -> str:
         """A summary that a person can read."""
@@ -98,6 +102,31 @@ class Fitted:
         if self.validation_loss is not None:
             lines.append(f"mean loss of the validation records {self.validation_loss:.4g}")
         return "\n  ".join(lines) + "\n" + table_of(self.considered)
+
+    @property
+    def model(self) -> TableModel:
+        """How `params` read a table.
+
+        Raises:
+          ValueError: If it is none of `python -m dpjax fit`.
+        """
+        if self.table is None:
+            raise ValueError(
+                "this fit must be of `python -m dpjax fit --output` to read tables: it has no "
+                "schema; use what reads its params, as problem.predict(fitted.params, x)"
+            )
+        return TableModel(Domain.from_json(self.table["schema"]), self.table["target"])
+
+    def predict(self, table: object) -> np.ndarray:
+        """Values `[n]` of the target of `python -m dpjax fit` for the rows of a table.
+
+        Args:
+          table: As `Domain.encode` takes it; the target may be absent (*secret*, or public).
+
+        Raises:
+          ValueError: If it is no fit of that command, or a value is outside the schema.
+        """
+        return self.model.predict(self.params, table)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes parameters, guarantee and public fields to one file; nothing that is secret.
@@ -132,6 +161,8 @@ class Fitted:
         with zipfile.ZipFile(Path(path), "w") as file:
             file.writestr(_INFO, json.dumps(info, indent=1))
             file.writestr(_PARAMS, arrays.getvalue())
+            if self.table is not None:
+                file.writestr(_TABLE, json.dumps(self.table))
 
 
 def _version() -> str:
@@ -160,6 +191,7 @@ def load(path: str | os.PathLike[str]) -> Fitted:
             info = json.loads(file.read(_INFO))
             with np.load(io.BytesIO(file.read(_PARAMS)), allow_pickle=False) as arrays:
                 leaves = [arrays[str(i)] for i in range(len(arrays.files))]
+            table = json.loads(file.read(_TABLE)) if _TABLE in file.namelist() else None
         relation, told = resolve_relation(info["relation"]), info["guarantee"]
         guarantee: PyTree
         if "points" in told:
@@ -170,6 +202,7 @@ def load(path: str | os.PathLike[str]) -> Fitted:
             _params_of(info["params"], leaves),
             guarantee,
             considered=tuple(Candidate(*row) for row in info["considered"]),
+            table=table,
             **{name: info[name] for name in (*_PLAIN, "solver", "version")},
         )
     except (KeyError, TypeError, zipfile.BadZipFile) as error:

@@ -1,4 +1,4 @@
-"""The number of records that bounds and noise are made for."""
+"""The number of records that bounds and noise are made for, and the delta that goes with it."""
 
 from dpjax.core import check_int
 
@@ -24,3 +24,8 @@ def public_size(
     if bounds and rows > given:
         raise ValueError(f"num_records must bound the records, got {given}, and more records")
     return int(given)
+
+
+def default_delta(num_records: int) -> float:
+    """$n^{-3/2}$ of the public size, and at most 1e-5."""
+    return min(1e-5, float(num_records) ** -1.5)

@@ -70,7 +70,8 @@ class _LinearEstimator(shared.PrivateEstimator):
     def _norm(self, rows: np.ndarray) -> float:
         """The bound on norms of rows: the public one, or the largest, with a warning."""
         if self.data_norm is None:
-            _warn("data_norm", "the largest norm of a row", "a public bound on it")
+            told = "a public bound on it, and feature_scale= where features differ in size"
+            _warn("data_norm", "the largest norm of a row", told)
             with np.errstate(over="ignore"):
                 norm = np.linalg.norm(rows, axis=1).max()
             return float(norm) if 0 < norm < np.inf else 1.0

@@ -15,7 +15,7 @@ from scipy import special
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils.validation import validate_data
 
-from dpjax.api._public_size import public_size
+from dpjax.api._public_size import default_delta, public_size
 from dpjax.core import check_choice, check_type
 from dpjax.privacy import Budget
 from dpjax.privacy._guarantee import epsilon_line
@@ -140,11 +140,6 @@ def checked_rows(estimator: object, *given: Any, **options: object) -> Any:
         if "could not convert" in str(error):  # NumPy's message shows the cell
             raise ValueError("X must hold numbers, got text") from None
         raise
-
-
-def default_delta(num_records: int) -> float:
-    """$n^{-3/2}$ of the public size, and at most 1e-5."""
-    return min(1e-5, float(num_records) ** -1.5)
 
 
 def with_options(candidates: Any, options: dict[str, Any]) -> Any:

@@ -1,10 +1,10 @@
-"""Reprs of solvers: privacy, steps, batch and noise in a few lines, and no arrays."""
+"""Reprs of solvers, and of what they release in a step: a few lines, and no arrays."""
 
 import dataclasses
 import functools
 import inspect
 import textwrap
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args
 
 import jax
 import numpy as np
@@ -22,7 +22,7 @@ _ELSEWHERE = {"sampler", "relation", "primal", "noise_multiplier", "clip_norm", 
 
 
 def register_solver(cls: _Class) -> _Class:
-    """Registers a dataclass as a pytree, with a repr of a few lines, `summary`.
+    """Registers a dataclass as a pytree, with a repr of a few lines, `summary`, as of its info.
 
     What `for_budget` makes, and its guarantee, show epsilon at the budget's delta.
 
@@ -33,6 +33,9 @@ def register_solver(cls: _Class) -> _Class:
       The class.
     """
     cls.__repr__ = summary  # type: ignore[assignment]
+    for info in get_args(cls.step.__annotations__.get("return"))[1:]:  # type: ignore[attr-defined]
+        if hasattr(info, "_fields"):
+            info.__repr__ = _released
     made, guarantee = cls.for_budget.__func__, cls.guarantee  # type: ignore[attr-defined]
     parameters = inspect.signature(made)
 
@@ -166,6 +169,25 @@ def _shown(value: Any) -> str:
     if type(value) in (tuple, list):
         return f"{type(value).__name__} of {len(value)}"
     return _number(value)
+
+
+def _released(info: tuple[object, ...]) -> str:
+    """A line for each leaf of an info: its value, or what its entries are."""
+    leaves = jax.tree_util.tree_leaves_with_path(info)
+    lines = [f"{jax.tree_util.keystr(path)[1:]}: {_entries(leaf)}" for path, leaf in leaves]
+    return "\n  ".join([type(info).__name__, *lines])
+
+
+def _entries(leaf: jax.Array) -> str:
+    if is_traced(leaf) or not (np.shape(leaf) and np.size(leaf)):
+        return _number(leaf)
+    try:
+        values = np.asarray(leaf, float)
+    except (TypeError, RuntimeError):  # shapes alone; an array that is gone
+        return _number(leaf)
+    first, last, least, most = values.flat[0], values.flat[-1], values.min(), values.max()
+    shape = f"{leaf.dtype} {list(values.shape)}"
+    return f"{shape}, {first:.4g} ... {last:.4g}, from {least:.4g} to {most:.4g}"
 
 
 def _number(value: Any) -> str:

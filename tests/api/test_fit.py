@@ -1,5 +1,6 @@
 """One front door: it chooses by public numbers, meets the budget, and says what it did."""
 
+import dataclasses
 import importlib.metadata
 import math
 import warnings
@@ -8,9 +9,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from dp_accounting import dp_event as dpe
 
 import dpjax
-from dpjax.api._fit import _records
+from dpjax.api._fit import Fitted, _records
 from dpjax.geometry import L1Ball
 from dpjax.privacy import NoiseWarning
 from dpjax.problems import (
@@ -22,7 +24,7 @@ from dpjax.problems import (
     SimplexRisk,
     demographic_parity,
 )
-from dpjax.queries import Domain, Marginals
+from dpjax.queries import Categorical, Domain, Marginals, Numeric
 from dpjax.sklearn import PrivacyWarning
 from dpjax.solvers import DPSGD, OnlineToNonconvex
 
@@ -248,6 +250,19 @@ def test_a_file_keeps_parameters_and_guarantee_and_nothing_secret(tmp_path, para
     assert again.version == dpjax.__version__
     key = np.asarray(jax.random.key_data(jax.random.key(987_654_321)))[-1:].tobytes()
     assert key not in path.read_bytes()
+
+
+def test_a_fit_of_a_table_predicts_after_it_is_loaded(tmp_path):
+    schema = Domain.from_columns({"a": Numeric(-1, 1), "b": Categorical(["no", "yes"])}).to_json()
+    table = {"schema": schema, "target": "b", "missing": []}
+    guarantee = dpjax.Guarantee(dpe.NoOpDpEvent())
+    fitted = Fitted(np.array([1.0, 0.0]), guarantee, "", "m", "r", (), 0.0, table=table)
+    fitted.save(tmp_path / "one")
+    dpjax.load(tmp_path / "one").save(tmp_path / "two")
+    loaded = dpjax.load(tmp_path / "two")
+    assert loaded.predict({"a": [-0.5, 0.5]}).tolist() == ["no", "yes"]
+    with pytest.raises(ValueError, match=r"problem\.predict\(fitted\.params, x\)"):
+        dataclasses.replace(loaded, table=None).predict({"a": [0.5]})
 
 
 def test_a_file_of_another_kind_is_refused(tmp_path):

@@ -276,7 +276,7 @@ def test_a_score_on_public_data_and_a_small_epsilon(heavy):
 def test_a_norm_that_is_not_chosen_is_read_with_a_warning(heavy):
     x, y, _ = heavy
     tune = {"candidates": {"radius": [1.0, 5.0]}, "trials": 1}
-    with pytest.warns(PrivacyWarning, match="data_norm"):
+    with pytest.warns(PrivacyWarning, match="data_norm=.*feature_scale="):
         LogisticRegression(classes=[0, 1], tune=tune).fit(x, y)
 
 

@@ -14,6 +14,8 @@ import dpjax.testing as dpt
 from dpjax.runtime import UnknownGuarantee
 from dpjax.sampling import FullBatch, PoissonSampler
 from dpjax.solvers import DPFTRL, DPSGD, RateConstrainedSGDA
+from dpjax.solvers.descent._dpsgd import DPSGDInfo
+from dpjax.solvers.vertices._steps import VertexInfo
 
 BUDGET = dpjax.Budget(1.0, 1e-5)
 SOLVERS = pytest.mark.parametrize("entry", dpt.entries("solver"), ids=lambda entry: entry.name)
@@ -141,6 +143,21 @@ def test_a_guarantee_shows_relation_epsilon_and_event():
         assert exact <= value < exact * 1.002  # rounded up
     assert third == "  event 10 x PoissonSampled(0.25, Gaussian(3))"
     assert "epsilon 0 at" in repr(dpjax.Guarantee(dpe.NoOpDpEvent()))
+
+
+def test_an_info_shows_a_line_a_field():
+    solver = DPSGD.for_budget(LINEAR, 40, BUDGET, steps=3000)
+    info = DPSGDInfo(jnp.arange(3000.0), jnp.float32(0.5))
+    head, norms, clip = repr(info).splitlines()
+    assert head == "DPSGDInfo"
+    assert norms == "  gradient_norm: float32 [3000], 0 ... 2999, from 0 to 2999"
+    assert clip == "  clip_norm: 0.5"
+    seen = []
+    jax.jit(lambda info: seen.append(repr(info)))(info)
+    assert seen == ["DPSGDInfo\n  gradient_norm: traced [3000]\n  clip_norm: traced []"]
+    shapes = jax.eval_shape(lambda: dpjax.solve(solver, LINEAR, DATA, key=jax.random.key(0)).info)
+    assert len(repr(shapes).splitlines()) == 3
+    assert "rray" not in repr(VertexInfo((jnp.zeros((9, 3), int),)))
 
 
 def test_a_solution_shows_shapes_and_nothing_secret():
