@@ -11,7 +11,6 @@ from dp_accounting import dp_event as dpe
 from dpjax.core import (
     PyTree,
     check_choice,
-    check_fields,
     check_int,
     check_positive,
     check_unstacked,
@@ -19,11 +18,11 @@ from dpjax.core import (
     static_field,
 )
 from dpjax.core._moved import moved_setting
-from dpjax.privacy import Budget, Guarantee, check_budget
+from dpjax.privacy import Budget, Guarantee
 from dpjax.problems import QueryRelease
 from dpjax.queries._workload import num_records, spread_cells
 from dpjax.sampling import FullBatch
-from dpjax.solvers._request import checked_answers, drawn_noise, within_budget
+from dpjax.solvers import _request as requests
 from dpjax.solvers._summary import register_solver
 from dpjax.solvers.queries._budget import (
     Number,
@@ -162,11 +161,9 @@ class MirrorDescentRelease(SelectionRelease):
         if as_published:
             make = moved_setting("query_release", "mirror_descent", "as_published=True", depth=3)
             return make(problem, num_records, budget, width=width, **overrides)
-        check_fields(cls, overrides)
-        check_int("num_records", num_records, minimum=1)
+        relation = requests.requested_relation(cls, num_records, budget, overrides)
         check_int("steps", steps, minimum=1)
         check_choice("noise", noise, _NOISES)
-        relation = check_budget(budget, num_records).relation_or("replace_one").name.lower()
         log_k = math.log(max(2, problem.workload.universe_size))
         score_range = problem.sensitivity(relation).score_range
         change = histogram_change(relation) / num_records
@@ -179,7 +176,7 @@ class MirrorDescentRelease(SelectionRelease):
             sigma = gaussian_stddev(change, budget, draws=draws, failure=2 * draws * MOST_SHORTFALL)
             scales = sigma, tau if noise == "histogram-once" else 0.0
         offset = math.sqrt(8 / (tau * alpha / 16)) / 16
-        fields = {
+        fields: dict[str, Any] = {
             "noise_scale": scales[0],
             "smoothing": scales[1],
             "alpha": alpha,
@@ -190,11 +187,13 @@ class MirrorDescentRelease(SelectionRelease):
             "relation": relation,
         }
         solver = cls(FullBatch(steps), **(fields | overrides))
-        within_budget(solver, budget, overrides, "noise_scale")
+        requests.within_budget(solver, budget, overrides, "noise_scale")
         if solver.noise == "gumbel":
-            return checked_answers(solver, drawn_noise(solver.noise_scale, problem, steps), problem)
+            return requests.checked_answers(
+                solver, requests.drawn_noise(solver.noise_scale, problem, steps), problem
+            )
         draws = steps if solver.noise == "per-step" else 1
-        return checked_answers(solver, solver.noise_scale / math.sqrt(draws), problem)
+        return requests.checked_answers(solver, solver.noise_scale / math.sqrt(draws), problem)
 
     def init(self, problem: QueryRelease, *, key: jax.Array) -> SelectionState:
         """The state before the first step: uniform. The key (*secret*) is for the draws."""

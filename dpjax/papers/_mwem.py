@@ -10,7 +10,6 @@ from dp_accounting import dp_event as dpe
 
 from dpjax.core import (
     PyTree,
-    check_fields,
     check_int,
     check_key,
     check_scalar,
@@ -19,15 +18,16 @@ from dpjax.core import (
     static_field,
 )
 from dpjax.core._pairs import Pair, pair_of
-from dpjax.privacy import Budget, Guarantee, bounded_range_eta, check_budget
+from dpjax.privacy import Budget, Guarantee, bounded_range_eta
 from dpjax.problems import QueryRelease
 from dpjax.queries._workload import num_records, spread_cells
 from dpjax.sampling import FullBatch
-from dpjax.solvers._request import checked_answers, within_budget
+from dpjax.solvers._request import checked_answers, requested_relation, within_budget
 from dpjax.solvers._summary import register_solver
 from dpjax.solvers.queries._budget import Number, drawn_event, drawn_rho, gaussian_event
 from dpjax.solvers.queries._selection import (
     ReleasedDistribution,
+    check_range,
     check_selection,
     distribution,
     log_of,
@@ -172,14 +172,12 @@ class MWEM:
           >>> solver.guarantee().epsilon(1e-6) <= 1.0
           True
         """
-        check_fields(cls, overrides)
-        check_int("num_records", num_records, minimum=1)
+        relation = requested_relation(cls, num_records, budget, overrides)
         check_int("steps", steps, minimum=1)
-        relation = check_budget(budget, num_records).relation_or("replace_one").name.lower()
         sensitivity = problem.sensitivity(relation)
         # rho of Gaussian noise on an answer is (change / stddev)^2 / 2
         each = drawn_rho(budget, failure=steps * MOST_SHORTFALL) / (2 * steps)
-        fields = {
+        fields: dict[str, Any] = {
             "noise_scale": sensitivity.score_range
             * (1 + 1e-12)
             / (num_records * float(bounded_range_eta(each))),
@@ -197,15 +195,8 @@ class MWEM:
         """The state before the first step: uniform. The key (*secret*) is for the draws."""
         check_key("key", key)
         sensitivity = problem.sensitivity(self.relation)
-        for name, bound in (
-            ("score_range", sensitivity.score_range),
-            ("answer_range", sensitivity.linf),
-        ):
-            if bound > getattr(self, name) * (1 + 1e-9):
-                raise ValueError(
-                    f"{name} must be >= {bound} for this workload under {self.relation}, got "
-                    f"{getattr(self, name)}: for_budget sets it"
-                )
+        check_range(self, "score_range", sensitivity.score_range)
+        check_range(self, "answer_range", sensitivity.linf)
         steps = self.sampler.steps
         zeros, sums = jnp.zeros(problem.workload.num_queries), problem.workload.sums_dtype
         return MWEMState(
