@@ -40,13 +40,7 @@ from dpjax.solvers.queries._selection import (
     counts,
     select_query,
 )
-from dpjax.transforms.noise._noisy_counts import (
-    MOST_SHORTFALL,
-    CountTables,
-    count_tables,
-    noisy_counts,
-    noisy_counts_shortfall,
-)
+from dpjax.transforms.noise import _noisy_counts as counting
 
 _NOISES = ("gumbel", "histogram-once", "per-step")
 _ONCE = 2**31 - 1  # folded into the key for the noise drawn before the first step
@@ -173,7 +167,8 @@ class MirrorDescentRelease(SelectionRelease):
             scales = tau, 0.0
         else:
             draws = steps if noise == "per-step" else 1
-            sigma = gaussian_stddev(change, budget, draws=draws, failure=2 * draws * MOST_SHORTFALL)
+            failure = 2 * draws * counting.MOST_SHORTFALL
+            sigma = gaussian_stddev(change, budget, draws=draws, failure=failure)
             scales = sigma, tau if noise == "histogram-once" else 0.0
         offset = math.sqrt(8 / (tau * alpha / 16)) / 16
         fields: dict[str, Any] = {
@@ -236,7 +231,7 @@ class MirrorDescentRelease(SelectionRelease):
     def _noisy(self, counts: jax.Array, key: jax.Array) -> jax.Array:
         # divided after the noise, for quotients are rounded by what a record does
         stddev = self.noise_scale * self.num_records
-        return noisy_counts(key, counts, stddev, self._tables) / self.num_records
+        return counting.noisy_counts(key, counts, stddev, self._tables) / self.num_records
 
     def reference(self, state: SelectionState) -> jax.Array:
         """Answers between those of the average and those of the present distribution."""
@@ -261,10 +256,10 @@ class MirrorDescentRelease(SelectionRelease):
         return jnp.minimum(1.0, 2 / (count + jnp.asarray(self.offset, float) + 2))
 
     @derived
-    def _tables(self) -> CountTables | None:
+    def _tables(self) -> counting.CountTables | None:
         if self.noise == "gumbel":
             return None
-        return count_tables(self.noise_scale, self.num_records)
+        return counting.count_tables(self.noise_scale, self.num_records)
 
     def guarantee(self) -> Guarantee:
         """The guarantee of the whole run (host); raises ValueError for stacked fields."""
@@ -277,7 +272,7 @@ class MirrorDescentRelease(SelectionRelease):
             event = gaussian_event(histogram_change(self.relation) / n, scale, self.relation)
             draws = self.sampler.steps if self.noise == "per-step" else 1
             # of the two cells that a record may change; all others have one law anyhow
-            failure += 2 * draws * noisy_counts_shortfall(n * scale)
+            failure += 2 * draws * counting.noisy_counts_shortfall(n * scale)
         if self.noise != "histogram-once":
             event = dpe.SelfComposedDpEvent(event, self.sampler.steps)
         return Guarantee(event, self.relation, failure)

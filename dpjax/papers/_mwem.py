@@ -34,14 +34,8 @@ from dpjax.solvers.queries._selection import (
     per_half_record,
     select_query,
 )
+from dpjax.transforms.noise import _noisy_counts as counting
 from dpjax.transforms.noise._independent import plus_gaussian
-from dpjax.transforms.noise._noisy_counts import (
-    MOST_SHORTFALL,
-    CountTables,
-    count_tables,
-    noisy_counts,
-    noisy_counts_shortfall,
-)
 
 
 class MWEMState(NamedTuple):
@@ -176,7 +170,7 @@ class MWEM:
         check_int("steps", steps, minimum=1)
         sensitivity = problem.sensitivity(relation)
         # rho of Gaussian noise on an answer is (change / stddev)^2 / 2
-        each = drawn_rho(budget, failure=steps * MOST_SHORTFALL) / (2 * steps)
+        each = drawn_rho(budget, failure=steps * counting.MOST_SHORTFALL) / (2 * steps)
         fields: dict[str, Any] = {
             "noise_scale": sensitivity.score_range
             * (1 + 1e-12)
@@ -261,7 +255,7 @@ class MWEM:
         stddev = self.stddev * self.num_records
         if isinstance(total, Pair):
             return plus_gaussian(key, total, stddev) / self.num_records
-        return noisy_counts(key, total, stddev, self._tables) / self.num_records
+        return counting.noisy_counts(key, total, stddev, self._tables) / self.num_records
 
     def finalize(self, problem: QueryRelease, state: MWEMState) -> ReleasedDistribution:
         """The mean of the distributions after each step."""
@@ -272,8 +266,8 @@ class MWEM:
         return state._replace(answers=None, targets=None)
 
     @derived
-    def _tables(self) -> CountTables | None:
-        return count_tables(self.stddev, self.num_records)
+    def _tables(self) -> counting.CountTables | None:
+        return counting.count_tables(self.stddev, self.num_records)
 
     def guarantee(self) -> Guarantee:
         """The guarantee of the whole run (host); raises ValueError for stacked fields."""
@@ -287,5 +281,5 @@ class MWEM:
         )
         event = dpe.SelfComposedDpEvent(one, self.sampler.steps)
         # of the one number a step; what a record does not move has one law, whatever it is
-        failure = self.sampler.steps * noisy_counts_shortfall(float(self.stddev) * n)
+        failure = self.sampler.steps * counting.noisy_counts_shortfall(float(self.stddev) * n)
         return Guarantee(event, self.relation, self.sampler.failure_probability() + failure)
