@@ -214,9 +214,7 @@ def check_rate(name: str, value: float) -> None:
       TypeError: If it is not a number.
       ValueError: If it lies outside.
     """
-    check_scalar(name, value)
-    if not 0 < value <= 1:
-        raise ValueError(f"{name} must lie in (0, 1], got {value!r}")
+    _check_inside(name, value, "(0, 1]", lambda number: 0 < number <= 1)
 
 
 def check_probability(name: str, value: float) -> None:
@@ -230,9 +228,7 @@ def check_probability(name: str, value: float) -> None:
       TypeError: If it is not a number.
       ValueError: If it lies outside.
     """
-    check_scalar(name, value)
-    if not 0 < value < 1:
-        raise ValueError(f"{name} must lie in (0, 1), got {value!r}")
+    _check_inside(name, value, "(0, 1)", lambda number: 0 < number < 1)
 
 
 def check_delta(name: str, value: float) -> None:
@@ -246,9 +242,14 @@ def check_delta(name: str, value: float) -> None:
       TypeError: If it is not a number.
       ValueError: If it lies outside.
     """
+    _check_inside(name, value, "[0, 1)", lambda number: 0 <= number < 1)
+
+
+def _check_inside(name: str, value: float, interval: str, inside: Callable[[float], bool]) -> None:
+    """Raises unless `value` is one real number, and lies in the interval."""
     check_scalar(name, value)
-    if not 0 <= value < 1:
-        raise ValueError(f"{name} must lie in [0, 1), got {value!r}")
+    if not inside(value):
+        raise ValueError(f"{name} must lie in {interval}, got {value!r}")
 
 
 def check_type(name: str, value: object, kinds: _Kinds, what: str, more: str = "") -> None:

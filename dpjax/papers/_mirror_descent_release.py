@@ -11,7 +11,6 @@ from dp_accounting import dp_event as dpe
 from dpjax.core import (
     PyTree,
     check_choice,
-    check_fields,
     check_int,
     check_positive,
     check_unstacked,
@@ -19,11 +18,11 @@ from dpjax.core import (
     static_field,
 )
 from dpjax.core._moved import moved_setting
-from dpjax.privacy import Budget, Guarantee, check_budget
+from dpjax.privacy import Budget, Guarantee
 from dpjax.problems import QueryRelease
 from dpjax.queries._workload import num_records, spread_cells
 from dpjax.sampling import FullBatch
-from dpjax.solvers._request import checked_answers, drawn_noise, within_budget
+from dpjax.solvers import _request as requests
 from dpjax.solvers._summary import register_solver
 from dpjax.solvers.queries._budget import (
     Number,
@@ -41,13 +40,7 @@ from dpjax.solvers.queries._selection import (
     counts,
     select_query,
 )
-from dpjax.transforms.noise._noisy_counts import (
-    MOST_SHORTFALL,
-    CountTables,
-    count_tables,
-    noisy_counts,
-    noisy_counts_shortfall,
-)
+from dpjax.transforms.noise import _noisy_counts as counting
 
 _NOISES = ("gumbel", "histogram-once", "per-step")
 _ONCE = 2**31 - 1  # folded into the key for the noise drawn before the first step
@@ -162,11 +155,9 @@ class MirrorDescentRelease(SelectionRelease):
         if as_published:
             make = moved_setting("query_release", "mirror_descent", "as_published=True", depth=3)
             return make(problem, num_records, budget, width=width, **overrides)
-        check_fields(cls, overrides)
-        check_int("num_records", num_records, minimum=1)
+        relation = requests.requested_relation(cls, num_records, budget, overrides)
         check_int("steps", steps, minimum=1)
         check_choice("noise", noise, _NOISES)
-        relation = check_budget(budget, num_records).relation_or("replace_one").name.lower()
         log_k = math.log(max(2, problem.workload.universe_size))
         score_range = problem.sensitivity(relation).score_range
         change = histogram_change(relation) / num_records
@@ -176,10 +167,11 @@ class MirrorDescentRelease(SelectionRelease):
             scales = tau, 0.0
         else:
             draws = steps if noise == "per-step" else 1
-            sigma = gaussian_stddev(change, budget, draws=draws, failure=2 * draws * MOST_SHORTFALL)
+            failure = 2 * draws * counting.MOST_SHORTFALL
+            sigma = gaussian_stddev(change, budget, draws=draws, failure=failure)
             scales = sigma, tau if noise == "histogram-once" else 0.0
         offset = math.sqrt(8 / (tau * alpha / 16)) / 16
-        fields = {
+        fields: dict[str, Any] = {
             "noise_scale": scales[0],
             "smoothing": scales[1],
             "alpha": alpha,
@@ -190,11 +182,13 @@ class MirrorDescentRelease(SelectionRelease):
             "relation": relation,
         }
         solver = cls(FullBatch(steps), **(fields | overrides))
-        within_budget(solver, budget, overrides, "noise_scale")
+        requests.within_budget(solver, budget, overrides, "noise_scale")
         if solver.noise == "gumbel":
-            return checked_answers(solver, drawn_noise(solver.noise_scale, problem, steps), problem)
+            return requests.checked_answers(
+                solver, requests.drawn_noise(solver.noise_scale, problem, steps), problem
+            )
         draws = steps if solver.noise == "per-step" else 1
-        return checked_answers(solver, solver.noise_scale / math.sqrt(draws), problem)
+        return requests.checked_answers(solver, solver.noise_scale / math.sqrt(draws), problem)
 
     def init(self, problem: QueryRelease, *, key: jax.Array) -> SelectionState:
         """The state before the first step: uniform. The key (*secret*) is for the draws."""
@@ -237,7 +231,7 @@ class MirrorDescentRelease(SelectionRelease):
     def _noisy(self, counts: jax.Array, key: jax.Array) -> jax.Array:
         # divided after the noise, for quotients are rounded by what a record does
         stddev = self.noise_scale * self.num_records
-        return noisy_counts(key, counts, stddev, self._tables) / self.num_records
+        return counting.noisy_counts(key, counts, stddev, self._tables) / self.num_records
 
     def reference(self, state: SelectionState) -> jax.Array:
         """Answers between those of the average and those of the present distribution."""
@@ -262,10 +256,10 @@ class MirrorDescentRelease(SelectionRelease):
         return jnp.minimum(1.0, 2 / (count + jnp.asarray(self.offset, float) + 2))
 
     @derived
-    def _tables(self) -> CountTables | None:
+    def _tables(self) -> counting.CountTables | None:
         if self.noise == "gumbel":
             return None
-        return count_tables(self.noise_scale, self.num_records)
+        return counting.count_tables(self.noise_scale, self.num_records)
 
     def guarantee(self) -> Guarantee:
         """The guarantee of the whole run (host); raises ValueError for stacked fields."""
@@ -278,7 +272,7 @@ class MirrorDescentRelease(SelectionRelease):
             event = gaussian_event(histogram_change(self.relation) / n, scale, self.relation)
             draws = self.sampler.steps if self.noise == "per-step" else 1
             # of the two cells that a record may change; all others have one law anyhow
-            failure += 2 * draws * noisy_counts_shortfall(n * scale)
+            failure += 2 * draws * counting.noisy_counts_shortfall(n * scale)
         if self.noise != "histogram-once":
             event = dpe.SelfComposedDpEvent(event, self.sampler.steps)
         return Guarantee(event, self.relation, failure)

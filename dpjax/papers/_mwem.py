@@ -10,7 +10,6 @@ from dp_accounting import dp_event as dpe
 
 from dpjax.core import (
     PyTree,
-    check_fields,
     check_int,
     check_key,
     check_scalar,
@@ -19,29 +18,24 @@ from dpjax.core import (
     static_field,
 )
 from dpjax.core._pairs import Pair, pair_of
-from dpjax.privacy import Budget, Guarantee, bounded_range_eta, check_budget
+from dpjax.privacy import Budget, Guarantee, bounded_range_eta
 from dpjax.problems import QueryRelease
 from dpjax.queries._workload import num_records, spread_cells
 from dpjax.sampling import FullBatch
-from dpjax.solvers._request import checked_answers, within_budget
+from dpjax.solvers._request import checked_answers, requested_relation, within_budget
 from dpjax.solvers._summary import register_solver
 from dpjax.solvers.queries._budget import Number, drawn_event, drawn_rho, gaussian_event
 from dpjax.solvers.queries._selection import (
     ReleasedDistribution,
+    check_range,
     check_selection,
     distribution,
     log_of,
     per_half_record,
     select_query,
 )
+from dpjax.transforms.noise import _noisy_counts as counting
 from dpjax.transforms.noise._independent import plus_gaussian
-from dpjax.transforms.noise._noisy_counts import (
-    MOST_SHORTFALL,
-    CountTables,
-    count_tables,
-    noisy_counts,
-    noisy_counts_shortfall,
-)
 
 
 class MWEMState(NamedTuple):
@@ -172,14 +166,12 @@ class MWEM:
           >>> solver.guarantee().epsilon(1e-6) <= 1.0
           True
         """
-        check_fields(cls, overrides)
-        check_int("num_records", num_records, minimum=1)
+        relation = requested_relation(cls, num_records, budget, overrides)
         check_int("steps", steps, minimum=1)
-        relation = check_budget(budget, num_records).relation_or("replace_one").name.lower()
         sensitivity = problem.sensitivity(relation)
         # rho of Gaussian noise on an answer is (change / stddev)^2 / 2
-        each = drawn_rho(budget, failure=steps * MOST_SHORTFALL) / (2 * steps)
-        fields = {
+        each = drawn_rho(budget, failure=steps * counting.MOST_SHORTFALL) / (2 * steps)
+        fields: dict[str, Any] = {
             "noise_scale": sensitivity.score_range
             * (1 + 1e-12)
             / (num_records * float(bounded_range_eta(each))),
@@ -197,15 +189,8 @@ class MWEM:
         """The state before the first step: uniform. The key (*secret*) is for the draws."""
         check_key("key", key)
         sensitivity = problem.sensitivity(self.relation)
-        for name, bound in (
-            ("score_range", sensitivity.score_range),
-            ("answer_range", sensitivity.linf),
-        ):
-            if bound > getattr(self, name) * (1 + 1e-9):
-                raise ValueError(
-                    f"{name} must be >= {bound} for this workload under {self.relation}, got "
-                    f"{getattr(self, name)}: for_budget sets it"
-                )
+        check_range(self, "score_range", sensitivity.score_range)
+        check_range(self, "answer_range", sensitivity.linf)
         steps = self.sampler.steps
         zeros, sums = jnp.zeros(problem.workload.num_queries), problem.workload.sums_dtype
         return MWEMState(
@@ -270,7 +255,7 @@ class MWEM:
         stddev = self.stddev * self.num_records
         if isinstance(total, Pair):
             return plus_gaussian(key, total, stddev) / self.num_records
-        return noisy_counts(key, total, stddev, self._tables) / self.num_records
+        return counting.noisy_counts(key, total, stddev, self._tables) / self.num_records
 
     def finalize(self, problem: QueryRelease, state: MWEMState) -> ReleasedDistribution:
         """The mean of the distributions after each step."""
@@ -281,8 +266,8 @@ class MWEM:
         return state._replace(answers=None, targets=None)
 
     @derived
-    def _tables(self) -> CountTables | None:
-        return count_tables(self.stddev, self.num_records)
+    def _tables(self) -> counting.CountTables | None:
+        return counting.count_tables(self.stddev, self.num_records)
 
     def guarantee(self) -> Guarantee:
         """The guarantee of the whole run (host); raises ValueError for stacked fields."""
@@ -296,5 +281,5 @@ class MWEM:
         )
         event = dpe.SelfComposedDpEvent(one, self.sampler.steps)
         # of the one number a step; what a record does not move has one law, whatever it is
-        failure = self.sampler.steps * noisy_counts_shortfall(float(self.stddev) * n)
+        failure = self.sampler.steps * counting.noisy_counts_shortfall(float(self.stddev) * n)
         return Guarantee(event, self.relation, self.sampler.failure_probability() + failure)

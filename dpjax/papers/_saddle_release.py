@@ -8,12 +8,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from dpjax.core import check_fields, check_finite, check_int, check_unstacked, static_field
+from dpjax.core import check_finite, check_int, check_unstacked, static_field
 from dpjax.core._moved import moved_setting
-from dpjax.privacy import Budget, Guarantee, PureZCDpEvent, bounded_range_rho, check_budget
+from dpjax.privacy import Budget, Guarantee, PureZCDpEvent, bounded_range_rho
 from dpjax.problems import QueryRelease
 from dpjax.sampling import FullBatch
-from dpjax.solvers._request import checked_answers, drawn_noise, within_budget
+from dpjax.solvers import _request as requests
 from dpjax.solvers._summary import register_solver
 from dpjax.solvers.queries._budget import Number, drawn_rho
 from dpjax.solvers.queries._selection import SelectionRelease, SelectionState, check_selection
@@ -115,11 +115,9 @@ class SaddleRelease(SelectionRelease):
         if as_published:
             make = moved_setting("query_release", "saddle", "as_published=True", depth=3)
             return make(problem, num_records, budget, steps=steps, **overrides)
-        check_fields(cls, overrides)
-        check_int("num_records", num_records, minimum=1)
+        relation = requests.requested_relation(cls, num_records, budget, overrides)
         if steps is not None:
             check_int("steps", steps, minimum=1)
-        relation = check_budget(budget, num_records).relation_or("replace_one").name.lower()
         log_k = math.log(max(2, problem.workload.universe_size))
         score_range = problem.sensitivity(relation).score_range
         count = _STEPS + 1 if steps is None else steps + 1
@@ -139,9 +137,9 @@ class SaddleRelease(SelectionRelease):
             "relation": relation,
         }
         solver = cls(FullBatch(count - 1), **(fields | overrides))
-        within_budget(solver, budget, overrides, "dual_step_size")
+        requests.within_budget(solver, budget, overrides, "dual_step_size")
         last = 1 / (solver.dual_step_size * count)  # noise in the scores of the last draw
-        return checked_answers(solver, drawn_noise(last, problem, count), problem)
+        return requests.checked_answers(solver, requests.drawn_noise(last, problem, count), problem)
 
     def reference(self, state: SelectionState) -> jax.Array:
         """The answers of the mean of the iterates before the present one."""

@@ -69,20 +69,10 @@ class PublishedOnlineToNonconvex(OnlineToNonconvex):
 
     @classmethod
     def for_budget(
-        cls,
-        problem: LossProblem,
-        num_records: int,
-        budget: Budget,
-        *,
-        radius: float = 0.1,
-        oracle: str = "first",
-        passes: str = "multi",
-        **overrides: Any,
+        cls, problem: LossProblem, num_records: int, budget: Budget, **overrides: Any
     ) -> Any:
         """The library's defaults, an `OnlineToNonconvex`; `as_published` has the printed ones."""
-        return OnlineToNonconvex.for_budget(
-            problem, num_records, budget, radius=radius, oracle=oracle, passes=passes, **overrides
-        )
+        return OnlineToNonconvex.for_budget(problem, num_records, budget, **overrides)
 
     def _change_bound(self, state: OnlineToNonconvexState) -> jax.Array:
         del state

@@ -8,7 +8,7 @@ import pytest
 from dp_accounting import gaussian_mechanism
 
 import dpjax
-from dpjax.papers.nonsmooth_nonconvex import multi_pass
+from dpjax.papers.nonsmooth_nonconvex import PublishedOnlineToNonconvex, multi_pass
 
 PROBLEM = dpjax.problems.Risk(
     lambda w, rec: jnp.abs(jnp.abs(rec["x"] @ w) - rec["y"]), jnp.ones(4) / 2, lipschitz=1.0
@@ -46,6 +46,14 @@ def test_several_passes_are_printed(n, epsilon):
     true = gaussian_mechanism.get_epsilon_gaussian(1 / mu, 1e-6)
     assert solver.guarantee().epsilon(1e-6) == pytest.approx(true, rel=1e-3)
     assert solver.goldstein_radius() <= 0.1
+
+
+def test_for_budget_of_the_printed_single_pass_is_the_library_s():
+    asked = PROBLEM, 1000, dpjax.Budget(1.0, 1e-5)
+    for options in ({}, {"radius": 0.2, "passes": "single", "steps": 8}):
+        made = PublishedOnlineToNonconvex.for_budget(*asked, **options)
+        assert type(made) is dpjax.solvers.OnlineToNonconvex
+        assert made == dpjax.solvers.OnlineToNonconvex.for_budget(*asked, **options)
 
 
 @pytest.mark.slow  # a program to compile

@@ -170,12 +170,10 @@ def noising(plus):
         return plus(key, values.high + values.low, stddev)
 
     with contextlib.ExitStack() as stack:
-        fit, mwem = "solvers.queries._gaussian_fit", "papers._mwem"
-        others = ("transforms.noise._noisy_counts", "papers._mirror_descent_release")
-        for name in (fit, mwem):
+        for name in ("solvers.queries._gaussian_fit", "papers._mwem"):
             stack.enter_context(mock.patch(f"dpjax.{name}.plus_gaussian", of_pairs))
-        for name in (mwem, *others):
-            stack.enter_context(mock.patch(f"dpjax.{name}.noisy_counts", counted))
+        counts = "dpjax.transforms.noise._noisy_counts.noisy_counts"
+        stack.enter_context(mock.patch(counts, counted))
         yield
 
 

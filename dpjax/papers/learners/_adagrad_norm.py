@@ -11,11 +11,12 @@ from dpjax.transforms.learners._learner import (
     Projection,
     change,
     hypotenuse,
+    learner_of,
     nearest,
     plus,
-    points,
     ratio,
     scalar,
+    widened,
 )
 
 
@@ -71,13 +72,12 @@ def adagrad_norm(diameter: ArrayLike, project: Projection | None = None) -> Tran
     def init(params: PyTree) -> AdagradNormState:
         return AdagradNormState(scalar(params))
 
-    def update(
-        updates: PyTree, state: AdagradNormState, params: PyTree = None, **extra: object
+    def step(
+        updates: PyTree, state: AdagradNormState, params: PyTree, **_: object
     ) -> tuple[PyTree, AdagradNormState]:
-        del extra
-        at = points(params)
+        at = widened(params)
         length = hypotenuse(state.length, norm(updates))
         rate = ratio(scalar(at, diameter) / scalar(at, 2) ** 0.5, length)
         return change(nearest(project, plus(at, updates, -rate)), params), AdagradNormState(length)
 
-    return Transform(init, update)
+    return learner_of(init, step)

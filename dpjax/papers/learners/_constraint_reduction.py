@@ -13,6 +13,7 @@ from dpjax.papers.learners._norms import inner, norm, scaled
 from dpjax.transforms.learners._learner import (
     Projection,
     change,
+    learner_of,
     nearest,
     plus,
     ratio,
@@ -79,16 +80,14 @@ def constrained(
         start = scalar(anchor, initial)
         return ReductionState(anchor, anchor, zeros, start, jnp.zeros((), jnp.int32))
 
-    def update(
+    def step(
         updates: PyTree,
         state: ReductionState,
-        params: PyTree = None,
+        params: PyTree,
         *,
         weight: ArrayLike | None = None,
-        **extra: object,
+        **_: object,
     ) -> tuple[PyTree, ReductionState]:
-        del extra
-        required("params", params, "the point w_t that the learner is to move")
         gradient = plus(jax.tree.map(jnp.zeros_like, state.total), updates)
         if pulls:
             beta = scalar(gradient, required("weight", weight, "the weight beta_t of w_t"))
@@ -106,7 +105,7 @@ def constrained(
         after = ReductionState(state.anchor, point, total, scale, count)
         return change(point, params), after
 
-    return Transform(init, update)
+    return learner_of(init, step)
 
 
 def gradient_outside(gradient: PyTree, free: PyTree, point: PyTree) -> PyTree:

@@ -7,7 +7,7 @@ import jax
 from dpjax.core import PyTree, Transform
 from dpjax.core._chain import as_stage
 from dpjax.papers.mirror import MirrorMap
-from dpjax.transforms.learners._learner import change, required, widened
+from dpjax.transforms.learners._learner import change, learner_of, widened
 
 
 class MirroredState(NamedTuple):
@@ -64,13 +64,12 @@ def mirrored(optimizer: object, mirror_map: MirrorMap) -> Transform:
     def init(params: PyTree) -> MirroredState:
         return MirroredState(mirror_map.coordinates(widened(params)), stage.init(params))
 
-    def update(
-        updates: PyTree, state: MirroredState, params: PyTree = None, **extra: object
+    def step(
+        updates: PyTree, state: MirroredState, params: PyTree, **extra: object
     ) -> tuple[PyTree, MirroredState]:
-        required("params", params, "the point w_t that the learner is to move")
         moves, base = stage.update(updates, state.base, params, **extra)
         against = jax.tree.map(lambda move: -move, widened(moves))
         coords = mirror_map.step(state.coords, against, 1.0)
         return change(mirror_map.point(coords), params), MirroredState(coords, base)
 
-    return Transform(init, update)
+    return learner_of(init, step)

@@ -6,7 +6,14 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from dpjax.core import PyTree, Transform, check_positive_scalar
-from dpjax.transforms.learners._learner import Projection, change, nearest, plus, required, widened
+from dpjax.transforms.learners._learner import (
+    Projection,
+    change,
+    learner_of,
+    nearest,
+    plus,
+    widened,
+)
 
 
 class OptimisticDescentState(NamedTuple):
@@ -67,19 +74,17 @@ def optimistic_descent(learning_rate: ArrayLike, project: Projection | None = No
     def init(params: PyTree) -> OptimisticDescentState:
         return OptimisticDescentState(widened(params))
 
-    def update(
+    def step(
         updates: PyTree,
         state: OptimisticDescentState,
-        params: PyTree = None,
+        params: PyTree,
         *,
         hint: PyTree = None,
-        **extra: object,
+        **_: object,
     ) -> tuple[PyTree, OptimisticDescentState]:
-        del extra
-        required("params", params, "the point w_t that the learner is to move")
         rate = -jnp.asarray(learning_rate)
         base = nearest(project, plus(state.base, updates, rate))
         point = nearest(project, plus(base, updates if hint is None else hint, rate))
         return change(point, params), OptimisticDescentState(base)
 
-    return Transform(init, update)
+    return learner_of(init, step)

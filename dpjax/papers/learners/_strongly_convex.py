@@ -11,9 +11,9 @@ from dpjax.papers.learners._norms import scaled
 from dpjax.transforms.learners._learner import (
     Projection,
     change,
+    learner_of,
     nearest,
     plus,
-    points,
     required,
     scalar,
     widened,
@@ -93,21 +93,16 @@ def strongly_convex_descent(
         zeros = jax.tree.map(jnp.zeros_like, widened(params))
         return StronglyConvexState(zeros, zeros)
 
-    def update(
-        updates: PyTree,
-        state: Any,
-        params: PyTree = None,
-        *,
-        weight: ArrayLike | None = None,
-        total_weight: ArrayLike | None = None,
-        average: PyTree = None,
-        **extra: object,
-    ) -> tuple[PyTree, Any]:
-        del extra
-        at = points(params)
-        beta = scalar(at, required("weight", weight, "the weight beta_t of w_t"))
-        sum_of = scalar(at, required("total_weight", total_weight, "the sum B_t of the weights"))
-        seen = required("average", average, "the average x_t at which the gradient was taken")
+    def step(
+        updates: PyTree, state: PyTree, params: PyTree, **given: PyTree
+    ) -> tuple[PyTree, PyTree]:
+        def asked(name: str, what: str) -> PyTree:
+            return required(name, given.get(name), what)
+
+        at = widened(params)
+        beta = scalar(at, asked("weight", "the weight beta_t of w_t"))
+        sum_of = scalar(at, asked("total_weight", "the sum B_t of the weights"))
+        seen = asked("average", "the average x_t at which the gradient was taken")
         rate = -2 / (scalar(at, strong_convexity) * sum_of)
         if form == "descent":
             towards = plus(at, plus(at, seen, -1.0), -beta / sum_of)
@@ -117,4 +112,4 @@ def strongly_convex_descent(
         point = nearest(project, plus(center, total, rate))
         return change(point, params), StronglyConvexState(total, center)
 
-    return Transform(init, update)
+    return learner_of(init, step)

@@ -257,12 +257,7 @@ class SelectionRelease(abc.ABC):
         check_key("key", key)
         if self.vertices == "marginals":
             tables_of(problem)
-        bound = needed_range(problem, self.relation, self.vertices)
-        if bound > self.score_range * (1 + 1e-9):
-            raise ValueError(
-                f"score_range must be >= {bound} for this workload under {self.relation}, got "
-                f"{self.score_range}: for_budget sets it"
-            )
+        check_range(self, "score_range", needed_range(problem, self.relation, self.vertices))
         workload = problem.workload
         weights = jnp.zeros(workload.num_queries)
         uniform = distribution(workload, weights)
@@ -370,6 +365,16 @@ def needed_range(problem: QueryRelease, relation: str, vertices: str) -> float:
         return float(sensitivity.score_range)
     # of signs of answers that are not centred; a table of one cell answers 1 for all records
     return 2 * float(max(sensitivity.score_range, sensitivity.linf))
+
+
+def check_range(solver: Any, name: str, bound: float) -> None:
+    """Raises ValueError if the workload needs a larger range than this field of the solver."""
+    given = getattr(solver, name)
+    if bound > given * (1 + 1e-9):
+        raise ValueError(
+            f"{name} must be >= {bound} for this workload under {solver.relation}, got {given}: "
+            "for_budget sets it"
+        )
 
 
 def check_selection(solver: Any, positive: tuple[str, ...], nonnegative: tuple[str, ...]) -> None:

@@ -38,9 +38,16 @@ def required(name: str, value: object, what: str) -> Any:
     return value
 
 
-def points(params: PyTree) -> PyTree:
-    """The parameters, which every learner is to be given, in at least float32."""
-    return widened(required("params", params, "the point w_t that the learner is to move"))
+def learner_of(init: Callable[[PyTree], Any], step: Callable[..., tuple[PyTree, Any]]) -> Transform:
+    """`step(updates, state, params, **extra)`, with the parameters, which every learner needs."""
+
+    def update(
+        updates: PyTree, state: PyTree, params: PyTree = None, **extra: object
+    ) -> tuple[PyTree, Any]:
+        required("params", params, "the point w_t that the learner is to move")
+        return step(updates, state, params, **extra)
+
+    return Transform(init, update)
 
 
 def plus(tree: PyTree, other: PyTree, scale: ArrayLike = 1.0) -> PyTree:
@@ -134,15 +141,9 @@ def leader(
         count = jnp.zeros((), jnp.int32)
         return LeaderState(lift(widened(params)), zeros, hint, scalar(zeros), count)
 
-    def update(
-        updates: PyTree,
-        state: LeaderState,
-        params: PyTree = None,
-        *,
-        hint: PyTree = None,
-        **extra: object,
+    def step(
+        updates: PyTree, state: LeaderState, params: PyTree, *, hint: PyTree = None, **_: object
     ) -> tuple[PyTree, LeaderState]:
-        required("params", params, "the point w_t that the learner is to move")
         zeros = jax.tree.map(jnp.zeros_like, state.total)
         gradient, count = plus(zeros, updates), state.count + 1
         surprise, ahead = gradient, None
@@ -161,7 +162,7 @@ def leader(
         moves = jax.tree.map(towards, new, params)
         return moves, LeaderState(state.start, total, ahead, length, count)
 
-    return Transform(init, update)
+    return learner_of(init, step)
 
 
 def projected(
@@ -207,14 +208,11 @@ def projected(
     """
     stage = as_stage("optimizer", optimizer)
 
-    def update(
-        updates: PyTree, state: PyTree, params: PyTree = None, **extra: object
-    ) -> tuple[PyTree, Any]:
-        at = points(params)
+    def step(updates: PyTree, state: PyTree, params: PyTree, **extra: object) -> tuple[PyTree, Any]:
         moves, state = stage.update(updates, state, params, **extra)
-        return change(nearest(project, plus(at, moves)), params), state
+        return change(nearest(project, plus(widened(params), moves)), params), state
 
-    return Transform(stage.init, update)
+    return learner_of(stage.init, step)
 
 
 def exponentiated_gradient(
