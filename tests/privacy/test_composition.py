@@ -6,9 +6,10 @@ import math
 import numpy as np
 import pytest
 from dp_accounting import dp_event as dpe
-from scipy import stats
+from scipy import special, stats
 
 from dpjax.privacy import (
+    BoundedRangeGuarantee,
     Budget,
     Guarantee,
     calibrate_objective_perturbation,
@@ -82,6 +83,27 @@ def test_a_group_shows_its_own_epsilon_and_follows_from_any_curve():
     assert one.epsilon(1e-6) < pair.epsilon(1e-6)
     assert pair.delta(2.0) <= (1 + math.e) * one.delta(1.0) * (1 + 1e-9)
     assert pair.delta(pair.epsilon(1e-5)) <= 1e-5
+
+
+@pytest.mark.parametrize(("eta", "size"), [(0.3, 2), (0.3, 5), (2.0, 3)])
+def test_a_group_of_a_draw_bounds_what_softmaxes_of_two_outcomes_attain(eta, size):
+    """Each record moves one logit by eta: both data sets are a logistic function of a shift."""
+    group = group_guarantee(BoundedRangeGuarantee(eta, 1), size)
+    for epsilon in (0.0, 0.3 * eta * size, 0.8 * eta * size):
+        shifts = np.linspace(-6, 6, 241)
+        p, q = special.expit(shifts + size * eta), special.expit(shifts)
+        excess = np.maximum(p - math.exp(epsilon) * q, 0)
+        excess += np.maximum(1 - p - math.exp(epsilon) * (1 - q), 0)
+        assert excess.max() <= group.delta(epsilon) <= size * math.exp(epsilon) * excess.max()
+    assert group.epsilon(0.0) == size * eta
+    assert group.delta(group.epsilon(DELTA)) <= DELTA
+
+
+def test_a_group_of_runs_on_disjoint_sets_pays_for_failures_and_the_worst_set():
+    parts = Guarantee(dpe.GaussianDpEvent(4.0), failure_probability=1e-7)
+    group = group_guarantee(parallel_guarantee(parts, Guarantee(dpe.GaussianDpEvent(6.0))), 2)
+    exact = _gaussian_delta(1.0, 2 / 4.0) + 2e-7 * (1 + math.e)
+    assert exact < group.delta(1.0) < 20 * exact
 
 
 def test_pure_noise_and_zcdp_scale():

@@ -109,3 +109,25 @@ def test_numbers_beyond_the_grid_have_the_curve_of_zero_concentrated_dp():
         MixtureGuarantee(MixturePhase(-1.0))
     with pytest.raises(ValueError, match="draws"):
         MixtureGuarantee(MixturePhase(1.0, ((0.1, 0),)))
+
+
+def _noise_alone(mu, epsilon):
+    return stats.norm.cdf(mu / 2 - epsilon / mu) - math.exp(
+        epsilon + stats.norm.logcdf(-mu / 2 - epsilon / mu)
+    )
+
+
+@pytest.mark.parametrize(
+    ("mu", "eta", "delta"),
+    [(0.2, 0.05, 1e-40), (1.0, 0.1, 1e-25), (27.2, 0.5, 1e-6), (30.0, 0.5, 0.5), (40.0, 2.0, 1e-6)],
+)
+def test_deltas_and_noise_at_the_end_of_the_grid(mu, eta, delta):
+    """The grid ended before the curve was down to delta, or e^x overflowed: epsilon was 0."""
+    epsilon = MixtureGuarantee(MixturePhase(mu, ((eta, 1),))).epsilon(delta)
+    assert _noise_alone(mu, epsilon) <= delta
+
+
+def test_a_branch_that_nothing_of_the_grid_holds_for_is_not_free():
+    guarantee = MixtureGuarantee(MixturePhase(0.1, ((0.5, 1),)), (MixturePhase(35.0),))
+    assert _noise_alone(35.0, guarantee.epsilon(1e-6)) <= 1e-6
+    assert guarantee.delta(500.0) >= _noise_alone(35.0, 500.0)

@@ -193,6 +193,17 @@ def test_a_pure_epsilon_is_no_negative_number(epsilon):
         Guarantee(PureZCDpEvent(0.01, epsilon=epsilon))
 
 
+@pytest.mark.parametrize("number", [-5, 0, 0.5])
+def test_sensitivities_and_buckets_are_positive_integers(number):
+    """Of a difference with its sign the pure epsilon was -5, and took that off other releases'."""
+    for event, relation in (
+        (dpe.DiscreteLaplaceDpEvent(1.0, number), "add_or_remove_one"),
+        (dpe.RandomizedResponseDpEvent(0.5, number), REPLACE),
+    ):
+        with pytest.raises((ValueError, TypeError), match="must be"):
+            Guarantee(dpe.ComposedDpEvent([event, dpe.NoOpDpEvent()]), relation)
+
+
 @pytest.mark.parametrize("delta", [-0.1, 1.0, 2.0, math.nan])
 def test_budgets_allow_delta_0_and_nothing_outside(delta):
     assert Budget(1.0, 0.0).delta == 0.0

@@ -1,5 +1,6 @@
 """The guarantee object: bases, failures, calibration, composition and the ledger."""
 
+import itertools
 import math
 
 import numpy as np
@@ -20,6 +21,7 @@ from dpjax.privacy import (
 )
 from dpjax.privacy.accounting._joint import Atoms
 from dpjax.privacy.selection._guarantee import _divergence, _zcdp
+from tests.privacy.selection_brute import generating
 
 CUT = RunsLaw(16.0, 1.0, max_runs=64)
 ONE_NOISE = 3.73063  # of one Gaussian at (1, 1e-5)
@@ -163,3 +165,22 @@ def test_refusals():
         calibrate_selection(gaussian, CUT, Budget(1.0, 0.0))
     with pytest.raises(ValueError, match="no noise"):
         calibrate_selection(lambda z: gaussian(z, failure=1e-5), CUT, Budget(1.0, 1e-6))
+
+
+@pytest.mark.parametrize("runs", [RunsLaw(16.0), RunsLaw(5.0, 2.0, max_runs=12)])
+def test_no_scores_of_randomised_responses_exceed_the_claim_ties_included(runs):
+    """Every order of three answers by score, and answers of one score, drawn among at random."""
+    one = Guarantee(dpe.RandomizedResponseDpEvent(0.3, 3), "replace_one")
+    best = SelectionGuarantee((one,), runs)
+    event = Guarantee(best.event, best.relation, best.failure_probability)
+    answers = np.full((2, 3), 0.1) + 0.7 * np.eye(2, 3)
+    for ranks in itertools.product(range(3), repeat=3):
+        of_rank = np.array([answers[:, np.array(ranks) == r].sum(axis=1) for r in range(3)])
+        below = np.minimum(np.cumsum(np.vstack([np.zeros(2), of_rank]), axis=0), 1.0)
+        wins = np.diff(generating(runs, below), axis=0)
+        p, q = np.array([wins[r] * answers[:, i] / of_rank[r] for i, r in enumerate(ranks)]).T
+        for epsilon in (0.0, 0.5, 2.0, 4.0):
+            for first, second in ((p, q), (q, p)):
+                exact = np.maximum(first - np.exp(epsilon) * second, 0).sum()
+                assert exact <= best.delta(epsilon) * (1 + 1e-9) + 1e-14
+                assert exact <= event.delta(epsilon) * (1 + 1e-9) + 1e-14

@@ -106,10 +106,12 @@ class GroupGuarantee:
         check_nonnegative("epsilon", epsilon)
         if self._direct is not None:
             return self._direct.delta(epsilon)
-        # the best split along a chain whose shares are multiples of epsilon / cells, without the
-        # failures, which are charged once
-        one_record = self.guarantee
-        curve = (compose(one_record._id) if isinstance(one_record, Guarantee) else one_record).delta
+        # the best split along a chain whose shares are multiples of epsilon / cells; an event is
+        # without its failures, which are charged once, and a curve of its own has them in it
+        one_record, failure, curve = self.guarantee, 0.0, self.guarantee.delta
+        if isinstance(one_record, Guarantee):
+            failure = _failure(one_record, self.size)
+            curve = compose(one_record._id).delta
         epsilon = min(epsilon, _LARGEST)  # delta falls, and e^epsilon stays finite
         cells = max(self.size, _CELLS // self.size * self.size)  # equal shares among them
         share = epsilon / cells
@@ -119,8 +121,7 @@ class GroupGuarantee:
         for _ in range(int(self.size) - 1):
             first = [one[: i + 1] + growth[: i + 1] * total[i::-1] for i in range(cells + 1)]
             total = np.array([options.min() for options in first])
-        failure = _failure(one_record, self.size) * (1 + math.exp(epsilon))
-        return min(1.0, float(total[-1]) + failure)
+        return min(1.0, float(total[-1]) + failure * (1 + math.exp(epsilon)))
 
 
 def group_guarantee(guarantee: GuaranteeLike, size: int) -> GroupGuarantee:
@@ -161,7 +162,7 @@ def _direct(guarantee: GuaranteeLike, size: int) -> Guarantee | None:
         return None
 
 
-def _failure(guarantee: PyTree, size: int) -> float:
+def _failure(guarantee: Guarantee, size: int) -> float:
     """Failures are counted for what one record moves, such as noisy counts: more move here."""
     return min(1.0 - 1e-9, size * float(guarantee.failure_probability))
 

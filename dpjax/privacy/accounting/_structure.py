@@ -214,6 +214,7 @@ def _walk_leaf(event: dpe.DpEvent, count: int) -> Parts:
             if 0 in (rate, event.truncated_batch_size, event.dataset_size):
                 return []
         case dpe.RandomizedResponseDpEvent(noise_parameter=noisy, num_buckets=buckets):
+            check_int("num_buckets", buckets, minimum=1)
             if buckets == 1:
                 return []
             check_between("noise_parameter", noisy, 0, 1)
@@ -224,9 +225,10 @@ def _walk_leaf(event: dpe.DpEvent, count: int) -> Parts:
             if math.isinf(rho + xi):
                 return [(dpe.NonPrivateDpEvent(), 1)]
             return [(event, count)] if rho + xi > 0 else []
-        case dpe.DiscreteLaplaceDpEvent(noise_parameter=steep):  # falls as the noise grows
-            if not 0 < steep < math.inf:
+        case dpe.DiscreteLaplaceDpEvent(noise_parameter=steep, sensitivity=sensitivity):
+            if not 0 < steep < math.inf:  # falls as the noise grows
                 raise ValueError(f"noise_parameter of {event} must be finite and > 0")
+            check_int("sensitivity", sensitivity, minimum=1)
             return [(event, count)]
     first = next(iter(noise.values()), 1.0)
     if first == 0:

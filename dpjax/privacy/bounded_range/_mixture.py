@@ -19,6 +19,7 @@ _CELLS = 12  # that the smallest range is cut into
 _LEFT_OUT = 1e-18  # probability of a loss beyond the grid
 _DEVIATIONS = 9.0  # of Gaussian noise, beyond which delta counts as 1
 _MOST_POINTS, _MOST_CELLS = 20_000, 400
+_FARTHEST = 690.0  # end of the grid, far enough from where e^x overflows
 _SPARE = 1e-8  # relative, for rounding in the weights of Gaussian losses
 
 
@@ -101,15 +102,15 @@ class MixtureGuarantee:
         """The least epsilon at delta, from above; see `Guarantee.epsilon`."""
         epsilon = Guarantee(self.event, self.relation, self.failure_probability).epsilon(delta)
         curve = _curve(self.first, self.branches)
-        if curve is None or self.failure_probability:
-            return epsilon
+        if curve is None or self.failure_probability or not curve[1][-1] <= delta:
+            return epsilon  # the grid may end before the curve is down to delta
         return min(epsilon, max(0.0, _crossing(*curve, delta)))
 
     def delta(self, epsilon: float) -> float:
         """delta(epsilon), from above, at most 1; see `Guarantee.delta`."""
         delta = Guarantee(self.event, self.relation, self.failure_probability).delta(epsilon)
         curve = _curve(self.first, self.branches)
-        if curve is None or self.failure_probability:
+        if curve is None or self.failure_probability or epsilon > curve[0][-1]:
             return delta
         points, values = curve
         # straight in e^x, as chords are
@@ -129,6 +130,8 @@ def _curve(
     reach = rho + 2 * math.sqrt(-rho * math.log(_LEFT_OUT))
     below, most = math.ceil(reach / width), math.ceil(max(ranges) / width)
     if below > _MOST_POINTS or most > _MOST_CELLS or width < 1e-7:
+        return None
+    if reach + max(ranges) > _FARTHEST:
         return None
     points = width * np.arange(-below, below + 1)
     start = np.maximum(0.0, -np.expm1(points - 1e-12))
