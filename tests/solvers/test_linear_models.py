@@ -439,3 +439,27 @@ def test_labels_of_other_classes_are_refused():
     problem.check({"x": x, "y": np.array([1.0, -1.0, np.nan, 1.0])})
     with pytest.raises(ValueError, match="y must"):
         problem.check({"x": x, "y": np.ones((4, 1))})
+
+
+@pytest.mark.parametrize("n", [1000, 10**8])
+def test_a_goal_is_above_what_rounding_adds_however_many_records(n):
+    problem, budget = LinearModel("logistic", 1), Budget(1.0, 1e-12)
+    solver = ObjectivePerturbation.for_budget(problem, n, budget)
+    assert solver.lam * solver.accuracy >= 2.0**-50 * n * 0.65
+    assert 0.99 < solver.guarantee().epsilon(1e-12) <= 1.0
+    if n > 1000:
+        assert solver.lam < 1e-3 * n / 4  # and hardly matters
+        with pytest.raises(ValueError, match=r"lam must be at least .* got 1: with less, sums"):
+            ObjectivePerturbation.for_budget(problem, n, budget, lam=1.0)
+
+
+@pytest.mark.slow  # a million records
+@pytest.mark.parametrize("alike", [True, False])
+def test_the_certificate_is_seen_with_a_million_records(alike):
+    n, problem = 2**20, LinearModel("huber", 1)
+    solver = ObjectivePerturbation.for_budget(problem, n, Budget(300.0, 1e-9))
+    x = jnp.ones((n, 1)) if alike else jax.random.uniform(jax.random.key(1), (n, 1), minval=-1.0)
+    data = {"x": x, "y": (jnp.arange(n) % 3 == 0).astype(jnp.float32)}
+    state = solver.init(problem, key=jax.random.key(0))
+    step = jax.jit(lambda data, state: solver.step(problem, data, jnp.ones(n, bool), state)[0])
+    assert 0 < step(data, state).residual <= solver.lam * solver.accuracy
