@@ -49,7 +49,7 @@ _LONGER = 16  # rounds after a check that fails
 # and on dense ones (600 to 1,800 strategies). The noisier all payoffs would be, the larger a gap is
 # still better than what they give: chosen on eight kinds of games (150 to 300 strategies).
 _WORST = {"nested": 0.1, "rounds": 0.03}
-_OF_ALL, _WORST_OF_ALL = 0.3, 0.25
+_OF_ALL, _WORST_OF_ALL = 0.3, 0.2
 # The rule, in units of half the interval of payoffs: noise of a single release of all of them
 _MOST_NOISE = 0.15  # up to which these are good in any game
 _NOISE_OF_FALLBACK = 2.5  # up to which they are worth the time, after both checks failed
