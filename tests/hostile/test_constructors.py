@@ -69,7 +69,7 @@ _NO_ROW = {
     "LinearModel, linear_model_solver": "tests/solvers/test_linear_models",
     "polar_estimate, polar_interval": "take a function and draws: tests/transforms/test_polar",
     "MixtureGuarantee": "takes phases: tests/privacy/test_mixture",
-    "solver_for_game": "tests/solvers/test_matrix_games",
+    "solver_for_game": "tests/solvers/test_matrix_games_rule",
     "Domain": "takes numbers of codes or labels: tests/queries/test_domain",
     "Categorical, Column, Date, Numeric": "kinds of columns: tests/queries/test_raw_columns",
     "PersonLoss": "takes a loss",

@@ -14,7 +14,7 @@ import dpjax
 from dpjax.privacy import Budget, Guarantee, bounded_range_rho
 from dpjax.problems import Saddle, max_loss
 from dpjax.sampling import FullBatch
-from dpjax.solvers import DoubleOracle, NestedGame, solver_for_game
+from dpjax.solvers import DoubleOracle, NestedGame
 from dpjax.solvers.games import _double_oracle, _nested, _oracle
 from dpjax.solvers.games._nested import line_sum
 from dpjax.solvers.games._oracle import Lines
@@ -474,39 +474,3 @@ def _largest(jaxpr):
         for inner in jaxprs_in_params(eqn.params):
             sizes.append(_largest(inner))
     return max(sizes)
-
-
-# which, and what is refused
-
-
-@pytest.mark.parametrize(
-    ("d", "n", "kind", "fallback"),
-    [
-        (50, 30_000, NestedGame, None),
-        (300, 30_000, NestedGame, None),
-        (1000, 30_000, DoubleOracle, "nested"),
-        (1000, 3_000, DoubleOracle, "rounds"),
-        (25, 1_000, NestedGame, None),  # as few payoffs as an oracle measures
-        (50, 1_000, DoubleOracle, "nested"),
-        (100, 500, NestedGame, None),  # noise on one payoff that hides a gap
-        (10_000, 900_000, DoubleOracle, "rounds"),
-    ],
-)
-def test_the_rule_takes_public_sizes(d, n, kind, fallback):
-    solver = solver_for_game(Saddle.matrix_game((d, d)), n, _BUDGET)
-    assert type(solver) is kind
-    assert getattr(solver, "fallback", None) == fallback
-    assert solver.guarantee().epsilon(1e-6) <= 1.0
-
-
-def test_what_is_no_game_is_refused():
-    curved = Saddle(lambda x, y, z: x @ x - y @ y, (2, 2), 2.0)
-    with pytest.raises(ValueError, match=r"smoothness must be \(0, 0\)"):
-        solver_for_game(curved, 100, _BUDGET)
-    unstated = Saddle(lambda x, y, z: z * x[0] * y[0], (2, 2), 2.0, smoothness=(0.0, 0.0))
-    with pytest.raises(ValueError, match="payoff_interval"):
-        NestedGame.for_budget(unstated, 100, _BUDGET)
-    with pytest.raises(ValueError, match="interval"):
-        NestedGame(FullBatch(1), 1.0, 10.0, (1.0, 1.0))
-    with pytest.raises(TypeError, match="FullBatch"):
-        DoubleOracle(FullBatch(2), 1.0, 10.0)

@@ -128,6 +128,17 @@ def test_uniform_draws_are_told_of(kind, problem):
     assert told(kind, problem, 30_000, FEW) == []
 
 
+@pytest.mark.parametrize("rule", [False, True])
+def test_payoffs_of_noise_alone_are_told_of_once(rule):
+    class Rule:
+        for_budget = staticmethod(dpjax.solvers.solver_for_game)
+
+    kind = Rule if rule else dpjax.solvers.NestedGame
+    (message,) = told(kind, GAME, 60, FEW)
+    assert "the noise in each payoff, all measured at once, is" in message
+    assert told(kind, GAME, 3_000, FEW) == []
+
+
 def test_steps_that_move_no_draw_are_told_of():
     def loss(x, y, record):
         return x @ record["A"] @ y

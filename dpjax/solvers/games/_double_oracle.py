@@ -14,6 +14,7 @@ from dpjax.privacy import Budget, MixtureGuarantee, MixturePhase, zcdp_budget
 from dpjax.privacy._budget import relation_factor
 from dpjax.problems import Saddle
 from dpjax.sampling import FullBatch
+from dpjax.solvers._request import candidates, checked_payoffs
 from dpjax.solvers._summary import register_solver
 from dpjax.solvers.games._nested import (
     Game,
@@ -45,11 +46,18 @@ _LONGER = 16  # rounds after a check that fails
 # Largest gap, of payoffs in [-1, 1], with which a check passes. Longer rounds cost little: chosen
 # on cores, low rank, sines and prices (2,500 strategies; n = 10,000 to 300,000; epsilon 1 and 4).
 # The second check passes with up to twice the predicted gap of the first. Chosen on the same games
-# and on dense ones (600 to 1,800 strategies).
+# and on dense ones (600 to 1,800 strategies). The noisier all payoffs would be, the larger a gap is
+# still better than what they give: chosen on eight kinds of games (150 to 300 strategies).
 _WORST = {"nested": 0.1, "rounds": 0.03}
-_MOST_NOISE = 0.15  # of a single release of all payoffs, in units of half their interval
-_FEW_PAYOFFS = 25**2  # as many as an oracle itself may measure
-_MOST_NOISE_OF_ONE = 0.016  # in a single payoff; with more, the check of an oracle says little
+_OF_ALL, _WORST_OF_ALL = 0.3, 0.2
+# The rule, in units of half the interval of payoffs: noise of a single release of all of them
+_MOST_NOISE = 0.15  # up to which these are good in any game
+_NOISE_OF_FALLBACK = 2.5  # up to which they are worth the time, after both checks failed
+_NOISE_OF_NO_USE = 4.0  # from which play by them is nearly uniform
+# and in a single payoff; that of a check is 20 times as large
+_MOST_NOISE_OF_ONE = 0.005  # up to which the check has less noise than its limit
+_MOST_NOISE_OF_DRAWS = 0.016  # up to which draws are of use in games of few that matter
+_FEW_PAYOFFS = 125**2  # with so few, a game is not worth the price of the checks
 
 
 class _Shares(NamedTuple):
@@ -184,8 +192,8 @@ class DoubleOracle(Game):
         rho = (1 - 1e-6) * zcdp_budget(budget, relation=relation)
         payoffs = math.prod(domain.num_vertices for domain in problem.domains)
         noise = relation_factor(relation) * math.sqrt(payoffs / (2 * rho)) / num_records
-        fallback = "nested" if payoffs <= LARGEST_ARRAY and noise <= 1 else "rounds"
-        fields |= {"rho": rho, "fallback": fallback}
+        small = payoffs <= LARGEST_ARRAY and noise <= _NOISE_OF_FALLBACK
+        fields |= {"rho": rho, "fallback": "nested" if small else "rounds"}
         solver = cls(FullBatch(1), **(fields | overrides))
         return solver if "rho" in overrides else _with_largest_rho(solver, budget)
 
@@ -265,7 +273,9 @@ class DoubleOracle(Game):
 
         if self.fallback == "rounds":
             return *of_block(), gap, passed, gap
-        again, good = checked(second, at, jnp.minimum(predicted, _WORST[self.fallback]))
+        of_all = self._stddev(_REST, math.prod(lines.shape))
+        worst = jnp.clip(_OF_ALL * of_all, _WORST[self.fallback], _WORST_OF_ALL)
+        again, good = checked(second, at, jnp.minimum(predicted, worst))
         x, y = jax.lax.cond(
             passed | good,
             of_block,
@@ -333,10 +343,11 @@ def solver_for_game(problem: Saddle, num_records: int, budget: Budget) -> Nested
 
     - `NestedGame` where all payoffs can be held, at most 4e6, and one of these holds: a single
       release of all has noise of at most .15 of half their interval,
-      $c \sqrt{d_x d_y} / (n \mu) \le .15$; there are at most 625 payoffs; noise on a single one,
-      $c / (n \mu)$, is above .016, with which the check of an oracle says little.
+      $c \sqrt{d_x d_y} / (n \mu) \le .15$; there are at most 15,625 payoffs; noise on a single one,
+      $c / (n \mu)$, is above .005, with which the check of an oracle has more noise than its limit
+      (above .016 where that on all is above 4, with which `NestedGame` plays nearly uniformly).
     - `DoubleOracle` otherwise. Its check finds out whether few strategies matter, and its fallback
-      is the nested measurement where all payoffs can be held and that noise is at most 1.
+      is the nested measurement where all payoffs can be held and noise on all is at most 2.5.
 
     Guarantee: none of its own; that of the solver. The choice looks at no data.
 
@@ -354,19 +365,24 @@ def solver_for_game(problem: Saddle, num_records: int, budget: Budget) -> Nested
         budget cannot be met.
       TypeError: If the problem is no `Saddle`, or `num_records` no integer.
 
+    Warns:
+      NoiseWarning: As `NestedGame.for_budget`, where that is chosen.
+
     Example:
       >>> import dpjax
       >>> game = dpjax.problems.Saddle.matrix_game((1000, 1000))
       >>> type(solver_for_game(game, 30_000, dpjax.Budget(1.0, 1e-6))).__name__
       'DoubleOracle'
     """
-    nested = NestedGame.for_budget(problem, num_records, budget)
+    with candidates():
+        nested = NestedGame.for_budget(problem, num_records, budget)
     payoffs = math.prod(domain.num_vertices for domain in problem.domains)
     # the multiplier has c / mu already
     of_one = np.asarray(nested.noise_multiplier).item() / num_records
-    clear = math.sqrt(payoffs) * of_one <= _MOST_NOISE
+    of_all = math.sqrt(payoffs) * of_one
+    most = _MOST_NOISE_OF_ONE if of_all <= _NOISE_OF_NO_USE else _MOST_NOISE_OF_DRAWS
     if payoffs <= LARGEST_ARRAY and (
-        clear or payoffs <= _FEW_PAYOFFS or of_one > _MOST_NOISE_OF_ONE
+        of_all <= _MOST_NOISE or payoffs <= _FEW_PAYOFFS or of_one > most
     ):
-        return nested
+        return checked_payoffs(nested, of_all)
     return DoubleOracle.for_budget(problem, num_records, budget)

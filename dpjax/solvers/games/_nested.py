@@ -279,6 +279,10 @@ class NestedGame(Game):
           TypeError: If the problem is no `Saddle`, `num_records` no integer, or an override no
             field.
 
+        Warns:
+          NoiseWarning: If noise on all payoffs, measured at once, is at least 6 times half their
+            interval.
+
         Example:
           >>> import dpjax
           >>> game = dpjax.problems.Saddle.matrix_game((50, 50))
@@ -288,7 +292,10 @@ class NestedGame(Game):
         """
         fields = cls._public_fields(problem, num_records, budget, overrides)
         noise = calibrate_gaussian(1.0, 1, budget, relation=fields["relation"])
-        return cls(FullBatch(1), **({"noise_multiplier": noise} | fields | overrides))
+        solver = cls(FullBatch(1), **({"noise_multiplier": noise} | fields | overrides))
+        payoffs = math.prod(domain.num_vertices for domain in problem.domains)
+        of_all = solver.noise_multiplier * math.sqrt(payoffs) / num_records
+        return requests.checked_payoffs(solver, of_all)
 
     def step(
         self, problem: Saddle, batch: PyTree, mask: jax.Array, state: GameState
