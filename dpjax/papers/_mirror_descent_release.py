@@ -127,9 +127,9 @@ class MirrorDescentRelease(SelectionRelease):
         $\alpha = 0.6 / \sqrt{T \log k}$ and $c = \sqrt{8 / (\tau \alpha)} / 4$.
 
         Args:
-          problem: `QueryRelease`; the workload is used, never data.
-          num_records: *Public* number of records (or near it, under add-or-remove-one).
-          budget: epsilon, delta and relation to meet; the relation defaults to replace-one.
+          problem: As in `FrankWolfeRelease.for_budget`.
+          num_records: As in `FrankWolfeRelease.for_budget`.
+          budget: As in `FrankWolfeRelease.for_budget`.
           steps: T.
           noise: As the attribute.
           as_published: Deprecated: use `dpjax.papers.query_release.mirror_descent`.
@@ -143,14 +143,6 @@ class MirrorDescentRelease(SelectionRelease):
         Raises:
           ValueError: If a value is outside its bound, or the budget cannot be met.
           TypeError: If `num_records` or `steps` is not an integer, or an override no field.
-
-        Example:
-          >>> import dpjax
-          >>> workload = dpjax.queries.Marginals.all_kway(dpjax.queries.Domain({"a": 4, "b": 5}), 1)
-          >>> problem = dpjax.problems.QueryRelease(workload)
-          >>> solver = MirrorDescentRelease.for_budget(problem, 1000, dpjax.Budget(1.0, 1e-6))
-          >>> solver.guarantee().epsilon(1e-6) <= 1.0
-          True
         """
         if as_published:
             make = moved_setting("query_release", "mirror_descent", "as_published=True", depth=3)

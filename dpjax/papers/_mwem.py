@@ -145,9 +145,9 @@ class MWEM:
         """The solver of so many steps whose noise just meets the budget, half of it on each kind.
 
         Args:
-          problem: `QueryRelease`; the workload is used, never data.
-          num_records: *Public* number of records (or near it, under add-or-remove-one).
-          budget: epsilon, delta and relation to meet; the relation defaults to replace-one.
+          problem: As in `FrankWolfeRelease.for_budget`.
+          num_records: As in `FrankWolfeRelease.for_budget`.
+          budget: As in `FrankWolfeRelease.for_budget`.
           steps: T.
           **overrides: `step_size`, `replays`, or a noise at the caller's own risk of the budget.
 
@@ -157,14 +157,6 @@ class MWEM:
         Raises:
           ValueError: If a value is outside its bound, or the budget cannot be met.
           TypeError: If `num_records` or `steps` is not an integer, or an override no field.
-
-        Example:
-          >>> import dpjax
-          >>> workload = dpjax.queries.Marginals.all_kway(dpjax.queries.Domain({"a": 4, "b": 5}), 1)
-          >>> problem = dpjax.problems.QueryRelease(workload)
-          >>> solver = MWEM.for_budget(problem, 1000, dpjax.Budget(1.0, 1e-6), steps=5)
-          >>> solver.guarantee().epsilon(1e-6) <= 1.0
-          True
         """
         relation = requested_relation(cls, num_records, budget, overrides)
         check_int("steps", steps, minimum=1)

@@ -90,9 +90,9 @@ class SaddleRelease(SelectionRelease):
         the budget allows, and do much worse.
 
         Args:
-          problem: `QueryRelease`; the workload is used, never data.
-          num_records: *Public* number of records (or near it, under add-or-remove-one).
-          budget: epsilon, delta and relation to meet; the relation defaults to replace-one.
+          problem: As in `FrankWolfeRelease.for_budget`.
+          num_records: As in `FrankWolfeRelease.for_budget`.
+          budget: As in `FrankWolfeRelease.for_budget`.
           steps: T - 1, if it is to be fixed.
           as_published: Deprecated: use `dpjax.papers.query_release.saddle`.
           **overrides: `step_size`, or `dual_step_size` at the caller's own risk of the budget.
@@ -103,14 +103,6 @@ class SaddleRelease(SelectionRelease):
         Raises:
           ValueError: If a value is outside its bound, or the budget cannot be met.
           TypeError: If `num_records` or `steps` is not an integer, or an override no field.
-
-        Example:
-          >>> import dpjax
-          >>> workload = dpjax.queries.Marginals.all_kway(dpjax.queries.Domain({"a": 4, "b": 5}), 1)
-          >>> problem = dpjax.problems.QueryRelease(workload)
-          >>> solver = SaddleRelease.for_budget(problem, 1000, dpjax.Budget(1.0, 1e-6))
-          >>> solver.guarantee().epsilon(1e-6) <= 1.0
-          True
         """
         if as_published:
             make = moved_setting("query_release", "saddle", "as_published=True", depth=3)
