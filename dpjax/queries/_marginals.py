@@ -222,6 +222,9 @@ class Marginals(workloads.Tables):
         axes = [stored.attributes.index(name) for name in clique]
         return jnp.transpose(block.reshape(stored.shape), axes)
 
+    def __getstate__(self) -> dict[str, object]:
+        return {name: held for name, held in vars(self).items() if name != "_passes"}  # functions
+
     @functools.cached_property
     def _axes(self) -> tuple[tuple[int, ...], ...]:
         return tuple(self.domain.axes(clique) for clique in self.cliques)

@@ -260,7 +260,12 @@ def test_eighteen_constraints_of_an_official_file(tmp_path):
     gaps = []
     for slack in (1.0, 0.02):
         problem = RateConstrained.linear(dataset.num_features, 2, constraint(slack))
-        options = {"steps": 600, "learning_rate": 0.1, "dual_learning_rate": 0.1}
+        options = {
+            "steps": 600,
+            "learning_rate": 0.1,
+            "dual_learning_rate": 0.1,
+            "swing_bound": None,
+        }
         budget = dpjax.Budget(float("inf"), 1e-5)
         solver = RateConstrainedSGDA.for_budget(problem, len(dataset), budget, **options)
         data = dataset.as_dict()

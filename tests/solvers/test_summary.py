@@ -147,7 +147,7 @@ def test_a_guarantee_shows_relation_epsilon_and_event():
 
 def test_an_info_shows_a_line_a_field():
     solver = DPSGD.for_budget(LINEAR, 40, BUDGET, steps=3000)
-    info = DPSGDInfo(jnp.arange(3000.0), jnp.float32(0.5))
+    info = DPSGDInfo(jnp.arange(3000, dtype=jnp.float32), jnp.float32(0.5))
     head, norms, clip = repr(info).splitlines()
     assert head == "DPSGDInfo"
     assert norms == "  gradient_norm: float32 [3000], 0 ... 2999, from 0 to 2999"
