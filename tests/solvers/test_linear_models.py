@@ -449,8 +449,10 @@ def test_a_goal_is_above_what_rounding_adds_however_many_records(n):
     assert 0.99 < solver.guarantee().epsilon(1e-12) <= 1.0
     if n > 1000:
         assert solver.lam < 1e-3 * n / 4  # and hardly matters
-        with pytest.raises(ValueError, match=r"lam must be at least .* got 1: with less, sums"):
+        with pytest.raises(ValueError, match=r"lam must be at least .* got 1: sums in float64"):
             ObjectivePerturbation.for_budget(problem, n, budget, lam=1.0)
+        with pytest.raises(ValueError, match="DPSGD needs no such sums"):
+            ObjectivePerturbation.for_budget(problem, 10**13, Budget(1.0, 1e-20))
 
 
 @pytest.mark.slow  # a million records

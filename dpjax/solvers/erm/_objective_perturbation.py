@@ -58,8 +58,7 @@ _LEAST_LABELS = 3  # one in this many nonzero labels exceeds the threshold
 _RECORDS_PER_BEYOND = 2500  # n epsilon: with more records bias outweighs noise
 _MOST_BEYOND = 1000
 _OUTPUT_SHARE = 0.1  # of the error that noise is expected to cause
-# of num_records times the largest slope, as in `Objective.rounding`; measured up to 2^-55.9 of it
-# (n = 1e6 and 4e6, rows at random and all alike)
+# of num_records times the largest slope, as in `Objective.rounding`; seen: 2^-55.9 (n = 4e6)
 _ROUNDING = 2.0**-50
 _RELEASED = "scale", "lam", "accuracy", "output_scale"  # what the release's law follows from
 _LEAST_OUTPUT = 2.0**-16  # of its noise, whatever is drawn: float64 cannot tell less from rounding
@@ -157,9 +156,9 @@ class ObjectivePerturbation(OfLinearModel):
 
     Guarantee: `ObjectivePerturbationGuarantee`, for the slopes that the problem enforces; a run is
     refused where these are not `bounds`. It holds in real arithmetic: nothing is claimed of the
-    rounding of the draws and of sums in float64, in spite of which the certificate can be seen at
-    the $\lambda$ of `for_budget`. The released parameters are rounded to multiples of a power of
-    two near 1/32 of `output_scale`.
+    rounding of the draws and of sums in float64, which at the $\lambda$ of `for_budget` do show the
+    certificate. The released parameters are multiples of a power of two near 1/32 of
+    `output_scale`.
 
     | input | effect |
     | --- | --- |
@@ -254,8 +253,8 @@ class ObjectivePerturbation(OfLinearModel):
           A solver whose `guarantee().epsilon(budget.delta) <= budget.epsilon`.
 
         Raises:
-          ValueError: If a value is outside its bound, or the budget cannot be met; if `lam` is so
-            small that rounding hides how near the minimum is.
+          ValueError: If a value is outside its bound, the budget cannot be met, or rounding would
+            hide how near the minimum is.
           TypeError: If the problem is of another kind, `num_records` no integer, or an override not
             known.
 
@@ -287,13 +286,13 @@ class ObjectivePerturbation(OfLinearModel):
             least = _ROUNDING * num_records * plan.bounds.slope / (inaccuracy * output / 2)
             if plan.lam >= least:
                 break
-            if lam is not None:
+            if lam is not None or least > per_record:
                 raise ValueError(
                     f"lam must be at least {least:.2g} with num_records = {num_records}, got "
-                    f"{lam:.2g}: with less, sums in float64 are not exact enough to show that the "
-                    "minimum is as near as the guarantee needs"
+                    f"{plan.lam:.2g}: sums in float64 do not show how near the minimum is; "
+                    "DPSGD needs no such sums"
                 )
-            least *= 1.1  # which changes the rest a little
+            least *= 1.1  # for what else it changes
         longer, _, metric_longer = beyond_drawn(num_records, budget.epsilon, dim)
         fields: dict[str, Any] = {
             "scale": plan.scale,
